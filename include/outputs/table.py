@@ -60,7 +60,7 @@ class OutputTable:
     @property
     def name(self) -> str:
         """The table's name."""
-        return self.to.table or f"{self.pipeline.name}_{self.output.name}"
+        return self.to.named(self.pipeline.name, self.output.name).table
 
     @property
     def columns(self) -> tuple[str, ...]:

@@ -9,8 +9,9 @@ from functools import cache
 from itertools import combinations
 
 from include.errors import UsageError
-from include.pipelines.spec import Pipeline
+from include.pipelines.spec import DatabaseTable, Pipeline
 from include.pipelines.spec.lines import declared_name, no_offsets, read_from_lines
+from include.pipelines.spec.outputs import tables_of
 
 _NOT_PIPELINES = frozenset({"spec"})
 
@@ -41,7 +42,7 @@ def load_line_pipeline(name: str) -> Pipeline | None:
 
 @cache
 def all_pipelines() -> tuple[Pipeline, ...]:
-    """Return all declared pipelines, sorted by name. Raises UsageError when two have a table or a topic in common."""
+    """Return all declared pipelines, sorted by name. Raises UsageError when two write what must be of one."""
     pipelines = tuple(load_pipeline(name) for name in pipeline_names())
     check_apart(pipelines)
     return pipelines
@@ -51,6 +52,7 @@ def check_apart(pipelines: Sequence[Pipeline]) -> None:
     """Raise UsageError when two pipelines have a table in common, or one writes a topic that another reads back.
 
     The ledger knows a revision by its table, and an interval takes each key of a speed view's topic for one of its own.
+    A database's table knows an output's row by its coordinates, so two pipelines share one only without a common topic.
     """
     for one, other in combinations(pipelines, 2):
         if tables := sorted({*one.tables} & {*other.tables}):
@@ -58,6 +60,17 @@ def check_apart(pipelines: Sequence[Pipeline]) -> None:
         topics = {*one.own_topics} & other.written_topics.keys() | {*other.own_topics} & one.written_topics.keys()
         if topics:
             _refuse(one, other, f"the topic {min(topics)}")
+        common, shared = one.source.common(other.source), _output_tables(one) & _output_tables(other)
+        if common and shared:
+            raise UsageError(
+                f"outputs of {one.name} and {other.name} both write {min(map(str, shared))}, and both read {common}: "
+                "rows of the same coordinates would replace each other",
+                remedy=f"give the output a table of its own in include/pipelines/{other.name}.py",
+            )
+
+
+def _output_tables(pipeline: Pipeline) -> set[DatabaseTable]:
+    return set(tables_of(pipeline.name, pipeline.outputs))
 
 
 def _refuse(one: Pipeline, other: Pipeline, what: str) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from include.errors import UsageError
@@ -118,6 +118,10 @@ class DatabaseTable:
             if name:
                 check_identifier(name, what)
 
+    def named(self, pipeline: str, output: str) -> DatabaseTable:
+        """Return it with the table's name as an output of that name has it."""
+        return replace(self, table=self.table or f"{pipeline}_{output}")
+
     def __str__(self) -> str:
         table = f"the table {self.table}" if self.table else "its table"
         return f"{table} of {self.connection or 'serving'}"
@@ -147,3 +151,8 @@ class Rows:
                 f"the output {self.name} declares {', '.join(sorted(taken))}, which each row has anyway",
                 remedy="leave it out of columns",
             )
+
+
+def tables_of(pipeline: str, outputs: Iterable[Rows]) -> list[DatabaseTable]:
+    """Return the tables of databases that these outputs of a pipeline write, each with its name."""
+    return [each.to.named(pipeline, each.name) for each in outputs if isinstance(each.to, DatabaseTable)]

@@ -11,7 +11,7 @@ from include.pipelines.spec.ddl import fields_of
 from include.pipelines.spec.decoders import UNKNOWN_FIELDS, Decoder, Json
 from include.pipelines.spec.file_formats import FileFormat
 from include.pipelines.spec.names import KAFKA_COLUMNS, check_identifier
-from include.pipelines.spec.outputs import DatabaseTable, Flags, KafkaTopic, Rows
+from include.pipelines.spec.outputs import DatabaseTable, Flags, KafkaTopic, Rows, tables_of
 from include.pipelines.spec.reports import Grid, Listing, Report, Threshold, Top
 from include.pipelines.spec.sources import KafkaTopics
 from include.pipelines.spec.views import AdditiveView, KafkaMessages
@@ -177,8 +177,8 @@ def _check_output(output: Rows, pipeline: Pipeline) -> None:
             remedy="give it a name of its own",
             pipeline=pipeline.name,
         )
-    places = [each.to for each in pipeline.outputs if each is not output]
-    if isinstance(output.to, DatabaseTable) and output.to.table and output.to in places:
+    others = tables_of(pipeline.name, [each for each in pipeline.outputs if each is not output])
+    if isinstance(output.to, DatabaseTable) and output.to.named(pipeline.name, output.name) in others:
         raise UsageError(
             f"the output {output.name!r} goes to {output.to}, which another output writes",
             remedy="give it a table of its own",

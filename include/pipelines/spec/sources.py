@@ -93,5 +93,17 @@ class KafkaTopics:
         """Return whether a topic belongs to the source."""
         return topic in self.named or bool(self.pattern and re.fullmatch(self.pattern, topic))
 
+    def common(self, other: KafkaTopics) -> str:
+        """Return in words what both sources read; empty when their declarations show nothing.
+
+        Whether two different patterns match one name is not found out.
+        """
+        both = {topic for topic in (*self.named, *other.named) if self.reads(topic) and other.reads(topic)}
+        for topic in sorted(both):
+            ours, theirs = self.assign.get(topic), other.assign.get(topic)
+            if ours is None or theirs is None or {*ours} & {*theirs}:
+                return f"the topic {topic}"
+        return f"topics like {self.pattern}" if self.pattern and self.pattern == other.pattern else ""
+
     def __str__(self) -> str:
         return ", ".join(self.named) or f"topics like {self.pattern}"

@@ -9,7 +9,7 @@ import pytest
 
 from include.errors import UsageError
 from include.pipelines import all_pipelines, check_apart, load_pipeline
-from include.pipelines.spec import CompactedTopic, KafkaTopic, Pipeline, Rows
+from include.pipelines.spec import CompactedTopic, DatabaseTable, KafkaTopic, KafkaTopics, Pipeline, Rows
 
 NEST, ISP, AUCTION = (load_pipeline(name) for name in ("nest_cameras", "isp_hits", "auction_bids"))
 
@@ -38,6 +38,11 @@ OF_ONE: dict[str, tuple[Pipeline, dict[str, Any], str]] = {
         {"outputs": (Rows("clean", to=KafkaTopic("auction-flags")),)},
         "flags and the output 'clean' write the topic auction-flags",
     ),
+    "table of two outputs": (
+        ISP,
+        {"outputs": (Rows("a", to=DatabaseTable()), Rows("b", to=DatabaseTable(table="isp_hits_a")))},
+        "the output 'a' goes to its table of serving, which another output writes",
+    ),
 }
 
 
@@ -60,6 +65,63 @@ def test_pipelines_are_refused_when_a_view_of_one_has_the_table_of_the_other() -
 def test_pipelines_are_refused_when_one_writes_a_topic_that_the_other_reads_back(changes: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="both write the topic auction-flags"):
         check_apart([replace(ISP, **changes), AUCTION])
+
+
+def selling(pipeline: Pipeline, source: KafkaTopics, to: DatabaseTable, name: str = "sold") -> Pipeline:
+    """The pipeline with another source and an output to a table."""
+    return replace(pipeline, source=source, outputs=(Rows(name, to=to),))
+
+
+SHOP = DatabaseTable("shop", table="sold")
+HITS = KafkaTopics(subscribe=("hits", "more-hits"))
+WITH_A_COMMON_TOPIC = {
+    "one set": (HITS, HITS, "the topic hits"),
+    "sets": (HITS, KafkaTopics(subscribe=("others", "more-hits")), "the topic more-hits"),
+    "an assignment": (KafkaTopics(assign={"hits": (3,)}), HITS, "the topic hits"),
+    "assignments": (KafkaTopics(assign={"hits": (0, 1)}), KafkaTopics(assign={"hits": (1, 2)}), "the topic hits"),
+    "a pattern": (HITS, KafkaTopics(pattern="more-.*"), "the topic more-hits"),
+    "a pattern first": (KafkaTopics(pattern="more-.*"), HITS, "the topic more-hits"),
+    "a pattern and an assignment": (KafkaTopics(assign={"hits": (0,)}), KafkaTopics(pattern="hit."), "the topic hits"),
+    "one pattern": (KafkaTopics(pattern="hit."), KafkaTopics(pattern="hit."), "topics like hit."),
+}
+
+
+@pytest.mark.parametrize("case", WITH_A_COMMON_TOPIC)
+def test_pipelines_are_refused_when_they_read_one_topic_and_write_one_table_of_a_database(case: str) -> None:
+    one, other, common = WITH_A_COMMON_TOPIC[case]
+    with pytest.raises(UsageError) as refused:
+        check_apart([selling(ISP, one, SHOP), selling(NEST, other, SHOP)])
+    text = f"outputs of isp_hits and nest_cameras both write the table sold of shop, and both read {common}"
+    assert text in str(refused.value)
+    assert "a table of its own in include/pipelines/nest_cameras.py" in str(refused.value)
+
+
+def test_pipelines_are_refused_when_one_names_the_table_that_the_other_has_by_default() -> None:
+    one, other = selling(ISP, HITS, DatabaseTable()), selling(NEST, HITS, DatabaseTable(table="isp_hits_sold"))
+    with pytest.raises(UsageError, match="both write the table isp_hits_sold of serving"):
+        check_apart([one, other])
+
+
+@pytest.mark.parametrize(
+    ("source", "to"),
+    [
+        (HITS, DatabaseTable("shop", table="sold_too")),
+        (HITS, DatabaseTable("another", table="sold")),
+        (HITS, DatabaseTable("shop")),
+        (KafkaTopics(subscribe=("others",)), SHOP),
+        # Only a part of the name matches.
+        (KafkaTopics(pattern="hit"), SHOP),
+    ],
+)
+def test_pipelines_are_accepted_when_their_rows_cannot_meet_in_one_table(
+    source: KafkaTopics, to: DatabaseTable
+) -> None:
+    check_apart([selling(ISP, HITS, SHOP), selling(NEST, source, to)])
+
+
+def test_pipelines_are_accepted_when_they_write_one_table_from_different_partitions_of_a_topic() -> None:
+    one, other = (KafkaTopics(assign={"hits": numbers}) for numbers in ((0, 1), (2, 3)))
+    check_apart([selling(ISP, one, SHOP), selling(NEST, other, SHOP)])
 
 
 def test_shipped_pipelines_share_nothing() -> None:

@@ -220,6 +220,36 @@ def test_table_is_left_alone_when_it_is_somebody_else_s(spark: Any, place: Place
     assert place.ask("SELECT count(*) FROM sold_keyed") == [(0,)]
 
 
+def test_rows_of_both_are_kept_when_pipelines_of_different_topics_write_one_table(
+    place: Place, lease: writers.Lease
+) -> None:
+    to = DatabaseTable("shop", table="sold_by_both")
+
+    def written(pipeline: str, topic: str, held: writers.Lease, columns: str, *values: str) -> None:
+        output = Rows("any", rows="made", columns=columns, to=to)
+        declared = replace(load_pipeline("isp_hits"), name=pipeline, outputs=(output,))
+        table = OutputTable(declared, output, to, held, lambda: None)
+        rows = [[value, topic, f"id-of-{topic}", 0, number, 0] for number, value in enumerate(values)]
+        assert table.merge(rows, unsent(1)) == (len(rows), [])
+
+    other = writers.acquire("bought")
+    try:
+        written("sold", "log", lease, "name STRING", "a", "b")
+        place.ask("ALTER TABLE sold_by_both ADD COLUMN buyer varchar(20)")
+        written("bought", "purchases", other, "buyer STRING", "x", "y")
+        # Written again, as after a kill.
+        written("sold", "log", lease, "name STRING", "a", "b")
+    finally:
+        writers.release(other)
+    found = place.ask("SELECT kafka_topic, kafka_offset, name, buyer FROM sold_by_both ORDER BY 1, 2")
+    assert found == [
+        ("log", 0, "a", None),
+        ("log", 1, "b", None),
+        ("purchases", 0, None, "x"),
+        ("purchases", 1, None, "y"),
+    ]
+
+
 def test_output_stops_when_most_rows_do_not_fit(spark: Any, place: Place, lease: writers.Lease) -> None:
     pipeline = declared("broken", "name STRING")
     (output,) = pipeline.outputs
