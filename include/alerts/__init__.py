@@ -18,7 +18,9 @@ _log = logging.getLogger(__name__)
 __all__ = ["Alert", "dismiss", "raise_alert", "recover", "send_unsent", "sent_together"]
 
 MOST_FAILURES = 10
-"""For how many alerts, of those sent together, a receiver may answer with a failure before it is not tried further."""
+"""For how many alerts, of those sent together, a receiver may answer with a failure before it is not tried further.
+
+Refusals of a message that was never tried before do not count: they say nothing about the next one."""
 
 _sent_later: ContextVar[bool] = ContextVar("sent_later", default=False)
 
@@ -73,13 +75,13 @@ def send_unsent() -> int:
     """Send what some channel has not sent yet, and return how many messages went out."""
     answered: Counter[str] = Counter()
 
-    def is_away(channel: str, error: Exception) -> bool:
+    def is_away(channel: str, error: Exception, has_failed: bool) -> bool:
         """Log that a channel failed; return whether it is not tried for the other alerts now."""
         # The type only: an address in the error's text may hold a token.
         said = error if isinstance(error, UsageError) else type(error).__name__
         _log.error("the alert was not sent by %s, it is tried again: %s", channel, said)
         failure = failure_of(error)
-        answered[channel] += failure == "answered"
+        answered[channel] += failure == "answered" or (failure == "refused" and has_failed)
         return failure == "away" or answered[channel] >= MOST_FAILURES
 
     return noted.send_unsent(configured_channels(), is_away)

@@ -853,6 +853,9 @@ class AlertRow(Base):
     closed_at: Mapped[datetime | None] = mapped_column(comment="When it was found to be over")
     told: Mapped[dict[str, Any]] = mapped_column(comment="By channel: when its beginning was told there")
     told_closed: Mapped[dict[str, Any]] = mapped_column(comment="By channel: when its end was told there")
+    failed: Mapped[dict[str, Any]] = mapped_column(
+        server_default=text("'{}'"), comment="By channel: when it was last tried there in vain, by the ledger's clock"
+    )
 
 
 class ProofRow(Base):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import func, or_, select
 from sqlalchemy.dialects.postgresql import insert
-from sqlalchemy.orm import Session
 
 from include.ledger.alerts import CAUSE_OVER, DISMISSED, Alert, alert_of
 from include.ledger.database import session
@@ -18,12 +17,16 @@ from include.times import format_time
 Send = Callable[[Alert], None]
 """Sends an alert on one channel; raises when that failed."""
 
+IsAway = Callable[[str, Exception, bool], bool]
+"""Takes a channel, its error, and whether it failed with this alert before; returns whether the channel is tried no
+further now."""
+
 
 def note_alert(alert: Alert) -> bool:
     """Note an alert; return whether it is new. What was noted first stays as it was."""
     kept = {"what": alert.what, "place": alert.place, "todo": alert.todo, "facts": dict(alert.facts)}
     values = {"key": alert.key, "pipeline": alert.pipeline, "since": alert.since, "alert": kept}
-    statement = insert(AlertRow).values(**values, told={}, told_closed={}).on_conflict_do_nothing()
+    statement = insert(AlertRow).values(**values, told={}, told_closed={}, failed={}).on_conflict_do_nothing()
     with session() as ledger:
         return ledger.scalar(statement.returning(AlertRow.id)) is not None
 
@@ -55,61 +58,57 @@ def note_cause_over(key: str) -> None:
             row.alert = {**row.alert, "facts": facts}
 
 
-def send_unsent(channels: Mapping[str, Send], is_away: Callable[[str, Exception], bool]) -> int:
+def send_unsent(channels: Mapping[str, Send], is_away: IsAway) -> int:
     """Send on each channel what was not sent there yet, and return how many messages went out.
 
     The row is locked meanwhile, so that only one process sends it. An error of a channel is passed to `is_away`: a
     channel that is away is not tried for the other alerts, so that an outage costs one wait per channel, however many
-    alerts are open. What failed is tried again the next time. An alert that was over before a channel sent it is no
-    longer sent there. Raises ServiceUnreachable when the ledger cannot be reached.
+    alerts are open. What failed is tried again the next time, after what was never tried there, and what failed last
+    comes last: alerts that a channel never takes hold back no other. An alert that was over before a channel sent it is
+    no longer sent there. Raises ServiceUnreachable when the ledger cannot be reached.
     """
-    told, left = 0, dict(channels)
-    for number in _untold(channels):
-        if not left:
-            break
-        with session() as ledger:
-            row = ledger.get_one(AlertRow, number, with_for_update=True)
-            told += _send_row(ledger, row, left, is_away)
+    told = 0
+    for name, send in channels.items():
+        for number in _untold(name):
+            sent, is_over = _send_row(number, name, send, is_away)
+            told += sent
+            if is_over:
+                break
     return told
 
 
-def _untold(channels: Iterable[str]) -> list[int]:
-    names = list(channels)
-    open_untold = [(AlertRow.closed_at.is_(None)) & ~AlertRow.told.has_key(name) for name in names]
-    over_untold = [
-        AlertRow.closed_at.is_not(None) & AlertRow.told.has_key(name) & ~AlertRow.told_closed.has_key(name)
-        for name in names
-    ]
-    if not names:
-        return []
+def _untold(channel: str) -> list[int]:
+    """Return the alerts that the channel has not sent: never tried ones first, then by their last failure there."""
+    began = AlertRow.closed_at.is_(None) & ~AlertRow.told.has_key(channel)
+    ended = AlertRow.closed_at.is_not(None) & AlertRow.told.has_key(channel) & ~AlertRow.told_closed.has_key(channel)
+    order = AlertRow.failed[channel].astext.asc().nulls_first(), AlertRow.id
     with session() as ledger:
-        return list(ledger.scalars(select(AlertRow.id).where(or_(*open_untold, *over_untold)).order_by(AlertRow.id)))
+        return list(ledger.scalars(select(AlertRow.id).where(or_(began, ended)).order_by(*order)))
 
 
-def _send_row(
-    ledger: Session, row: AlertRow, channels: dict[str, Send], is_away: Callable[[str, Exception], bool]
-) -> int:
-    """Send one alert, and take the channels that are away out of `channels`."""
-    count, alert = 0, _alert(row)
-    for name, send in list(channels.items()):
+def _send_row(number: int, channel: str, send: Send, is_away: IsAway) -> tuple[bool, bool]:
+    """Send one alert on a channel; return whether it went out, and whether the channel is not tried further."""
+    with session() as ledger:
+        row = ledger.get_one(AlertRow, number, with_for_update=True)
         done = row.told if row.closed_at is None else row.told_closed
-        if name in done or (row.closed_at is not None and name not in row.told):
-            continue
+        # Another process may have sent it meanwhile.
+        if channel in done or (row.closed_at is not None and channel not in row.told):
+            return False, False
+        now = ledger.scalars(select(func.clock_timestamp())).one()
         try:
-            send(alert)
+            send(_alert(row))
         except Exception as error:
             # Whatever a receiver does wrong: the others get the alert, and this one is tried again later.
-            if is_away(name, error):
-                del channels[name]
-            continue
-        noted = {**done, name: format_time(datetime.now(UTC))}
+            has_failed = channel in row.failed
+            row.failed = {**row.failed, channel: now.astimezone(UTC).isoformat(timespec="microseconds")}
+            return False, is_away(channel, error, has_failed)
+        noted = {**done, channel: format_time(datetime.now(UTC))}
         if row.closed_at is None:
             row.told = noted
         else:
             row.told_closed = noted
-        count += 1
-    ledger.flush()
-    return count
+        row.failed = {name: at for name, at in row.failed.items() if name != channel}
+        return True, False
 
 
 def _alert(row: AlertRow) -> Alert:

@@ -10,6 +10,7 @@ import pytest
 from dags.watch import watch_everything
 from include import alerts
 from include.alerts import MOST_FAILURES
+from include.alerts.channels import post_webhook
 from include.ledger.alerts import Alert, open_alerts
 from include.services.process import free_port
 from include.times import Interval
@@ -123,8 +124,59 @@ def test_alert_that_a_receiver_never_takes_holds_back_no_newer_one_when_it_answe
         received.refused_text = ""
         with alerts.sent_together():
             assert all(alerts.recover(f"test/{name}") for name in newer)
-        assert [each["pipeline"] for each in received.posts[len(newer) :]] == ["filtered", *newer]
+        assert [each["pipeline"] for each in received.posts[len(newer) :]] == [*newer, "filtered"]
     alerts.recover("test/filtered")
+
+
+@pytest.fixture
+def webhook_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No other channel: each pass would wait for Kafka, which is away here."""
+    monkeypatch.setattr(alerts, "configured_channels", lambda: {"webhook": post_webhook})
+
+
+@pytest.mark.usefixtures("webhook_only")
+@pytest.mark.parametrize("status", [403, 422])
+def test_alerts_that_a_receiver_never_takes_hold_back_no_newer_one_when_they_are_many(
+    postgres: Home, status: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    never = [f"never-{status}-{number}" for number in range(2 * MOST_FAILURES)]
+    with listening() as received, settings_of(postgres, TIDEMARK_ALERT_WEBHOOK=received.webhook):
+        received.refused_text, received.refused_status = "near SELECT", status
+        with alerts.sent_together():
+            for name in never:
+                alerts.raise_alert(alert(name, "near SELECT: no such column"))
+        alerts.send_unsent()
+        for number in range(2):
+            tries(caplog)
+            alerts.raise_alert(alert(f"new-{status}-{number}"))
+            assert f"new-{status}-{number}" in [each["pipeline"] for each in received.posts]
+            assert tries(caplog)[1] == MOST_FAILURES, "those that it never takes are tried again, but only so many"
+            # Its end is not held back, either.
+            assert alerts.recover(f"test/new-{status}-{number}")
+            assert [each["state"] for each in received.posts[-2:]] == ["raised", "recovered"]
+        received.posts.clear()
+        received.refused_text = ""
+        with alerts.sent_together():
+            alerts.send_unsent()
+            told = [each["pipeline"] for each in received.posts if each["state"] == "raised"]
+            assert sorted(told) == sorted(never), "none is lost, none is sent twice"
+            assert all(alerts.recover(f"test/{name}") for name in never)
+
+
+@pytest.mark.usefixtures("webhook_only")
+def test_alert_holds_back_no_newer_one_when_the_receiver_is_away_only_for_it(postgres: Home) -> None:
+    with listening() as received, settings_of(postgres, TIDEMARK_ALERT_WEBHOOK=received.webhook):
+        received.refused_text, received.refused_status = "near SELECT", 503
+        alerts.raise_alert(alert("broken-off", "near SELECT: no such column"))
+        assert received.posts == []
+        for number in range(2):
+            alerts.raise_alert(alert(f"later-{number}"))
+            assert [each["pipeline"] for each in received.posts] == [f"later-{each}" for each in range(number + 1)]
+        received.refused_text = ""
+        alerts.send_unsent()
+        assert [each["pipeline"] for each in received.posts][2:] == ["broken-off"]
+        with alerts.sent_together():
+            assert all(alerts.recover(f"test/{name}") for name in ("broken-off", "later-0", "later-1"))
 
 
 @pytest.mark.parametrize(("status", "tried"), [(500, MOST_FAILURES), (429, 1), (503, 1)])
