@@ -17,10 +17,11 @@ from include.ledger.alerts import Alert, open_alerts
 from include.ledger.archive.waiting import WaitingOutput, waiting_outputs
 from include.ledger.completeness import Completeness, completeness
 from include.ledger.connection import reading
+from include.ledger.streams import leases
 from include.ledger.streams.event_gaps import EventGap, gaps_of
 from include.monitor.missing import MissingSummary, summarize_missing
 from include.monitor.text import quantity
-from include.pipelines import all_pipelines
+from include.pipelines import all_pipelines, has_stream
 from include.services import supervisor
 from include.setting_values import masked
 from include.times import format_time
@@ -28,6 +29,7 @@ from include.times import format_time
 if TYPE_CHECKING:
     from include.doctor.examine import Finding
     from include.services.process import ServiceStatus
+    from include.streams.stopping import UndeclaredStream
 
 Names = Annotated[list[str] | None, typer.Argument(help="kafka, postgres, registry, yarn, airflow, or all (but yarn)")]
 
@@ -61,19 +63,20 @@ def status(as_json: AsJson = False) -> None:
     """Show where each service listens and whether it answers, and which intervals were never built.
 
     Also until when the tables of each pipeline are complete, what is missing of a followed event stream, which
-    outputs of rows wait, and how many alerts are open.
+    outputs of rows wait, which streams outlive their declaration, and how many alerts are open.
     """
     with ThreadPoolExecutor(1) as beside:
         # Kafka takes as long to answer as the ledger does, with nothing to do for this process meanwhile.
         asked = beside.submit(supervisor.status)
         is_known = supervisor.SERVICES["postgres"].status().healthy
-        missing, complete, gaps, waiting, raised = _ledger_answers() if is_known else (None,) * 5
+        missing, complete, gaps, waiting, undeclared, raised = _ledger_answers() if is_known else (None,) * 6
         services = asked.result()
     if as_json:
         listed = {name: {**asdict(each), "address": _for_programs(each)} for name, each in services.items()}
-        told = {"missing": missing, "complete": complete, "event_gaps": gaps, "waiting_outputs": waiting}
+        told = {"missing": _as_json(missing), "complete": _as_json(complete), "event_gaps": _as_json(gaps)}
+        told |= {"waiting_outputs": _as_json(waiting), "undeclared_streams": _as_json(undeclared)}
         shown = None if raised is None else [{"key": each.key, **each.as_json()} for each in raised]
-        print_json({"services": listed, **{name: _as_json(each) for name, each in told.items()}, "alerts": shown})
+        print_json({"services": listed, **told, "alerts": shown})
         return
     rows = []
     for name, each in services.items():
@@ -87,6 +90,8 @@ def status(as_json: AsJson = False) -> None:
         console.print(f"{clean(summary)}; ./tidemark doctor names the command", highlight=False)
     for told_last in (*(gaps or ()), *(waiting or ())):
         console.print(clean(told_last), highlight=False)
+    for stream in undeclared or ():
+        console.print(f"{clean(stream)}; {clean(stream.remedy)}", highlight=False)
     if raised:
         first, count = raised[0], quantity(len(raised), "alert")
         said = f"{count} open, the first since {format_time(first.since)}: {first.what}"
@@ -98,13 +103,14 @@ _LedgerAnswers = tuple[
     list[Completeness] | None,
     list[EventGap] | None,
     list[WaitingOutput] | None,
+    "list[UndeclaredStream] | None",
     list[Alert] | None,
 ]
 
 
 def _ledger_answers() -> _LedgerAnswers:
     """Return which pipelines miss intervals, until when they are complete, what event streams miss, outputs that wait,
-    and the open alerts.
+    streams that are not declared, and the open alerts.
 
     None for what cannot be read: PostgreSQL may have no ledger yet, or an older one; the services are listed anyway.
     """
@@ -112,6 +118,7 @@ def _ledger_answers() -> _LedgerAnswers:
     complete: list[Completeness] | None = None
     gaps: list[EventGap] | None = None
     waiting: list[WaitingOutput] | None = None
+    undeclared: list[UndeclaredStream] | None = None
     raised: list[Alert] | None = None
     declared = all_pipelines()
     with suppress(TidemarkError), reading():
@@ -120,12 +127,23 @@ def _ledger_answers() -> _LedgerAnswers:
         complete = [each for each in told if each.complete_until or each.waits_for]
         gaps = [gap for pipeline in declared for gap in gaps_of(pipeline.name)]
         waiting = waiting_outputs()
+        undeclared = _undeclared_streams()
         raised = open_alerts()
-    return missing, complete, gaps, waiting, raised
+    return missing, complete, gaps, waiting, undeclared, raised
+
+
+def _undeclared_streams() -> list[UndeclaredStream]:
+    """Return the running streams of pipelines that are not declared."""
+    if all(map(has_stream, leases())):
+        return []
+    # It asks whether their drivers live, by means whose import takes longer than this command.
+    from include.streams.stopping import undeclared_streams
+
+    return undeclared_streams()
 
 
 def _as_json(
-    listed: Sequence[MissingSummary | Completeness | EventGap | WaitingOutput] | None,
+    listed: Sequence[MissingSummary | Completeness | EventGap | WaitingOutput | UndeclaredStream] | None,
 ) -> list[dict[str, object]] | None:
     return None if listed is None else [each.as_json() for each in listed]
 

@@ -231,9 +231,8 @@ def _elsewhere() -> Iterator[Finding]:
 
 def undeclared() -> Iterator[Finding]:
     """Yield a finding for each running stream of a pipeline that is no longer declared."""
-    for name, live in undeclared_streams().items():
-        what = f"{name}: a stream of this name runs, and no such pipeline is declared: {live.holder}"
-        yield Finding(False, what, f"./tidemark stream {name} --stop")
+    for each in undeclared_streams():
+        yield Finding(False, str(each), each.remedy)
 
 
 def unproved(pipeline: Pipeline) -> Iterator[Finding]:

@@ -34,6 +34,11 @@ def load_pipeline(name: str) -> Pipeline:
     return pipeline
 
 
+def has_stream(name: str) -> bool:
+    """Return whether a declared pipeline streams under this name, from Kafka or from lines."""
+    return name in pipeline_names() or declared_name(name, pipeline_names()) is not None
+
+
 def load_line_pipeline(name: str) -> Pipeline | None:
     """Return the pipeline that runs under this name when it reads lines, e.g. `isp_hits_files`; else None."""
     declared = None if name in pipeline_names() else declared_name(name, pipeline_names())

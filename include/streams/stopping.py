@@ -2,20 +2,40 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from include.ledger.streams import writers
 from include.ledger.streams.writers import LiveWriter
-from include.pipelines import load_pipeline, pipeline_names
-from include.pipelines.spec.lines import declared_name, parse_line_source, read_from_lines
+from include.pipelines import has_stream, load_pipeline
+from include.pipelines.spec.lines import parse_line_source, read_from_lines
+from include.times import format_time
 
 
-def undeclared_streams() -> dict[str, LiveWriter]:
-    """Return the running drivers of pipelines that are not declared, by the pipelines' names."""
-    declared = pipeline_names()
-    return {
-        name: live
-        for name, live in sorted(writers.live_writers().items())
-        if name not in declared and declared_name(name, declared) is None
-    }
+@dataclass(frozen=True)
+class UndeclaredStream:
+    """A running stream of a pipeline that is not declared."""
+
+    pipeline: str
+    writer: LiveWriter
+
+    def __str__(self) -> str:
+        return f"{self.pipeline}: a stream of this name runs, and no such pipeline is declared: {self.writer.holder}"
+
+    @property
+    def remedy(self) -> str:
+        """The command that ends it."""
+        return f"./tidemark stream {self.pipeline} --stop"
+
+    def as_json(self) -> dict[str, object]:
+        """Return the form that `--json` prints."""
+        since = format_time(self.writer.acquired_at)
+        return {"pipeline": self.pipeline, "holder": self.writer.holder, "since": since}
+
+
+def undeclared_streams() -> list[UndeclaredStream]:
+    """Return the running streams of pipelines that are not declared, by name. Raises ServiceUnreachable."""
+    live = sorted(writers.live_writers().items())
+    return [UndeclaredStream(name, writer) for name, writer in live if not has_stream(name)]
 
 
 def request_stop(pipeline: str, line_source: str | None = None) -> bool:

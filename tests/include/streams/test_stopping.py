@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime
 
 import pytest
 
@@ -12,6 +13,7 @@ from include.airflow import streams
 from include.airflow.progress import Progress
 from include.ledger.streams import writers
 from include.streams.stopping import undeclared_streams
+from include.times import parse_time
 from tests.conftest import Home, settings_of
 
 pytestmark = [pytest.mark.services]
@@ -50,10 +52,26 @@ def test_doctor_names_the_stream_and_its_end_when_its_pipeline_is_removed(postgr
     assert lease.holder in found["what"]
 
 
+def test_status_names_the_stream_and_its_end_when_its_pipeline_is_removed(postgres: Home, lease: writers.Lease) -> None:
+    # Those of declared pipelines, over lines too, are not named.
+    held = [writers.acquire(name) for name in ("isp_hits", "isp_hits_files")]
+    [told] = postgres.json("status", "--json")["undeclared_streams"]
+    assert (told["pipeline"], told["holder"]) == (NAME, lease.holder)
+    assert parse_time(told["since"]) <= datetime.now(UTC)
+    said = " ".join(postgres.run("status").stdout.split())
+    assert f"{NAME}: a stream of this name runs, and no such pipeline is declared" in said
+    assert f"./tidemark stream {NAME} --stop" in said
+    assert "isp_hits: a stream" not in said
+    for each in (*held, lease):
+        writers.release(each)
+    assert postgres.json("status", "--json")["undeclared_streams"] == []
+    assert NAME not in postgres.run("status").stdout
+
+
 def test_declared_streams_and_those_of_lines_are_not_named_when_they_run(lease: writers.Lease) -> None:
     held = [writers.acquire(name) for name in ("isp_hits", "isp_hits_files", "isp_hits_socket")]
     assert set(writers.live_writers()) == {each.pipeline for each in (lease, *held)}
-    assert set(undeclared_streams()) == {NAME}
+    assert [each.pipeline for each in undeclared_streams()] == [NAME]
     for each in held:
         writers.release(each)
 
