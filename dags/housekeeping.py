@@ -15,13 +15,14 @@ from include.pipelines import all_pipelines, load_pipeline
 DOC = """
 ### Housekeeping
 
-**What**: one task per pipeline. Landing files whose offsets lie wholly in registered intervals are deleted after the pipeline's declared
-time (their rows are then read from the registered revisions), as are old revisions and files that killed jobs left behind.
-Files of empty and quarantined records stay as evidence, merged into one per fate and day. No Spark is started.
+**What**: one task per pipeline. Landing files whose offsets lie wholly in registered intervals are not read any more after the
+pipeline's declared time (their rows are then read from the registered revisions). Files of empty and quarantined records stay as
+evidence, merged into one per fate and day. What is replaced so is kept for some days, for copies of PostgreSQL name it, and then
+deleted, as are old revisions and files that killed jobs left behind. No Spark is started.
 
 **When**: daily at 03:30 UTC, between the hourly intervals. A run that was missed costs only disk space.
 
-**Reads** ledger, catalog and the lake's `landing/`, `quarantine/`, `tables/`. **Writes** the ledger, and deletes files there.
+**Reads** ledger, catalog and the lake's `landing/`, `quarantine/`, `tables/`. **Writes** the ledger and `replaced/`, and deletes files there.
 
 | declared times | |
 |---|---|
@@ -40,8 +41,10 @@ The parameter `dry_run` only counts. On the command line: `./tidemark housekeepi
 
 def housekeeping_dag() -> DAG:
     """Return the DAG `housekeeping`."""
+    declared = ((pipeline.name, pipeline.retention) for pipeline in all_pipelines())
     times = (
-        f"| {p.name} | landing {p.retention.landing}, revisions {p.retention.revisions} |" for p in all_pipelines()
+        f"| {name} | landing {each.landing}, revisions {each.revisions}, replaced files {each.replaced} |"
+        for name, each in declared
     )
     with DAG(
         "housekeeping",

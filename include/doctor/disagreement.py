@@ -41,6 +41,7 @@ Repair = Literal[
     "drop from the catalog",
     "follow the declaration",
     "read from revisions",
+    "put back",
     "commit to Iceberg",
     "tell completeness",
     "serve what is registered",

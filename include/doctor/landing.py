@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 from include import lake
 from include.doctor.disagreement import REPAIR, Disagreement
+from include.housekeeping import replaced
 from include.housekeeping.in_flight import InFlight
 from include.lake.scan import COMPACTED, Folder, scan_files, scan_landing
 from include.ledger.archive import landing_files, removal
@@ -67,7 +68,18 @@ def _lost_files(pipeline: Pipeline, files_on_disk: dict[str, int]) -> Iterator[D
     # Tables cannot distinguish the rows of a recreated topic from those of the one before.
     may_be_settled = bool(lost) and not closed(pipeline.name)
     settled = removal.settled_batches(pipeline.name, datetime.now(UTC), (Fate.ARCHIVED,)) if may_be_settled else {}
+    aside = replaced.to_put_back(pipeline.name) if lost else {}
     for file in lost:
+        if file.path in aside:
+            yield Disagreement(
+                "landing file missing",
+                pipeline.name,
+                f"{file.path} ({file.fate}, {file.rows} rows) was merged, but not by this ledger",
+                f"{REPAIR} puts it back",
+                "put back",
+                location=file.path,
+            )
+            continue
         yield _lost(pipeline, file, files_on_disk.get(file.path), file.micro_batch in settled)
 
 

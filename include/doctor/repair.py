@@ -18,7 +18,7 @@ from include.completeness import follow_ledger
 from include.doctor.disagreement import Disagreement
 from include.errors import AnotherWriter, TidemarkError
 from include.housekeeping.in_flight import InFlight
-from include.housekeeping.run import alone
+from include.housekeeping.run import alone, put_back
 from include.lake.revision_files import damage_of
 from include.ledger import quarantine
 from include.ledger.archive import holdings, landing_files, removal
@@ -55,6 +55,8 @@ def repair(disagreements: Sequence[Disagreement], progress: Progress) -> None:
         unknown = [each.location for each in of_pipeline if each.repair == "move landing aside"]
         if unknown:
             move_landing_aside(pipeline, unknown, aside, progress)
+        if any(each.repair == "put back" for each in of_pipeline):
+            put_back(pipeline, progress)
         lost = {each.micro_batch for each in of_pipeline if each.repair == "read from revisions"}
         if lost:
             _read_from_revisions(pipeline, lost, progress)

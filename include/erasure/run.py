@@ -21,6 +21,7 @@ from include.erasure.keys import Keys, hashes_of
 from include.erasure.open_tables import delta_table_exists
 from include.erasure.steps import Tell
 from include.errors import ServiceUnreachable, UsageError
+from include.housekeeping import replaced
 from include.housekeeping.run import alone
 from include.intervals.lake_of_ledger import check_lake, check_no_other_ledger, check_no_revision_elsewhere
 from include.ledger import quarantine as ledger_quarantine
@@ -76,6 +77,8 @@ def erase(pipeline: Pipeline, wish: Wish, tell: Tell) -> dict[str, Any]:
             )
         return {**resume(pipeline, tell), "references": check.references_naming(pipeline, keys)}
     with no_stream(pipeline.name) as lease, _renewed(lease), _files_stay(pipeline):
+        # What this ledger names is searched, and stays when the rest of what was set aside is deleted.
+        replaced.put_back(pipeline.name)
         tell(f"{pipeline.name}: searching {quantity(len(wish.keys), 'key')}")
         found = search(pipeline, columns, keys)
         _check_others(pipeline, found, whole_records=wish.whole_records)

@@ -113,13 +113,12 @@ def erase_from_delta(pipeline: Pipeline, erasure: Begun, tell: Tell) -> None:
 
 
 def sweep(pipeline: Pipeline, erasure: Begun, tell: Tell) -> dict[str, int]:
-    """Delete what may still hold the rows: replaced revisions, removed and leftover files, old checkpoints.
+    """Delete what may still hold the rows: replaced revisions, removed, leftover and set aside files, old checkpoints.
 
     Raises AnotherWriter while an attempt of any interval is under way: leftovers could be its files.
     """
-    now = datetime.now(UTC)
-    _check_nobody_builds(pipeline, now)
-    done, times = Done(pipeline.name, dry_run=False), Times(now, now, now, now, now, now)
+    _check_nobody_builds(pipeline, datetime.now(UTC))
+    done, times = Done(pipeline.name, dry_run=False), Times.at_once()
     with alone(pipeline.name):
         pointed_at = {
             catalog.comparable_location(each.location) for each in catalog.partitions(pipeline.tables).values()

@@ -92,9 +92,9 @@ def compact(pipeline: str, day: Day) -> str:
 
     Order: the file is written beside its place under a name that readers do not see; it is read back and
     must hold the same rows, by their order-independent hash, and as many as the ledger counts; it is moved
-    to its place; one transaction moves the ledger's rows to it. The old files are deleted later
+    to its place; one transaction moves the ledger's rows to it. The old files go later
     (`include/housekeeping/sweep.py`), because somebody may be reading them.
-    Raises TidemarkError, with nothing changed, when the rows differ.
+    Raises TidemarkError, with nothing changed, when the rows differ or a file is not there.
     """
     if len(day.paths) == 1:
         landing_files.move_into(day.files, day.paths[0], day.files[0].bytes)
@@ -124,6 +124,13 @@ def compact(pipeline: str, day: Day) -> str:
 
 def _merge(pipeline: str, paths: Sequence[str], noted: Mapping[str, int], target: str) -> RowDigest:
     """Write the rows of the files to one, with the columns of all, and return the digest of what was read."""
+    for path in paths:
+        if not lake.exists(lake.uri(path)):
+            raise TidemarkError(
+                f"{path} is not there; its day was not compacted: ./tidemark doctor --repair",
+                remedy="restore the file, if that cannot put it back",
+                pipeline=pipeline,
+            )
     schemas = [_schema(lake.uri(path)).remove_metadata() for path in paths]
     schema = pa.unify_schemas(schemas, promote_options="permissive")
     system, at = lake.filesystem(target)

@@ -1,7 +1,8 @@
 """Housekeeping of a pipeline: landing that tables have replaced, old revisions and generations, closed days, leftovers.
 
-What readers rely on is changed in the ledger first and deleted afterwards; the next run finishes one that was killed in
-between. Nothing that the catalog points at, and nothing younger than its retention, is touched.
+What readers rely on is changed in the ledger first and deleted afterwards, files of landing and quarantine days later,
+for a copy of PostgreSQL names them. The next run finishes one that was killed in between. Nothing that the catalog
+points at, and nothing younger than its retention, is touched.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 from include import catalog, lake
 from include.crash_points import crash_point
 from include.errors import AnotherWriter, TidemarkError
-from include.housekeeping import compaction
+from include.housekeeping import compaction, replaced
 from include.housekeeping.old_generations import sweep_checkpoints, sweep_logs
 from include.housekeeping.sweep import Done, Times, sweep_landing, sweep_tables
 from include.intervals.lake_of_ledger import (
@@ -32,6 +33,7 @@ from include.ledger.held_locks import held_lock
 from include.ledger.intervals.revisions import decoders_of_registered
 from include.ledger.inventory import KnownRevision
 from include.ledger.streams.incarnations import closed
+from include.monitor.text import quantity
 from include.offsets import Fate, intersection
 from include.pipelines.spec import Pipeline
 from include.spark import driver_folders
@@ -53,6 +55,8 @@ def keep_house(
         done.kept.append(f"tables: {elsewhere}: none that it does not know here is deleted; {TO_ITS_LAKE}")
     times = Times.of(pipeline, older_than, unknown_stay=bool(of_others), moved=bool(elsewhere))
     with alone(pipeline.name):
+        if not dry_run:
+            done.put_back += replaced.put_back(pipeline.name)
         pointed_at = {
             catalog.comparable_location(each.location) for each in catalog.partitions(pipeline.tables).values()
         }
@@ -70,6 +74,18 @@ def keep_house(
     for line in done.kept:
         progress(f"{pipeline.name}: left: {line}")
     return done.as_json()
+
+
+def put_back(pipeline: str, progress: Callable[[str], None]) -> None:
+    """Put back the merged files that the ledger, restored from an older copy, names; one under way does so."""
+    try:
+        with alone(pipeline):
+            back = replaced.put_back(pipeline)
+    except AnotherWriter as error:
+        progress(f"{pipeline}: merged files are left: {error.message}")
+        return
+    if back:
+        progress(f"{pipeline}: {quantity(len(back), 'merged file')} put back, which this ledger names")
 
 
 @contextmanager

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from include import lake
 from include.catalog import comparable_location
+from include.housekeeping import replaced
 from include.housekeeping.in_flight import InFlight
 from include.lake.scan import COMPACTED, Folder, scan_files, scan_landing, scan_table
 from include.ledger.archive import landing_files
@@ -20,6 +21,10 @@ from include.times import parse_duration
 
 ORPHAN_AGE = timedelta(hours=1)
 """Files that a live job may still be writing are younger than this, or their attempt is known by its lock."""
+
+NEVER = datetime.min.replace(tzinfo=UTC)
+AT_ONCE = datetime.max.replace(tzinfo=UTC)
+"""For what is due however new it is: whatever some clock says, and also what this very run has replaced."""
 
 QUARANTINE_FILE = re.compile(r"([0-9a-f]{8}-\d{9}(-\d+)?|\d{4}-\d{2}-\d{2}-[0-9a-f]{12,32})(-e\d+)*\.parquet")
 """Names that micro-batches (earlier ones with four more digits), compaction and erasures give to quarantine files."""
@@ -44,8 +49,12 @@ class Done:
     """Logs of drivers that ended."""
     deleted: dict[str, int] = field(default_factory=lambda: {"files": 0, "bytes": 0})
     """Bytes and files that left the disk, whatever the reason."""
+    set_aside: dict[str, int] = field(default_factory=lambda: {"files": 0, "bytes": 0})
+    """Files that were moved out of landing and quarantine, and are deleted later."""
+    put_back: list[str] = field(default_factory=list)
+    """Files that had been set aside and that the ledger, restored from an older copy, names; below the lake."""
     orphans: list[str] = field(default_factory=list)
-    """Files that no commit ever named, below the lake."""
+    """Files that no commit names, below the lake."""
     kept: list[str] = field(default_factory=list)
     """What is due and was left, and why."""
 
@@ -67,6 +76,10 @@ class Times:
     unknown_revisions: datetime
     """For directories and metadata of tables that the ledger does not know: also never while it knows revisions
     outside of the lake, for they may be these."""
+    replaced: datetime
+    """For landing files whose rows are read from revisions."""
+    set_aside: datetime
+    """For files that were set aside: as for replaced ones, or never while another ledger may have known them."""
 
     @classmethod
     def of(
@@ -84,13 +97,32 @@ class Times:
             ORPHAN_AGE if override is None else override,
         ]
         landing, revisions, orphans = (now - age for age in ages)
-        never = datetime.min.replace(tzinfo=UTC)
-        unknown = never if unknown_stay else orphans
-        return cls(now, landing, revisions, orphans, unknown, never if moved else unknown)
+        unknown = NEVER if unknown_stay else orphans
+        age = parse_duration(pipeline.retention.replaced) if override is None else override
+        replaced_before = now - age if age else AT_ONCE
+        return cls(
+            now,
+            landing,
+            revisions,
+            orphans,
+            unknown,
+            NEVER if moved else unknown,
+            replaced_before,
+            NEVER if unknown_stay else replaced_before,
+        )
+
+    @classmethod
+    def at_once(cls) -> Times:
+        """Return the times by which everything is due that is not needed."""
+        now = datetime.now(UTC)
+        return cls(now, now, now, now, now, now, AT_ONCE, AT_ONCE)
 
 
 def sweep_landing(pipeline: Pipeline, times: Times, done: Done) -> None:
-    """Delete landing and quarantine files that the ledger no longer names, or never did."""
+    """Delete landing files whose rows revisions have long held, and set files aside that the ledger does not name.
+
+    What was set aside long ago is deleted.
+    """
     if running := attempts_under_way(pipeline.name, times.orphans):
         attempt, interval = next(iter(running.items()))
         done.kept.append(
@@ -102,12 +134,14 @@ def sweep_landing(pipeline: Pipeline, times: Times, done: Done) -> None:
     files = landing_files.files_at(
         pipeline.name, [lake.below_lake(f"{f.location}/{name}") for f in folders for name in f.files]
     )
-    needed = {file.path for file in files if not file.is_removed}
-    removed = {file.path for file in files} - needed
+    known = {file.path for file in files}
+    needed = {file.path for file in files if file.removed_at is None or file.removed_at >= times.replaced}
     for folder in folders:
-        is_known = _is_known(folder, needed | removed)
-        if is_known or in_flight.has_left(folder, times.unknown):
-            _sweep_folder(folder, needed, is_known, done)
+        if _is_known(folder, known):
+            _sweep_folder(folder, needed, known, times, done)
+        elif in_flight.has_left(folder, times.unknown):
+            done.orphans += [lake.below_lake(folder.location)] if folder.files else []
+            _sweep_folder(folder, set(), (), times, done)
     for folder_parts in (("landing", pipeline.name, COMPACTED), ("quarantine", pipeline.name)):
         loose = {
             location: file
@@ -119,7 +153,8 @@ def sweep_landing(pipeline: Pipeline, times: Times, done: Done) -> None:
         for location, file in loose.items():
             if lake.below_lake(location) not in known and in_flight.has_left(file, times.unknown):
                 done.orphans.append(lake.below_lake(location))
-                _delete(file, done)
+                _let_go({location: file.bytes}, {location}, times, done)
+    _sweep_set_aside(pipeline, times, done)
     if not done.dry_run:
         for part in ("landing", "quarantine"):
             # The live driver may be about to write to a folder that it has made since it took its lease.
@@ -130,23 +165,42 @@ def _is_known(folder: Folder, paths: Collection[str]) -> bool:
     return any(lake.below_lake(f"{folder.location}/{name}") in paths for name in folder.files)
 
 
-def _sweep_folder(folder: Folder, needed: set[str], is_known: bool, done: Done) -> None:
-    """Delete the files of a micro-batch's folder that were removed or compacted; the folder when none is needed.
+def _sweep_folder(folder: Folder, needed: set[str], known: Collection[str], times: Times, done: Done) -> None:
+    """Let go of the files in a micro-batch's folder that were removed or compacted; of the folder when none is needed.
 
     A folder that the ledger does not know was left by a killed driver, or compacted whole.
     """
-    if not is_known and folder.files:
-        done.orphans.append(lake.below_lake(folder.location))
-    paths = {lake.below_lake(f"{folder.location}/{name}"): name for name in folder.files}
-    if paths.keys().isdisjoint(needed):
+    files = {f"{folder.location}/{name}": size for name, size in folder.files.items()}
+    unknown = {at for at in files if lake.below_lake(at) not in known}
+    stay = {at for at in files if lake.below_lake(at) in needed} | (unknown if times.unknown == NEVER else set())
+    if not stay and not unknown:
         _delete(folder, done)
         return
-    for path in sorted(paths.keys() - needed):
-        name = paths[path]
-        done.deleted["files"] += 1
-        done.deleted["bytes"] += folder.files[name]
-        if not done.dry_run:
-            lake.delete_file(f"{folder.location}/{name}")
+    _let_go({at: size for at, size in files.items() if at not in stay}, unknown, times, done)
+    if not stay:
+        _delete(Folder(folder.location, bytes=folder.bytes - sum(files.values())), done)
+
+
+def _let_go(files: Mapping[str, int], unknown: Collection[str], times: Times, done: Done) -> None:
+    """Delete files, named by location with their bytes; set aside those that the ledger does not know."""
+    for location, size in sorted(files.items()):
+        stays = location in unknown and times.replaced != AT_ONCE
+        counts = done.set_aside if stays else done.deleted
+        counts["files"] += 1
+        counts["bytes"] += size
+        if done.dry_run:
+            continue
+        if stays:
+            replaced.set_aside(done.pipeline, location, times.now)
+        else:
+            lake.delete_file(location)
+
+
+def _sweep_set_aside(pipeline: Pipeline, times: Times, done: Done) -> None:
+    for location, moment in replaced.runs(pipeline.name).items():
+        if moment < times.set_aside:
+            files = {entry.name: entry.bytes for entry in lake.list_entries(location) if not entry.is_folder}
+            _delete(Folder(location, files, sum(files.values())), done)
 
 
 def sweep_tables(pipeline: Pipeline, times: Times, pointed_at: set[str], done: Done) -> None:

@@ -11,6 +11,7 @@ Layout:
     received/<pipeline>/<connection>-<n>.lines             lines of a socket, unchanged
     reports/<pipeline>/<interval>.html
     proofs/<pipeline>/<interval>-<build>.json              the proof of what a build registered
+    replaced/<pipeline>/<time>/…                           what housekeeping merged, while copies of the ledger name it
     lost+found/<time>/…                                    what `doctor --repair` moved away
 """
 

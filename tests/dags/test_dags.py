@@ -208,7 +208,7 @@ def test_task_raises_an_alert_when_it_fails_for_good_in_a_dag_of_a_pipeline(pars
 
 def test_housekeeping_has_a_task_that_waits_for_no_other_when_a_pipeline_is_declared(parsed: dict[str, Any]) -> None:
     assert parsed["dags"]["housekeeping"]["tasks"] == {name: [] for name in pipeline_names()}
-    assert "| nest_cameras | landing 2d, revisions 7d |" in parsed["dags"]["housekeeping"]["doc"]
+    assert "| nest_cameras | landing 2d, revisions 7d, replaced files 7d |" in parsed["dags"]["housekeeping"]["doc"]
 
 
 def test_docs_explain_a_failure_when_the_operator_reads_them(parsed: dict[str, Any]) -> None:

@@ -93,7 +93,13 @@ class World:
         source = KafkaTopics(subscribe=(f"{name}-log",))
         nest = load_pipeline("nest_cameras")
         self.pipeline: Pipeline = replace(
-            nest, name=name, source=source, views=(), reports=(), references={}, retention=Retention("0s", "0s")
+            nest,
+            name=name,
+            source=source,
+            views=(),
+            reports=(),
+            references={},
+            retention=Retention("0s", "0s", replaced="0s"),
         )
         self.partitions = [TopicPartition(f"{name}-log", number) for number in range(2)]
         self.hours: dict[TopicPartition, list[int]] = {tp: [] for tp in self.partitions}

@@ -45,8 +45,13 @@ class LandingFile:
     committed_at: datetime | None = None
     is_compacted: bool = False
     """Whether its rows were merged into a file of the day."""
-    is_removed: bool = False
-    """Whether its rows are now read from registered revisions."""
+    removed_at: datetime | None = None
+    """Since when its rows are read from registered revisions; None while they are read from it."""
+
+    @property
+    def is_removed(self) -> bool:
+        """Whether its rows are now read from registered revisions."""
+        return self.removed_at is not None
 
 
 def _files(*conditions: ColumnElement[bool]) -> Select[LandingFileRow, datetime]:
@@ -78,7 +83,7 @@ def _file_of(row: LandingFileRow, committed_at: datetime) -> LandingFile:
         row.micro_batch_id,
         committed_at,
         row.compacted_at is not None,
-        row.removed_at is not None,
+        row.removed_at,
     )
 
 

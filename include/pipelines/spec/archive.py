@@ -240,9 +240,12 @@ class Retention:
     """Revisions that are no longer registered, or never were, counted from then."""
     snapshots: int = 50
     """How many snapshots each Iceberg table keeps, the newest ones."""
+    replaced: str = "7d"
+    """Landing and quarantine files that nobody reads any more, counted from then: at least as long as the copies of
+    PostgreSQL that one may restore, for they name these files."""
 
     def __post_init__(self) -> None:
-        for duration in (self.landing, self.revisions):
+        for duration in (self.landing, self.revisions, self.replaced):
             parse_duration(duration)
         if self.snapshots < 1:
             raise UsageError(f"a table keeps at least one snapshot, not {self.snapshots}", remedy="declare more")

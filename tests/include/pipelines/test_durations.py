@@ -22,6 +22,7 @@ DECLARED: dict[str, Callable[[str], object]] = {
     "event time ahead": lambda text: EventTimeWithin(behind="1h", ahead=text),
     "retention of landing": lambda text: Retention(landing=text),
     "retention of revisions": lambda text: Retention(revisions=text),
+    "retention of replaced files": lambda text: Retention(replaced=text),
     "flags learned over": lambda text: Flags(**FLAGS, learned_over=text),  # type: ignore[arg-type]
     "flags commit every": lambda text: Flags(**FLAGS, commit_every=text),  # type: ignore[arg-type]
     "schedule": every,

@@ -1,0 +1,218 @@
+"""Files that a copy of PostgreSQL names outlive their replacement, on a real PostgreSQL, without Spark."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from sqlalchemy import func, select, update
+
+from include import lake
+from include.doctor.landing import check_landing
+from include.doctor.repair import repair
+from include.erasure import steps
+from include.housekeeping.run import keep_house, put_back
+from include.ledger import quarantine
+from include.ledger.database import session
+from include.ledger.erasures.unfinished import Begun
+from include.ledger.models import Attempt, LandingFileRow, MicroBatch, MicroBatchRange
+from include.ledger.streams import generations, writers
+from include.offsets import Fate
+from include.pipelines import load_pipeline
+from tests.conftest import Home
+from tests.support.attempts import TOPIC
+from tests.support.proved import PIPELINE, register_hour
+
+pytestmark = pytest.mark.services
+
+
+def quiet(line: str) -> None:
+    """Nobody reads it."""
+
+
+def kept_house(**options: Any) -> dict[str, Any]:
+    return keep_house(load_pipeline(PIPELINE), dry_run=False, progress=quiet, **options)
+
+
+def land(number: int) -> dict[str, Path]:
+    """A micro-batch of three days ago with all of a registered hour; its files by the fate of their records."""
+    register_hour(number)
+    begin = 100 * number
+    folder = f"landing/{PIPELINE}/0a1b2c3d-{number:09d}-1"
+    paths = {
+        Fate.ARCHIVED: f"{folder}/fate=archived/part-0.parquet",
+        Fate.EMPTY: f"{folder}/fate=empty/part-0.parquet",
+        Fate.QUARANTINED: f"quarantine/{PIPELINE}/0a1b2c3d-{number:09d}-0000.parquet",
+    }
+    files = {}
+    with session() as ledger:
+        ledger.execute(update(Attempt).values(ended_at=func.now()))
+        moment = datetime.now(UTC) - timedelta(days=3)
+        batch = MicroBatch(pipeline=PIPELINE, query="archive", query_id="0a1b2c3d", batch_id=number, token=1)
+        batch.committed_at = moment
+        ledger.add(batch)
+        ledger.flush()
+        for partition in range(2):
+            of_topic = {"topic": TOPIC, "topic_partition": partition, "topic_id": "id"}
+            offsets = {"from_offset": begin, "until_offset": begin + 100}
+            ledger.add(MicroBatchRange(micro_batch_id=batch.id, **of_topic, **offsets))
+        for (fate, path), first, rows in zip(paths.items(), (0, 95, 97), (95, 2, 3), strict=True):
+            at = Path(lake.filesystem(lake.uri(path))[1])
+            at.parent.mkdir(parents=True, exist_ok=True)
+            place = {"kafka_topic": [TOPIC] * rows, "kafka_partition": [0] * rows}
+            pq.write_table(pa.table({**place, "kafka_offset": range(begin + first, begin + first + rows)}), at)
+            os.utime(at, 2 * (moment.timestamp(),))
+            ledger.add(
+                LandingFileRow(micro_batch_id=batch.id, fate=fate, path=path, rows=rows, bytes=at.stat().st_size)
+            )
+            files[str(fate)] = at
+    return files
+
+
+def copy_of_ledger() -> Callable[[], None]:
+    """Keep what the ledger has of landing files; return how it is restored."""
+    names = ("path", "bytes", "removed_at", "compacted_at")
+    with session() as ledger:
+        rows = {row.id: {name: getattr(row, name) for name in names} for row in ledger.scalars(select(LandingFileRow))}
+
+    def restore() -> None:
+        with session() as ledger:
+            for key, values in rows.items():
+                ledger.execute(update(LandingFileRow).where(LandingFileRow.id == key).values(**values))
+
+    return restore
+
+
+def problems() -> list[tuple[str, str]]:
+    return [(each.kind, each.repair) for each in check_landing(load_pipeline(PIPELINE))]
+
+
+def missing() -> list[tuple[str, str]]:
+    return [each for each in problems() if each[0] == "landing file missing"]
+
+
+def in_quarantine(postgres: Home) -> list[int]:
+    """Offsets in the quarantine's folder, as anybody reads it."""
+    files = (postgres.lake / "quarantine" / PIPELINE).glob("*.parquet")
+    return sorted(row for file in files for row in pq.read_table(file).column("kafka_offset").to_pylist())
+
+
+def aside(postgres: Home) -> list[Path]:
+    return sorted((postgres.lake / "replaced").rglob("*.parquet"))
+
+
+def make_old(postgres: Home) -> None:
+    for number, run in enumerate((postgres.lake / "replaced" / PIPELINE).iterdir()):
+        run.rename(run.with_name(f"20260101T00000{number}Z"))
+
+
+def test_copy_of_the_ledger_finds_its_files_when_housekeeping_has_replaced_them_since(postgres: Home) -> None:
+    files = {0: land(0), 1: land(1)}
+    restore = copy_of_ledger()
+    done = kept_house()
+    assert done["landing"]["micro_batches"] == 2
+    assert done["compacted"] == {"days": 2, "files": 4, "rows": 10}
+    assert (done["set_aside"]["files"], done["deleted"]["files"]) == (4, 0)
+    assert problems() == []
+    assert in_quarantine(postgres) == [97, 98, 99, 197, 198, 199]
+    assert not any(each["quarantined"].exists() for each in files.values())
+
+    restore()
+    assert missing() == 4 * [("landing file missing", "put back")]
+    repair([*check_landing(load_pipeline(PIPELINE))], quiet)
+    assert problems() == []
+    assert [path for each in files.values() for path in each.values() if not path.exists()] == []
+    assert in_quarantine(postgres) == [97, 98, 99, 197, 198, 199]
+    assert aside(postgres) == []
+    assert len(quarantine.files(PIPELINE)) == 2
+
+
+def test_merged_files_are_put_back_and_merged_again_when_housekeeping_runs_with_a_copy_of_the_ledger(
+    postgres: Home,
+) -> None:
+    files = [*land(2).values(), *land(3).values()]
+    restore = copy_of_ledger()
+    kept_house()
+    (merged,) = {each.path for each in quarantine.files(PIPELINE)}
+    restore()
+    done = kept_house()
+    assert len(done["put_back"]) > 0
+    assert problems() == []
+    assert {each.path for each in quarantine.files(PIPELINE)} == {merged}
+    assert len(in_quarantine(postgres)) == len(set(in_quarantine(postgres)))
+    restore()
+    said: list[str] = []
+    put_back(PIPELINE, said.append)
+    assert [path for path in files if not path.exists()] == []
+    assert any("put back" in line for line in said)
+
+
+def test_replaced_files_go_when_their_time_is_over(postgres: Home) -> None:
+    files = land(4)
+    land(5)
+    kept_house()
+    assert files["archived"].exists()
+    assert aside(postgres) != []
+    with session() as ledger:
+        ledger.execute(update(LandingFileRow).values(removed_at=LandingFileRow.removed_at - timedelta(days=8)))
+    make_old(postgres)
+    done = kept_house()
+    assert done["deleted"]["files"] > 0
+    assert not files["archived"].exists()
+    assert aside(postgres) == []
+    assert missing() == []
+
+
+@pytest.mark.parametrize("older_than", ["0s", None])
+def test_nothing_is_kept_when_all_is_due_or_an_erasure_sweeps(postgres: Home, older_than: str | None) -> None:
+    first = 6 if older_than else 8
+    files = [*land(first).values(), *land(first + 1).values()]
+    if older_than:
+        kept_house(older_than=older_than)
+    else:
+        kept_house()
+        assert aside(postgres) != []
+        steps.sweep(load_pipeline(PIPELINE), begun(), quiet)
+    assert [path for path in files if path.exists()] == []
+    assert aside(postgres) == []
+    assert missing() == []
+
+
+def begun() -> Begun:
+    """An erasure that has nothing left to do but to sweep."""
+    now = datetime.now(UTC)
+    return Begun(0, PIPELINE, ("device_id",), "test", "test", now, None, "", (), {}, (), 0, None)
+
+
+def test_files_stay_aside_when_another_ledger_may_have_known_them(postgres: Home) -> None:
+    land(10)
+    land(11)
+    kept_house()
+    make_old(postgres)
+    before = aside(postgres)
+    lease = writers.acquire(PIPELINE)
+    generations.open_generation(lease, started_by="test", reason="test", beyond=0)
+    writers.release(lease)
+    checkpoint = lake.uri("checkpoints", PIPELINE, "g0", "archive")
+    lake.write_text(f"{checkpoint}/metadata", '{"id":"ffffffff-0000-4000-8000-000000000000"}')
+    lake.write_text(f"{checkpoint}/commits/7", "v1")
+    assert kept_house()["kept"] != []
+    assert aside(postgres) == before != []
+    lake.delete(lake.uri("checkpoints", PIPELINE, "g0"))
+    kept_house()
+    assert aside(postgres) == []
+
+
+def test_day_is_left_when_a_file_of_it_is_not_there(postgres: Home) -> None:
+    land(12)["quarantined"].unlink()
+    land(13)
+    done = kept_house()
+    (left,) = [line for line in done["kept"] if "0a1b2c3d-000000012-0000.parquet is not there" in line]
+    assert "doctor --repair" in left
+    assert done["compacted"]["days"] == 1
