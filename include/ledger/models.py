@@ -270,7 +270,8 @@ class IntervalRow(Base):
     pinned_at: Mapped[datetime] = _now("When its ranges were written")
     pinned_by: Mapped[str] = mapped_column(comment="user@host that pinned it")
     state: Mapped[str] = mapped_column(default="pinned", comment="pinned, registered or failed")
-    verdict: Mapped[dict[str, Any] | None] = mapped_column(comment="The verdict of its last attempt")
+    # Deferred: it may be a hundred times as long as the rest of the row, which most queries join.
+    verdict: Mapped[dict[str, Any] | None] = mapped_column(deferred=True, comment="The verdict of its last attempt")
 
 
 class IntervalRange(Base):
@@ -323,7 +324,7 @@ class Attempt(Base):
     code_version: Mapped[str] = mapped_column(comment="Version of the pipeline's code")
     source: Mapped[str] = mapped_column(comment="kafka or archive: where the ranges were read from")
     exit_code: Mapped[int | None] = mapped_column(comment="Exit code of CONTRACT.md, once ended")
-    verdict: Mapped[dict[str, Any] | None] = mapped_column(comment="What it found, so far")
+    verdict: Mapped[dict[str, Any] | None] = mapped_column(deferred=True, comment="What it found, so far")
 
 
 class Build(Base):

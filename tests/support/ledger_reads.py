@@ -1,10 +1,12 @@
-"""What a piece of work costs the ledger: rows that PostgreSQL read for it, a count and no time."""
+"""What a piece of work costs the ledger: rows that PostgreSQL read for it, and its statements; counts and no time."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import psycopg2
+from sqlalchemy import Engine, event
 
 from tests.conftest import wait_for
 
@@ -40,3 +42,18 @@ def rows_read(database: str, work: Callable[[], object]) -> dict[str, int]:
     finally:
         connection.close()
     return {table: rows - before.get(table, 0) for table, rows in after.items() if rows > before.get(table, 0)}
+
+
+@contextmanager
+def statements_of(engine: Engine) -> Iterator[list[str]]:
+    """The statements that the engine executes during the block, as they are sent."""
+    sent: list[str] = []
+
+    def note(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        sent.append(statement)
+
+    event.listen(engine, "before_cursor_execute", note)
+    try:
+        yield sent
+    finally:
+        event.remove(engine, "before_cursor_execute", note)

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from sqlalchemy import ColumnElement, func, select, text
-from sqlalchemy.orm import InstrumentedAttribute, Session
+from sqlalchemy.orm import InstrumentedAttribute, Session, undefer
 
 from include.errors import TidemarkError
 from include.ledger.database import session
@@ -107,9 +107,11 @@ def _clean_intervals(
         if build.id <= erasure.last_build or build.interval_id not in fresh:
             _clean(build, names, Build.findings, Build.changes)
     settled = [each for each in intervals if each not in fresh]
-    for attempt in ledger.scalars(select(Attempt).where(Attempt.interval_id.in_(settled))):
+    attempts = select(Attempt).where(Attempt.interval_id.in_(settled)).options(undefer(Attempt.verdict))
+    for attempt in ledger.scalars(attempts):
         _clean(attempt, names, Attempt.verdict)
-    for interval in ledger.scalars(select(IntervalRow).where(IntervalRow.id.in_(settled))):
+    of_ids = select(IntervalRow).where(IntervalRow.id.in_(settled)).options(undefer(IntervalRow.verdict))
+    for interval in ledger.scalars(of_ids):
         _clean(interval, names, IntervalRow.verdict)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from typing import Any, Protocol
 
 from sqlalchemy import select
-from sqlalchemy.orm import InstrumentedAttribute, Session
+from sqlalchemy.orm import InstrumentedAttribute, Session, undefer
 
 from include.ledger.models import (
     AlertRow,
@@ -50,9 +50,11 @@ def forget(ledger: Session, pipeline: str, intervals: Collection[int], names: Fo
             found += _clean(each, names, ExpectationRow.observed, ExpectationRow.words)
         for asked in ledger.scalars(select(Approval).where(Approval.build_id == row.id)):
             found += _clean(asked, names, Approval.warnings)
-    for attempt in ledger.scalars(select(Attempt).where(Attempt.interval_id.in_(of_intervals))):
+    attempts = select(Attempt).where(Attempt.interval_id.in_(of_intervals)).options(undefer(Attempt.verdict))
+    for attempt in ledger.scalars(attempts):
         found += _clean(attempt, names, Attempt.verdict)
-    for interval in ledger.scalars(select(IntervalRow).where(IntervalRow.id.in_(of_intervals))):
+    of_ids = select(IntervalRow).where(IntervalRow.id.in_(of_intervals)).options(undefer(IntervalRow.verdict))
+    for interval in ledger.scalars(of_ids):
         found += _clean(interval, names, IntervalRow.verdict)
     for note in ledger.scalars(select(QuarantineNote).where(QuarantineNote.pipeline == pipeline)):
         found += _clean(note, names, QuarantineNote.detail, QuarantineNote.reason)

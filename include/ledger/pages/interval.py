@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Select, select
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, undefer
 
 from include.ledger.archive.positions import ARCHIVE, of_incarnation, overlaps
 from include.ledger.database import session
@@ -90,7 +90,7 @@ def whole_interval(pipeline: str, from_time: datetime) -> WholeInterval | None:
     lost = lost_attempts(*begins_then)
     with session() as ledger:
         ledger.connection(execution_options={"isolation_level": "REPEATABLE READ"})
-        row = ledger.scalar(select(IntervalRow).where(*begins_then))
+        row = ledger.scalar(select(IntervalRow).where(*begins_then).options(undefer(IntervalRow.verdict)))
         return _whole(ledger, row, lost) if row is not None else None
 
 
