@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, DateTime, ForeignKey, Identity, Index, MetaData, UniqueConstraint, func, text
+from sqlalchemy import BigInteger, DateTime, ForeignKey, Identity, Index, MetaData, UniqueConstraint, false, func, text
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
@@ -260,6 +260,9 @@ class IntervalRow(Base):
     __tablename__ = "intervals"
     __table_args__ = (
         UniqueConstraint("pipeline", "from_time"),
+        Index("ix_intervals_end", "pipeline", "to_time"),
+        Index("ix_intervals_open", "pipeline", "from_time", postgresql_where=text("state <> 'registered'")),
+        Index("ix_intervals_apart", "pipeline", "from_time", postgresql_where=text("NOT adjoins")),
         {"comment": "Intervals, pinned once to offset ranges; reruns and backfills reuse them"},
     )
 
@@ -272,6 +275,11 @@ class IntervalRow(Base):
     state: Mapped[str] = mapped_column(default="pinned", comment="pinned, registered or failed")
     # Deferred: it may be a hundred times as long as the rest of the row, which most queries join.
     verdict: Mapped[dict[str, Any] | None] = mapped_column(deferred=True, comment="The verdict of its last attempt")
+    adjoins: Mapped[bool] = mapped_column(
+        default=False,
+        server_default=false(),
+        comment="Whether the pinned interval before it ends where it begins; false: it may not",
+    )
 
 
 class IntervalRange(Base):
@@ -312,7 +320,10 @@ class Attempt(Base):
     """One run of an interval."""
 
     __tablename__ = "attempts"
-    __table_args__ = {"comment": "Runs of intervals: who ran what, with which code, and how it ended"}
+    __table_args__ = (
+        Index("ix_attempts_open", "interval_id", postgresql_where=text("ended_at IS NULL")),
+        {"comment": "Runs of intervals: who ran what, with which code, and how it ended"},
+    )
 
     id: Mapped[int] = mapped_column(primary_key=True, comment="Surrogate key")
     interval_id: Mapped[int] = mapped_column(

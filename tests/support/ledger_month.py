@@ -48,9 +48,9 @@ def fill(database: str, tables: Mapping[str, Sequence[str]], start: datetime, wi
 
 
 _INTERVALS = """
-INSERT INTO intervals (id, pipeline, from_time, to_time, pinned_by, state, verdict)
+INSERT INTO intervals (id, pipeline, from_time, to_time, pinned_by, state, verdict, adjoins)
 SELECT %(first)s + h, %(pipeline)s, %(start)s::timestamptz + h * interval '1 hour',
-       %(start)s::timestamptz + (h + 1) * interval '1 hour', 'test@host', 'registered', '{}'
+       %(start)s::timestamptz + (h + 1) * interval '1 hour', 'test@host', 'registered', '{}', h > 0
 FROM generate_series(0, %(hours)s - 1) h;
 INSERT INTO interval_ranges
     (interval_id, topic, topic_partition, topic_id, from_offset, until_offset, archived, empty, quarantined, gaps)

@@ -37,13 +37,13 @@ class MissingIntervals:
 _NEVER_BEGUN = "i.state = 'pinned' AND NOT EXISTS (SELECT FROM attempts a WHERE a.interval_id = i.id)"
 
 _AROUND_GAPS = """
-    SELECT previous, id
-    FROM (
-        SELECT id, from_time, lag(id) OVER in_order AS previous, lag(to_time) OVER in_order AS previous_end
-        FROM intervals WHERE pipeline = %s WINDOW in_order AS (ORDER BY from_time)
-    ) AS ordered
-    WHERE previous_end IS NULL OR previous_end < from_time
-    ORDER BY from_time
+    SELECT before.id, i.id
+    FROM intervals i LEFT JOIN LATERAL (
+        SELECT b.id, b.to_time FROM intervals b WHERE b.pipeline = i.pipeline AND b.from_time < i.from_time
+        ORDER BY b.from_time DESC LIMIT 1
+    ) before ON TRUE
+    WHERE i.pipeline = %s AND NOT i.adjoins AND (before.id IS NULL OR before.to_time < i.from_time)
+    ORDER BY i.from_time
 """
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Select, delete, select
+from sqlalchemy import Select, delete, select, update
 from sqlalchemy.orm import Session
 
 from include.errors import TidemarkError
@@ -133,11 +133,20 @@ def write(
 
     Raises TidemarkError when the ranges overlap a neighbour's, or leave a hole between adjacent intervals.
     """
-    _check_tiling(pipeline, interval, ranges, topic_ids, neighbours_of(ledger, pipeline, interval))
+    between = neighbours_of(ledger, pipeline, interval)
+    _check_tiling(pipeline, interval, ranges, topic_ids, between)
     row = IntervalRow(
-        pipeline=pipeline, from_time=interval.from_time, to_time=interval.to_time, pinned_by=pinned_by, state="pinned"
+        pipeline=pipeline,
+        from_time=interval.from_time,
+        to_time=interval.to_time,
+        pinned_by=pinned_by,
+        state="pinned",
+        adjoins=between.before is not None and between.before.interval.to_time == interval.from_time,
     )
     ledger.add(row)
+    if between.after is not None:
+        adjoins = between.after.interval.from_time == interval.to_time
+        ledger.execute(update(IntervalRow).where(IntervalRow.id == between.after.id).values(adjoins=adjoins))
     ledger.flush()
     _add_ranges(ledger, row.id, ranges, topic_ids, odd_timestamps)
     return pinned_of(ledger, row)

@@ -1,12 +1,12 @@
 """Ledger of 10,000 intervals and 200 topic partitions: what commits, pins, intervals and `status` read of it.
 
-Rows that PostgreSQL reads are counted, no seconds. Writers read as much as after 50 intervals, or as many times more as
-they have topic partitions. `status` reads the rows of intervals, and of topic partitions what one interval has.
+Rows that PostgreSQL reads are counted, no seconds. Writers and `status` read as much as after 50 intervals, or as many
+times more as they have topic partitions. `status` reads of topic partitions what one interval has.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 
 import psycopg2
@@ -59,8 +59,14 @@ def database(postgres: Home, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     settings.cache_clear()
 
 
-def fill(database: str, monkeypatch: pytest.MonkeyPatch, hours: int, partitions: int) -> int:
-    """Fill the ledger as streams and intervals would have; return its rows."""
+def fill(
+    database: str,
+    monkeypatch: pytest.MonkeyPatch,
+    hours: int,
+    partitions: int,
+    pipelines: Sequence[str] = tuple(each.name for each in all_pipelines()),
+) -> int:
+    """Fill the ledger as streams and intervals of these pipelines would have; return its rows."""
     tables = "intervals, micro_batches, quarantine_counts, positions, topics, generations, writers"
     with psycopg2.connect(database) as connection, connection.cursor() as cursor:
         cursor.execute("ALTER DATABASE ledger SET enable_seqscan = off")
@@ -68,7 +74,8 @@ def fill(database: str, monkeypatch: pytest.MonkeyPatch, hours: int, partitions:
     # Its numbers of intervals begin so far from each other.
     monkeypatch.setattr(ledger_month, "HOURS", hours)
     monkeypatch.setattr(ledger_month, "PARTITIONS", partitions)
-    ledger_month.fill(database, {each.name: each.tables for each in all_pipelines()}, START, WIDE, hours=hours)
+    tables_of = {each: load_pipeline(each).tables for each in pipelines}
+    ledger_month.fill(database, tables_of, START, WIDE, hours=hours)
     with psycopg2.connect(database) as connection, connection.cursor() as cursor:
         cursor.execute(_CONTINUE)
         cursor.execute(
@@ -162,7 +169,18 @@ def test_writers_and_status_read_no_more_than_they_ask_for_when_history_and_topi
         wider = LARGE[1] / SMALL[1] if work.startswith(WIDE) else 1
         assert writes[LARGE][work] <= 1.05 * wider * small, f"{work}: {small} rows have become {writes[LARGE][work]}"
     for work, (short, long) in {each: (looks[SMALL][each], looks[LARGE][each]) for each in looks[SMALL]}.items():
-        longer, wider = LARGE[0] / SMALL[0], LARGE[1] / SMALL[1]
         for table, read in long.items():
-            more = longer if table == "intervals" else wider
-            assert read <= 1.05 * more * short.get(table, 1), f"{work}: {short} rows have become {long}"
+            wider = LARGE[1] / SMALL[1]
+            assert read <= 1.05 * wider * short.get(table, 1), f"{work}: {short} rows have become {long}"
+
+
+def test_completeness_of_a_pipeline_reads_the_same_rows_when_other_pipelines_have_intervals(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+    for pipelines in ([NARROW], [each.name for each in all_pipelines()]):
+        fill(database, monkeypatch, *SMALL, pipelines)
+        found.append(reads(database, lambda: (completeness(NARROW), partition_completeness(NARROW))))
+    alone, among_others = found
+    assert sum(alone.values()) < SMALL[0], alone
+    assert among_others == alone
