@@ -107,8 +107,12 @@ def _task_defaults(pipeline: Pipeline) -> dict[str, Any]:
     return {
         # What has begun ends first: else each interval would wait until all others are built.
         "weight_rule": "upstream",
-        "retries": 2,
+        # A quarter of an hour in which a service may be away, longer waits after each try; what cannot pass by itself fails
+        # at once.
+        "retries": 6,
         "retry_delay": timedelta(seconds=15),
+        "retry_exponential_backoff": 2.0,
+        "max_retry_delay": timedelta(minutes=5),
         "execution_timeout": timedelta(hours=1),
         "on_failure_callback": AlertNotifier(pipeline.name),
         "on_success_callback": RecoveryNotifier(),

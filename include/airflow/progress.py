@@ -12,6 +12,16 @@ from include.monitor.lag import Lag
 STALLED_AFTER = timedelta(minutes=10)
 """How long a query may commit nothing while input waits for it."""
 
+_MOST_DOUBLED = 6
+
+
+def patience_after(stalls: int) -> timedelta:
+    """Return `STALLED_AFTER`, doubled for each driver in a row that was ended as stalled, up to eleven hours.
+
+    What a driver has to do before its first commit may need longer than that, and would never end.
+    """
+    return STALLED_AFTER * 2 ** min(stalls, _MOST_DOUBLED)
+
 
 @dataclass
 class Progress:

@@ -22,7 +22,7 @@ from include.airflow.notifier import send_alert, stream_key
 from include.airflow.on_cluster import applications
 from include.airflow.on_cluster.applications import ApplicationLog
 from include.airflow.on_cluster.handing_over import HandedOver, take_submission
-from include.airflow.progress import Progress
+from include.airflow.progress import Progress, patience_after
 from include.airflow.tasks import take_step
 from include.errors import ServiceUnreachable, TidemarkError, error_class
 from include.ledger.streams import launches, restarts, writers
@@ -51,7 +51,8 @@ class StreamTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Look at the driver until there is something to report."""
-        progress, deployments, looked = Progress(), drivers.Deployments(self.pipeline), time.monotonic()
+        deployments, looked = drivers.Deployments(self.pipeline), time.monotonic()
+        progress: Progress | None = None
         log: drivers.DriverLog | ApplicationLog | None = None
         while True:
             try:
@@ -62,6 +63,9 @@ class StreamTrigger(BaseTrigger):
                         log = await asyncio.to_thread(drivers.log_of, self.launch)
                     for line in await asyncio.to_thread(log.new_lines):
                         self.log.info("driver: %s", line)
+                    if progress is None:
+                        stalls = await asyncio.to_thread(restarts.stalls_in_a_row, self.pipeline, self.launch)
+                        progress = Progress(patience_after(stalls))
                     event = await asyncio.to_thread(look_at_progress, self.pipeline, progress, looked)
                     # A driver that a person started is theirs to replace.
                     if event is None and self.launch:
@@ -181,7 +185,7 @@ class StreamOperator(SparkSubmitOperator):
         if event["event"] == "stalled":
             stalled = f"{what}; it is stopped and started again"
             send_alert(context, self.pipeline, stalled, key=stream_key(self.pipeline), query=event["query"])
-            take_step(launches.note_reason, launch, f"stalled: the query {event['query']} committed nothing")
+            take_step(launches.note_reason, launch, f"{restarts.STALLED}: the query {event['query']} committed nothing")
             take_step(drivers.stop_driver, self.pipeline, launch)
             raise AirflowException(what)
         self._fail(context["ti"].dag_id, what)

@@ -10,7 +10,7 @@ from typing import Literal
 import confluent_kafka
 from confluent_kafka import Message
 
-from include.errors import OffsetsLost
+from include.errors import OffsetsLost, ServiceUnreachable
 from include.kafka.client import TIMEOUT, asking, consumer, few_records, reaching_kafka
 from include.offsets import OffsetRange, TopicPartition
 from include.times import time_of
@@ -62,9 +62,10 @@ def first_timestamp(earliest: Mapping[TopicPartition, tuple[int, int]]) -> datet
                 if low >= high:
                     continue
                 reader.assign([_client_tp(tp, low)])
-                message = reader.poll(TIMEOUT)
                 # Nothing visible up to the partition's end comes as an error.
-                if message is not None and message.error() is None and (moment := time_of(message.timestamp()[1])):
+                if (message := reader.poll(TIMEOUT)) is None:
+                    raise ServiceUnreachable(f"Kafka did not send {tp} from {low} on", remedy="./tidemark status")
+                if message.error() is None and (moment := time_of(message.timestamp()[1])):
                     times.append(moment)
         finally:
             reader.close()

@@ -90,10 +90,14 @@ def airflow_environment(port: int | None = None) -> dict[str, str]:
         # that Spark keeps busy, the defaults of 30 and 50 s are not enough.
         "CORE__DAGBAG_IMPORT_TIMEOUT": "180",
         "DAG_PROCESSOR__DAG_FILE_PROCESSOR_TIMEOUT": "240",
+        # One reading that fails, as of a process that was killed, does not make a file's DAGs vanish, either.
+        "DAG_PROCESSOR__STALE_DAG_THRESHOLD": "900",
         "SCHEDULER__ENABLE_HEALTH_CHECK": "False",
         # A task that a killed scheduler or worker left is tried again after minutes; by default five, for each of both.
         "SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "60",
         "SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "120",
+        # Otherwise a scheduler whose database stalls for half a minute takes itself for dead and its tasks for orphans.
+        "SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": "180",
         # Otherwise a task's try is lost when the API server needs more than five seconds, as on a busy small machine.
         "WORKERS__EXECUTION_API_TIMEOUT": "30",
         "USAGE_DATA_COLLECTION__ENABLED": "False",

@@ -10,7 +10,7 @@ import psutil
 
 from include.errors import ServiceUnreachable, TidemarkError, UsageError
 from include.services import airflow, kafka, postgres, registry, yarn
-from include.services.process import ServiceStatus, read_state, services_lock, write_state
+from include.services.process import ServiceStatus, log_path, read_state, services_lock, write_state
 
 ServiceName = Literal["kafka", "postgres", "registry", "yarn", "airflow"]
 
@@ -27,6 +27,9 @@ ALL: tuple[ServiceName, ...] = ("kafka", "postgres", "registry", "airflow")
 
 _STREAM_SECONDS = 90.0
 """How long `down` waits for streams to finish their micro-batch."""
+
+_PATIENCE = 180.0
+"""Seconds that `up` waits for a service that runs and does not answer."""
 
 
 def service_names(
@@ -56,16 +59,36 @@ def up(names: Sequence[str] | None = None, progress: Callable[[str], None] = lam
                 raise ServiceUnreachable(
                     f"the {name} that the settings name does not answer", remedy="./tidemark status shows its address"
                 )
-            if current.healthy:
-                if name == "postgres":
-                    # An older version of the code, or somebody else, may have created its tables.
-                    postgres.prepare_databases()
-                continue
-            if current.pid is not None:
-                progress(f"{name} is running but does not answer: restarting it")
-                SERVICES[name].down()
-            progress(f"starting {name}")
-            SERVICES[name].up()
+            if current.pid is not None and not current.healthy:
+                progress(f"{name} is running but does not answer: waiting for it")
+                current = _patient_status(name)
+            if not current.healthy:
+                progress(f"starting {name}")
+                SERVICES[name].up()
+            elif name == "postgres":
+                # An older version of the code, or somebody else, may have created its tables.
+                postgres.prepare_databases()
+            elif name == "airflow":
+                # The start that should have made it may have been interrupted.
+                airflow.ensure_pool(current.address)
+
+
+def _patient_status(name: ServiceName) -> ServiceStatus:
+    """Return the status of a service once it answers or has ended.
+
+    It is not restarted: it may only be slow, with streams that need it, or recover, and would begin to do so again.
+    Raises ServiceUnreachable after three minutes.
+    """
+    from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wait_fixed
+
+    waiting = retry_if_result(lambda status: status.pid is not None and not status.healthy)
+    try:
+        return Retrying(retry=waiting, stop=stop_after_delay(_PATIENCE), wait=wait_fixed(1))(SERVICES[name].status)
+    except RetryError:
+        raise ServiceUnreachable(
+            f"the embedded {name} is running but does not answer",
+            remedy=f"read {log_path(name)}; to restart it: ./tidemark down {name}; ./tidemark up {name}",
+        ) from None
 
 
 def down(names: Sequence[str] | None = None, progress: Callable[[str], None] = lambda _: None) -> None:

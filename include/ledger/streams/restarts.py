@@ -13,6 +13,9 @@ from include.ledger.models import StreamLaunch, Writer
 STARTING = timedelta(minutes=3)
 """How long a driver may take from its launch to its lease."""
 
+STALLED = "stalled"
+"""How the reason begins for which Airflow ended a driver that made no progress."""
+
 _MOST = 20
 """How many launches are read: more failures in a row than this change nothing."""
 
@@ -40,6 +43,20 @@ def failures_so_far(pipeline: str, within: timedelta, *, is_led: bool) -> list[i
     if not is_led and age > STARTING:
         return _row(newest, now, within)
     return [] if age > within else _row(newest[1:], newest[0].launched_at, within)
+
+
+def stalls_in_a_row(pipeline: str, launch: str) -> int:
+    """Return how many launches in a row before that one were each ended as stalled within a day of their start."""
+    newest, _ = _newest(pipeline)
+    stalls, ended = 0, None
+    for each in newest:
+        if ended is not None:
+            if not each.ended_for.startswith(STALLED) or ended - each.launched_at > timedelta(days=1):
+                break
+            stalls += 1
+        if ended is not None or each.id == launch:
+            ended = each.launched_at
+    return stalls
 
 
 def _newest(pipeline: str) -> tuple[Sequence[StreamLaunch], datetime]:

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from include.airflow.backoff import delay_after, is_hopeless
-from include.airflow.progress import Progress
+from include.airflow.progress import STALLED_AFTER, Progress, patience_after
 from include.monitor.lag import Lag
 
 MINUTE = 60.0
@@ -48,6 +48,15 @@ def test_query_is_stalled_when_input_waits_and_it_commits_nothing_for_the_declar
     assert progress.stalled(lags((5, 9), (9, 9)), 0.0) is None
     assert progress.stalled(lags((5, 50), (50, 50)), 9 * MINUTE) is None
     assert progress.stalled(lags((5, 99), (99, 99)), 11 * MINUTE) == "archive"
+
+
+def test_patience_doubles_when_drivers_in_a_row_were_ended_before_their_first_commit() -> None:
+    assert patience_after(0) == STALLED_AFTER
+    after_two = Progress(patience_after(2))
+    assert after_two.stalled(lags((5, 9), (9, 9)), 0.0) is None
+    assert after_two.stalled(lags((5, 50), (50, 50)), 39 * MINUTE) is None
+    assert after_two.stalled(lags((5, 50), (50, 50)), 41 * MINUTE) == "archive"
+    assert patience_after(6) == patience_after(60) < timedelta(hours=12)
 
 
 def test_query_is_not_stalled_when_it_commits_though_it_never_catches_up() -> None:

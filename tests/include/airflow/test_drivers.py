@@ -15,7 +15,7 @@ from include.airflow.progress import Progress
 from include.airflow.streams import look_at_progress
 from include.errors import AnotherWriter
 from include.ledger.streams import launches, writers
-from include.ledger.streams.restarts import failures_in_a_row
+from include.ledger.streams.restarts import failures_in_a_row, stalls_in_a_row
 from tests.conftest import Home, wait_for
 
 pytestmark = [pytest.mark.services]
@@ -82,6 +82,30 @@ def test_failures_are_counted_back_to_a_stop_or_long_life_when_they_are_in_a_row
     assert failures_in_a_row(NAME, HOUR) == [4, 4, 4]
     assert failures_in_a_row(NAME, 4 * HOUR) == [4, 4, 4, None, 6]
     assert failures_in_a_row("isp_hits", HOUR) == []
+
+
+def test_stalls_are_counted_back_from_a_launch_when_each_came_within_a_day_of_its_start(in_process: Home) -> None:
+    stalled, other = "stalled: the query archive committed nothing", "replaced: other code was deployed"
+    # Hours ago; the second one had run for more than a day.
+    lives = [
+        (99, stalled),
+        (60, stalled),
+        (20, stalled),
+        (19, stalled),
+        (18, other),
+        (17, stalled),
+        (16, stalled),
+        (15, ""),
+    ]
+    for began, reason in lives:
+        change(
+            in_process,
+            "INSERT INTO stream_launches (id, pipeline, launched_at, host, log, ended_for) VALUES "
+            f"('s{began}', 'stalling', now() - interval '{began} h', 'a', '', '{reason}')",
+        )
+    assert [stalls_in_a_row("stalling", f"s{n}") for n in (99, 60, 20, 19, 18, 17, 16, 15)] == [0, 0, 0, 1, 2, 0, 1, 2]
+    assert stalls_in_a_row("stalling", "") == 0
+    assert stalls_in_a_row("isp_hits", "") == 0
 
 
 def test_driver_that_hangs_on_another_host_is_shut_out_when_it_does_not_stop(elsewhere: str) -> None:

@@ -79,10 +79,13 @@ def test_triggerer_watches_every_stream_when_as_many_runs_as_may_be_wait_for_a_p
 def test_dags_are_kept_when_a_busy_machine_takes_minutes_to_read_them() -> None:
     asked = (
         "from airflow.configuration import conf; print(*(conf.getfloat(*each) for each in ("
-        "('core', 'dagbag_import_timeout'), ('dag_processor', 'dag_file_processor_timeout'))))"
+        "('core', 'dagbag_import_timeout'), ('dag_processor', 'dag_file_processor_timeout'),"
+        "('dag_processor', 'min_file_process_interval'), ('dag_processor', 'stale_dag_threshold'))))"
     )
     told = subprocess.run(
         [sys.executable, "-c", asked], env=airflow_environment(8080), capture_output=True, text=True, check=True
     )
-    reading, process = map(float, told.stdout.split()[-2:])
+    reading, process, between, until_stale = map(float, told.stdout.split()[-4:])
     assert 180 <= reading < process
+    # Also when one reading has failed.
+    assert until_stale > 2 * between + process

@@ -23,6 +23,7 @@ from sqlalchemy.engine import make_url
 
 from include.services.supervisor import SERVICES, service_names
 from include.spark import class_archive
+from include.spark.submission import SPARK_POOL
 from tests.conftest import JVM_OPTIONS, Home, end_of, iso, last_hours, wait_for
 from tests.support.checkout import copy_checkout
 
@@ -81,6 +82,15 @@ def query(home: Home, sql: str) -> list[tuple[Any, ...]]:
         connection.close()
 
 
+def api_client(home: Home, address: str) -> httpx.Client:
+    """A client that has logged in to Airflow's API."""
+    ((user, password),) = json.loads((home.path / "airflow" / "passwords.json").read_text()).items()
+    client = httpx.Client(base_url=address, timeout=60)
+    token = client.post("/auth/token", json={"username": user, "password": password}).json()["access_token"]
+    client.headers["Authorization"] = f"Bearer {token}"
+    return client
+
+
 def silent_limit(home: Home) -> str:
     """How long a session of Airflow's may say nothing in a transaction."""
     with psycopg2.connect(home.database, dbname="airflow") as connection, connection.cursor() as cursor:
@@ -95,6 +105,20 @@ def test_nothing_is_started_again_when_up_is_repeated(home: Home) -> None:
     assert after == before
     assert before["kafka"]
     assert before["postgres"]
+
+
+def test_service_that_is_only_slow_is_waited_for_and_not_restarted(home: Home) -> None:
+    broker = psutil.Process(state_of(home, "kafka")["pid"])
+    broker.suspend()
+    try:
+        waiting = home.start("up", "kafka")
+        assert waiting.stderr is not None
+        assert "is running but does not answer: waiting for it" in waiting.stderr.readline()
+    finally:
+        broker.resume()
+    assert waiting.wait(120) == 0
+    assert state_of(home, "kafka")["pid"] == broker.pid
+    assert broker.is_running()
 
 
 def test_broker_is_found_dead_and_returns_with_its_records_when_killed(home: Home) -> None:
@@ -290,6 +314,14 @@ def test_airflow_is_on_loopback_asks_for_a_password_and_leaves_nothing_when_kill
     assert httpx.get(f"{found['address']}/api/v2/dags", timeout=10).status_code == httpx.codes.UNAUTHORIZED
     for path in (home.path / "airflow").iterdir():
         assert path.is_dir() or stat.S_IMODE(path.stat().st_mode) == 0o600, path
+
+    # As left by a start that was interrupted before it had made the pool: no interval would ever be built.
+    with api_client(home, found["address"]) as client:
+        pool = f"/api/v2/pools/{SPARK_POOL}"
+        assert client.delete(pool).is_success
+        home.run("up", "airflow")
+        assert client.get(pool).json()["slots"] >= 1
+    assert home.services["airflow"]["pid"] == found["pid"]
 
     kill(home, "airflow")
     assert home.services["airflow"]["pid"] is None
