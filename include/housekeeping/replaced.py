@@ -46,7 +46,7 @@ def to_put_back(pipeline: str) -> dict[str, str]:
     for location, file in scan_files(FOLDER, pipeline).items():
         _, path = location.removeprefix(f"{lake.uri(FOLDER, pipeline)}/").split("/", 1)
         aside[path] = location, file.bytes
-    named = {each.path: each.bytes for each in landing_files.files_at(pipeline, [*aside]) if not each.is_removed}
+    named = {each.path: each.bytes for each in landing_files.files_at(pipeline, [*aside]) if each.removed_at is None}
     return {
         path: location
         for path, (location, size) in aside.items()

@@ -112,7 +112,7 @@ class LandingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[LandedPart]:
         """Return the files between two offsets. Raises TidemarkError when housekeeping has removed one."""
         files = landing_files.archived_between(self._pipeline, start[_AT], end[_AT])
-        removed = [file for file in files if file.is_removed]
+        removed = [file for file in files if file.removed_at is not None]
         if removed:
             raise TidemarkError(
                 f"{len(removed)} landing files after micro-batch {start[_AT]} were removed by housekeeping",

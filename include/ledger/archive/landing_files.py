@@ -48,11 +48,6 @@ class LandingFile:
     removed_at: datetime | None = None
     """Since when its rows are read from registered revisions; None while they are read from it."""
 
-    @property
-    def is_removed(self) -> bool:
-        """Whether its rows are now read from registered revisions."""
-        return self.removed_at is not None
-
 
 def _files(*conditions: ColumnElement[bool]) -> Select[LandingFileRow, datetime]:
     return (

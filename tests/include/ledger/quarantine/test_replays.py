@@ -39,7 +39,7 @@ def test_records_are_known_as_replayed_when_a_replay_is_committed(pipeline: str)
     assert {key: each.fate for key, each in decided.replays.items()} == {GOOD: "archived", EMPTY: "empty"}
     assert [(each.reason, each.detail) for each in decided.failures.values()] == [("not_json", "at byte 7")]
     (file,) = files_at(pipeline, [f"landing/{pipeline}/replay-0/part.parquet"])
-    assert (file.fate, file.rows, file.is_removed) == ("archived", 1, False)
+    assert (file.fate, file.rows, file.removed_at) == ("archived", 1, None)
 
 
 def test_nothing_is_committed_when_another_replay_has_delivered_a_record(pipeline: str) -> None:
