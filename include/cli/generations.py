@@ -9,6 +9,7 @@ import typer
 
 from include.cli import AsJson, PipelineName
 from include.cli.output import print_facts, print_json, print_table, progress, suggest
+from include.erasure import accounts
 from include.housekeeping.run import put_back
 from include.intervals.references import contents_of_generation
 from include.ledger import reference_versions
@@ -39,6 +40,8 @@ def new_generation(pipeline: PipelineName, reason: Reason, as_json: AsJson = Fal
     declared = load_line_pipeline(pipeline) or load_pipeline(pipeline)
     number = generations.new_generation(declared, reason=reason, started_by=user_at_host())
     put_back(declared.name, progress)
+    for each in accounts.unknown(declared.name):
+        progress(f"{each}; {each.remedy}")
     if as_json:
         print_json({"pipeline": declared.name, "generation": number})
     else:

@@ -17,6 +17,7 @@ import psutil
 from include import lake
 from include.doctor import repair as repairing
 from include.doctor.compare import disagreements_of
+from include.erasure import accounts
 from include.errors import LogTruncated, TidemarkError
 from include.housekeeping.renaming import left_to_rename
 from include.intervals.lake_of_ledger import OF_OTHER_LEDGER, checkpoints_of_other_ledger, lake_error
@@ -215,7 +216,7 @@ def _tables(*, deep: bool) -> Iterator[Finding]:
             yield from _missing(pipeline)
             yield from unproved(pipeline)
             yield from unrenamed(pipeline)
-            yield from _erasure(pipeline)
+            yield from unfinished_and_unknown_erasures(pipeline)
             yield from _event_gaps(pipeline)
             yield from outputs_behind(pipeline)
     except TidemarkError as error:
@@ -284,7 +285,10 @@ def _missing(pipeline: Pipeline) -> Iterator[Finding]:
         yield Finding(True, str(summary), building_commands(pipeline), notice=True)
 
 
-def _erasure(pipeline: Pipeline) -> Iterator[Finding]:
+def unfinished_and_unknown_erasures(pipeline: Pipeline) -> Iterator[Finding]:
+    """Yield a finding for each erasure that is not finished, or that this ledger, an older copy, does not know."""
+    for each in accounts.unknown(pipeline.name):
+        yield Finding(False, str(each), each.remedy)
     begun = unfinished.unfinished(pipeline.name)
     if begun is not None:
         what = f"{pipeline.name}: erasure {begun.id} is unfinished: files still hold records that nobody reads any more"

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from include.crash_points import crash_point
-from include.erasure import check, steps
+from include.erasure import accounts, check, steps
 from include.erasure.find import Search, search
 from include.erasure.keys import Keys, hashes_of
 from include.erasure.open_tables import delta_table_exists
@@ -75,7 +75,7 @@ def erase(pipeline: Pipeline, wish: Wish, tell: Tell) -> dict[str, Any]:
                 remedy=f"finish it first: ./tidemark erase {pipeline.name} --resume",
                 pipeline=pipeline.name,
             )
-        return {**resume(pipeline, tell), "references": check.references_naming(pipeline, keys)}
+        return {**_finished(pipeline, wish, tell), "references": check.references_naming(pipeline, keys)}
     with no_stream(pipeline.name) as lease, _renewed(lease), _files_stay(pipeline):
         # What this ledger names is searched, and stays when the rest of what was set aside is deleted.
         replaced.put_back(pipeline.name)
@@ -91,7 +91,13 @@ def erase(pipeline: Pipeline, wish: Wish, tell: Tell) -> dict[str, Any]:
             keys,
         )
     crash_point("erasure_noted")
-    return {**resume(pipeline, tell), "references": check.references_naming(pipeline, keys)}
+    return {**_finished(pipeline, wish, tell), "references": check.references_naming(pipeline, keys)}
+
+
+def _finished(pipeline: Pipeline, wish: Wish, tell: Tell) -> dict[str, Any]:
+    done = resume(pipeline, tell)
+    accounts.forget_repeated(pipeline.name, wish.keys)
+    return done
 
 
 def dry_run(pipeline: Pipeline, wish: Wish) -> dict[str, Any]:
@@ -128,6 +134,7 @@ def resume(pipeline: Pipeline, tell: Tell) -> dict[str, Any]:
     check_lake(pipeline)
     check_no_other_ledger(pipeline)
     check_no_revision_elsewhere(pipeline)
+    accounts.write(erasure)
     counts = erasure.counts
     tell(f"{pipeline.name}: erasure {erasure.id}: {quantity(counts['records'], 'record')} from now on read by nobody")
     with _files_stay(pipeline):

@@ -12,6 +12,7 @@ Layout:
     reports/<pipeline>/<interval>.html
     proofs/<pipeline>/<interval>-<build>.json              the proof of what a build registered
     replaced/<pipeline>/<time>/…                           what housekeeping merged, while copies of the ledger name it
+    erasures/<pipeline>/<time>-….json                      that something was erased, for a ledger that has forgotten it
     lost+found/<time>/…                                    what `doctor --repair` moved away
 """
 

@@ -1,0 +1,87 @@
+"""What the lake tells of erasures to a ledger that does not know them, as one restored from an older copy.
+
+Such a ledger lets come back what was erased. No account holds a key: it has a slow hash of all keys of the erasure
+together, by which it is recognised when it is repeated.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+
+from include import lake
+from include.erasure.keys import hashes_of
+from include.ledger.erasures.unfinished import Begun, erasures
+from include.monitor.text import quantity
+from include.times import format_time
+
+_FOLDER = "erasures"
+
+
+@dataclass(frozen=True)
+class Account:
+    """An erasure, without what was erased."""
+
+    pipeline: str
+    begun_at: str
+    by: str
+    reason: str
+    keys: int
+    records: int
+    salt: str
+    mark: str
+    """Slow hash of the salted hashes of its keys."""
+
+    def __str__(self) -> str:
+        """Return that the ledger does not know it, for a person."""
+        erased = f"{quantity(self.keys, 'key')}, {quantity(self.records, 'record')}"
+        return (
+            f"{self.pipeline}: the ledger does not know the erasure of {self.begun_at} ({erased}; by {self.by}: "
+            f"{self.reason}), as an older copy does not: what was erased comes back from Kafka"
+        )
+
+    @property
+    def remedy(self) -> str:
+        """What to do when the ledger does not know it."""
+        return (
+            f'erase the same keys again: ./tidemark erase {self.pipeline} --key … --reason "…"; if that is done '
+            f"otherwise, remove {self.location}"
+        )
+
+    @property
+    def location(self) -> str:
+        """Its URI."""
+        return lake.uri(_FOLDER, self.pipeline, f"{self.begun_at.replace(':', '')}-{self.salt[:16]}.json")
+
+
+def write(erasure: Begun) -> None:
+    """Write the account of an erasure that was begun; repeating it changes nothing."""
+    mark = _mark(erasure.key_hashes, erasure.salt)
+    counts = erasure.counts["keys"], erasure.counts["records"]
+    told = Account(
+        erasure.pipeline, format_time(erasure.begun_at), erasure.by, erasure.reason, *counts, erasure.salt, mark
+    )
+    lake.write_text(told.location, json.dumps(asdict(told)))
+
+
+def unknown(pipeline: str) -> list[Account]:
+    """Return the erasures in the lake that the ledger does not know, oldest first."""
+    folder = lake.uri(_FOLDER, pipeline)
+    told = [Account(**json.loads(lake.read_text(f"{folder}/{each.name}"))) for each in lake.list_files(folder)]
+    salts = {each.salt for each in erasures(pipeline)} if told else set()
+    return [each for each in told if each.salt not in salts]
+
+
+def forget_repeated(pipeline: str, keys: Iterable[str]) -> None:
+    """Delete the accounts that the ledger does not know of erasures of just these keys: they were repeated."""
+    named = [*keys]
+    for each in unknown(pipeline):
+        if each.keys == len(named) and each.mark == _mark(hashes_of(named, each.salt), each.salt):
+            lake.delete(each.location)
+
+
+def _mark(hashes: Iterable[str], salt: str) -> str:
+    together = "".join(sorted(hashes)).encode()
+    return hashlib.scrypt(together, salt=bytes.fromhex(salt), n=2**14, r=8, p=1, dklen=32).hex()
