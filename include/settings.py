@@ -81,7 +81,8 @@ class Settings:
     spark_ui: bool = setting(False, "whether drivers serve Spark's own pages, without a login", yes_or_no)
     lease_seconds: float = setting(
         15.0,
-        "how long a silent writer keeps its pipeline; for 0.7 times as long a stream waits for PostgreSQL",
+        "how long a silent writer keeps its pipeline; for 0.7 times as long a stream, or an interval that begins, "
+        "waits for PostgreSQL",
         at_least(2),
     )
     max_offsets_per_trigger: int | None = setting(None, "most offsets in a micro-batch", whole_at_least(1))

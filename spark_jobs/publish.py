@@ -13,6 +13,7 @@ import threading
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from include.ledger.connection import await_ledger
 from include.ledger.intervals.attempts import load_attempt
 from include.pipelines import load_pipeline
 from spark_jobs.reconciliation.interval_run import IntervalRun
@@ -30,6 +31,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--attempt", required=True, type=int)
     arguments = parser.parse_args(argv)
     pipeline = load_pipeline(arguments.pipeline)
+    await_ledger()
     attempt = load_attempt(arguments.attempt)
     publish_run(IntervalRun(publishing_session(f"publish {pipeline.name}"), pipeline, attempt))
     return 0

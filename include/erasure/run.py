@@ -25,6 +25,7 @@ from include.housekeeping import replaced
 from include.housekeeping.run import alone
 from include.intervals.lake_of_ledger import check_lake, check_no_other_ledger, check_no_revision_elsewhere
 from include.ledger import quarantine as ledger_quarantine
+from include.ledger.connection import await_ledger
 from include.ledger.erasures import intent, unfinished
 from include.ledger.erasures.coordinates import intervals_with
 from include.ledger.erasures.intent import Request
@@ -59,6 +60,7 @@ def erase(pipeline: Pipeline, wish: Wish, tell: Tell) -> dict[str, Any]:
     for rows of others in the same messages, and while another erasure is unfinished; AnotherWriter while a stream runs;
     the error of an interval that fails.
     """
+    await_ledger()
     check_lake(pipeline)
     check_no_other_ledger(pipeline)
     check_no_revision_elsewhere(pipeline)
@@ -128,6 +130,7 @@ def resume(pipeline: Pipeline, tell: Tell) -> dict[str, Any]:
 
     A stream may run meanwhile, except for a pipeline with a Delta table: it reads the archive without the records.
     """
+    await_ledger()
     erasure = unfinished.unfinished(pipeline.name)
     if erasure is None:
         raise UsageError("no erasure is unfinished", remedy="name a key: --key KEY", pipeline=pipeline.name)

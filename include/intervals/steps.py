@@ -23,6 +23,7 @@ from include.intervals.verdict import Verdict, assemble_verdict
 from include.lake import delta_tables
 from include.ledger.archive.decoders import decoders_of
 from include.ledger.archive.removal import removed_ranges
+from include.ledger.connection import await_ledger
 from include.ledger.intervals import attempts, locks, revisions
 from include.ledger.intervals.attempts import AttemptSpec, readable_source
 from include.ledger.intervals.pins import PinnedInterval
@@ -52,9 +53,11 @@ def pin(
 ) -> int:
     """Pin the interval (or reuse its ranges), begin an attempt, and return the attempt's id.
 
-    Waits for the archive as long as `patience`, else as the settings say. Raises ArchiveBehind, OffsetsLost,
-    ServiceUnreachable, UsageError (also for a `repin` while an attempt is under way).
+    Waits for the archive as long as `patience`, else as the settings say, and for a ledger that is away for seconds.
+    Raises ArchiveBehind, OffsetsLost, ServiceUnreachable, UsageError (also for a `repin` while an attempt is under
+    way).
     """
+    await_ledger()
     declared = load_pipeline(pipeline)
     with locks.no_attempt_under_way(pipeline, interval) if repin else nullcontext():
         pinned = pin_interval(declared, interval, pinned_by=run_by, repin=repin, patience=patience)

@@ -16,7 +16,7 @@ from psycopg2.errors import UndefinedColumn, UndefinedTable
 from psycopg2.extensions import ISOLATION_LEVEL_REPEATABLE_READ, connection, cursor
 
 from include.errors import ServiceUnreachable, TidemarkError, one_line
-from include.ledger.patience import tried_again
+from include.ledger.patience import SHARE, tried_again
 from include.settings import settings
 
 STATEMENT_SECONDS = 300
@@ -37,13 +37,26 @@ def driver_options() -> dict[str, Any]:
     return {"connect_timeout": 10, "options": server_options(), **_client_options()}
 
 
-def connect() -> connection:
-    """Connect to the ledger; a patient process (`include/ledger/patience.py`) waits for a database that is away.
+def connect(seconds: float = 0.0) -> connection:
+    """Connect to the ledger; wait `seconds` for a database that is away, or as long as this process is patient
+    (`include/ledger/patience.py`).
 
     Raises psycopg2.OperationalError.
     """
     address, options = settings().database_uri("ledger"), driver_options()
-    return tried_again(lambda: psycopg2.connect(address, **options), psycopg2.OperationalError)
+    return tried_again(lambda: psycopg2.connect(address, **options), psycopg2.OperationalError, seconds)
+
+
+def await_ledger() -> None:
+    """Wait for a ledger that is away for seconds, as a stream does: before a step that holds nothing in it yet.
+
+    Only the connection is tried again. What a step has begun is not, because its locks end with its connections.
+    Raises ServiceUnreachable.
+    """
+    try:
+        connect(SHARE * settings().lease_seconds).close()
+    except psycopg2.OperationalError as error:
+        raise does_not_answer(error) from error
 
 
 def server_options(*, but: Collection[str] = ()) -> str:

@@ -1,7 +1,8 @@
 """Patience with a ledger that is away for seconds: PostgreSQL is restarted, or a standby takes over.
 
 Only a stream's driver is patient, and for less than its lease lasts: nobody else may commit for its pipeline meanwhile.
-Commands fail at once.
+An interval, a step of it and an erasure wait as long when they begin (`include.ledger.connection.await_ledger`). Other
+commands fail at once.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 
+SHARE = 0.7
+"""Share of a stream's lease that is waited for a ledger that is away. While it lasts, nobody else may commit."""
+
 _LOOK_AGAIN = 0.25
 """Seconds between two tries."""
 
@@ -35,10 +39,6 @@ class _Patience:
     """How long a step may be tried again; 0 for a process that is not patient."""
     away_since: float | None = None
     """When the first step failed of those that are tried again."""
-
-    def is_over(self, state: RetryCallState) -> bool:
-        """Return whether a step is not tried again."""
-        return (state.seconds_since_start or 0.0) >= self.seconds
 
 
 _PATIENCE = _Patience()
@@ -55,22 +55,35 @@ def patient(seconds: float) -> Iterator[None]:
         _PATIENCE.seconds = 0.0
 
 
-def tried_again(step: Callable[[], T], away: type[Exception] = ServiceUnreachable) -> T:
-    """Run a step that may be repeated; try it again while it raises `away` and the process is patient."""
-    if not _PATIENCE.seconds:
+def tried_again(step: Callable[[], T], away: type[Exception] = ServiceUnreachable, seconds: float = 0.0) -> T:
+    """Run a step that may be repeated; try it again while it raises `away` and the process is patient, or `seconds`."""
+
+    def limit() -> float:
+        return max(_PATIENCE.seconds, seconds)
+
+    def is_over(state: RetryCallState) -> bool:
+        return (state.seconds_since_start or 0.0) >= limit()
+
+    if not limit():
         return step()
     # Here, because commands that only read are never patient, and it is slow to import.
     from tenacity import Retrying, retry_if_exception_type, wait_fixed
 
     tries = Retrying(
         retry=retry_if_exception_type(away),
-        stop=_PATIENCE.is_over,
+        stop=is_over,
         wait=wait_fixed(_LOOK_AGAIN),
-        before_sleep=_note_away,
+        before_sleep=lambda state: _note_away(state, limit()),
         reraise=True,
     )
-    result = tries(step)
-    _note_back()
+    try:
+        result = tries(step)
+    except away:
+        # The next wait is reported again.
+        _forget_away()
+        raise
+    if (since := _forget_away()) is not None:
+        logging.getLogger("tidemark").warning("the ledger answers again after %.1f s", time.monotonic() - since)
     return result
 
 
@@ -84,21 +97,17 @@ def repeatable(function: Callable[P, T]) -> Callable[P, T]:
     return patiently
 
 
-def _note_away(state: RetryCallState) -> None:
+def _note_away(state: RetryCallState, seconds: float) -> None:
     with _LOCK:
         if _PATIENCE.away_since is not None:
             return
         _PATIENCE.away_since = time.monotonic()
     error = state.outcome.exception() if state.outcome else None
-    logging.getLogger("tidemark").warning(
-        "waiting up to %.0f s for the ledger: %s", _PATIENCE.seconds, one_line(str(error))
-    )
+    logging.getLogger("tidemark").warning("waiting up to %.0f s for the ledger: %s", seconds, one_line(str(error)))
 
 
-def _note_back() -> None:
-    if _PATIENCE.away_since is None:
-        return
+def _forget_away() -> float | None:
+    """Return since when the ledger was away, to the first thread that asks; None to others."""
     with _LOCK:
         since, _PATIENCE.away_since = _PATIENCE.away_since, None
-    if since is not None:
-        logging.getLogger("tidemark").warning("the ledger answers again after %.1f s", time.monotonic() - since)
+    return since

@@ -15,6 +15,7 @@ from include.crash_points import crash_point
 from include.erasure.views import check_built
 from include.iceberg.numbers import numbers_of_tables
 from include.intervals.references import references_of
+from include.ledger.connection import await_ledger
 from include.ledger.erasures.coordinates import last_erasure
 from include.ledger.intervals import attempts, builds, locks, revisions
 from include.ledger.intervals.findings import BuildFindings, FateCounts, RecordCounts
@@ -65,6 +66,8 @@ def build(run: IntervalRun, *, new_references: bool = False) -> None:
     AnotherWriter while the interval is pinned again, when records of it were erased meanwhile, and before an erasure
     has built the views again.
     """
+    # Starting Spark takes as long as restarting PostgreSQL.
+    await_ledger()
     check_references(run.pipeline)
     check_storage(run.pipeline)
     check_built(run.pipeline)

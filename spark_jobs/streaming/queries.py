@@ -19,7 +19,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from include import lake
 from include.errors import ServiceUnreachable, TidemarkError, one_line
 from include.lake import delta_tables, object_store
-from include.ledger.patience import patient
+from include.ledger.patience import SHARE, patient
 from include.ledger.streams import writers
 from include.ledger.streams.generations import StreamGeneration
 from include.pipelines.spec import Pipeline
@@ -28,9 +28,6 @@ from include.streams.checkpoints import checkpoint_uri
 from spark_jobs.archive import delta
 from spark_jobs.spark.failures import SPARK_FAILURES, end_of_query, root_cause
 from spark_jobs.spark.log import log_of
-
-_PATIENCE = 0.7
-"""Share of its lease that a driver waits for a ledger that is away. While it lasts, nobody else may commit."""
 
 
 class Stop:
@@ -106,7 +103,7 @@ def leased(pipeline: str) -> Iterator[tuple[writers.Lease, Heartbeat]]:
     heartbeat = Heartbeat(lease)
     heartbeat.start()
     try:
-        with patient(_PATIENCE * settings().lease_seconds):
+        with patient(SHARE * settings().lease_seconds):
             yield lease, heartbeat
     finally:
         heartbeat.end()

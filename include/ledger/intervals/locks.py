@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 
 from include.errors import AnotherWriter, UsageError
+from include.ledger.connection import await_ledger
 from include.ledger.held_locks import AT_ONCE, held_lock, held_names
 from include.times import Interval
 
@@ -28,9 +29,11 @@ PATIENCE = timedelta(minutes=10)
 def attempt_under_way(pipeline: str, interval: Interval, patience: timedelta = PATIENCE) -> Iterator[None]:
     """Keep the interval's ranges unchanged while an attempt works with them.
 
-    Any number of attempts may be under way. Raises AnotherWriter when the interval is being pinned again for longer
-    than `patience`, ServiceUnreachable.
+    Any number of attempts may be under way. Each step of one begins here, so it waits for a ledger that is away for
+    seconds. Raises AnotherWriter when the interval is being pinned again for longer than `patience`,
+    ServiceUnreachable, also at the end when the lock was lost.
     """
+    await_ledger()
     why = f"{interval} is being pinned again"
     with held_lock(_name("attempts", pipeline, interval), patience, is_shared=True, waiting_for=why) as lock:
         if lock is None:

@@ -5,23 +5,29 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import psycopg2
 import pytest
 
+from include.erasure.run import Wish, erase, resume
 from include.errors import AnotherWriter, ServiceUnreachable
+from include.intervals import steps
 from include.ledger.archive import micro_batches
 from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit
 from include.ledger.connection import reading
+from include.ledger.intervals import locks
 from include.ledger.patience import patient
 from include.ledger.streams import writers
 from include.offsets import OffsetRange, TopicPartition
+from include.pipelines import load_pipeline
 from include.settings import settings
 from include.topics import TopicIdentity
+from spark_jobs import build_interval, publish
 from tests.conftest import Home
+from tests.support.attempts import hour
 
 pytestmark = [pytest.mark.services, pytest.mark.own_services]
 
@@ -162,3 +168,60 @@ def test_waiting_ends_when_patience_does(postgres: Home, pipeline: str, lease: w
         assert not failed.wait(2)
     waiting.join(LONG)
     assert failed.is_set()
+
+
+BEGINNINGS: dict[str, tuple[Callable[[], object], str]] = {
+    "pin": (lambda: steps.pin("isp_hits", hour(0), run_by="test"), "the embedded kafka was never started"),
+    "build": (lambda: build_interval.main(["--pipeline", "isp_hits", "--attempt", "404"]), "no attempt 404"),
+    "publish": (lambda: publish.main(["--pipeline", "isp_hits", "--attempt", "404"]), "no attempt 404"),
+    "erase": (lambda: erase(load_pipeline("isp_hits"), Wish(("k",), ("no_column",), "r", "test"), print), "no_column"),
+    "resume": (lambda: resume(load_pipeline("isp_hits"), print), "no erasure is unfinished"),
+}
+"""What begins an interval, a step of it or an erasure, and its first error for which the ledger must answer."""
+
+
+def test_intervals_and_erasures_wait_for_postgresql_when_it_is_restarted_as_they_begin(
+    postgres: Home, lease: writers.Lease, killed: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    with ThreadPoolExecutor(len(BEGINNINGS)) as beside, caplog.at_level(logging.WARNING, "tidemark"):
+        begun = {name: beside.submit(begin) for name, (begin, _) in BEGINNINGS.items()}
+        time.sleep(1)
+        assert not any(each.done() for each in begun.values())
+        postgres.run("up", "postgres")
+        ends = {name: str(each.exception(LONG)) for name, each in begun.items()}
+    assert {name: said for name, said in ends.items() if BEGINNINGS[name][1] not in said} == {}
+    assert any(said.startswith("waiting up to 210 s for the ledger") for said in caplog.messages)
+
+
+def test_step_waits_a_bounded_time_when_postgresql_stays_away(
+    postgres: Home, killed: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIDEMARK_LEASE_SECONDS", "3")
+    settings.cache_clear()
+    began = time.monotonic()
+    with pytest.raises(ServiceUnreachable, match="PostgreSQL at"), locks.attempt_under_way("isp_hits", hour(0)):
+        pass
+    assert time.monotonic() - began > 2
+    # A command that only reads does not wait.
+    with pytest.raises(ServiceUnreachable), reading():
+        pass
+    monkeypatch.undo()
+    settings.cache_clear()
+
+
+def test_step_is_not_repeated_and_fails_when_postgresql_is_restarted_in_it(
+    postgres: Home, lease: writers.Lease
+) -> None:
+    ran = []
+
+    def step() -> None:
+        with locks.attempt_under_way("isp_hits", hour(0)):
+            ran.append(locks.with_attempts("isp_hits", [hour(0)]))
+            postgres.run("down", "postgres")
+            postgres.run("up", "postgres")
+            # Its lock went with its connection: somebody may have pinned the interval again.
+            ran.append(locks.with_attempts("isp_hits", [hour(0)]))
+
+    with pytest.raises(ServiceUnreachable, match="PostgreSQL at"):
+        step()
+    assert ran == [{hour(0)}, set()]
