@@ -18,12 +18,13 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StringType
 
 from include import lake
-from include.errors import ServiceUnreachable, TidemarkError, UsageError, one_line
+from include.errors import ReconciliationFailed, ServiceUnreachable, TidemarkError, UsageError, one_line
 from include.intervals.references import as_file, keep_content
 from include.pipelines.spec import CatalogTable, JdbcQuery, LakePath, Pipeline, Reference
 from include.pipelines.spec.references import numbered_lines, values_in
 from include.settings import jdbc_options
 from spark_jobs.decoding.reference_values import check_values
+from spark_jobs.spark.failures import translate
 from spark_jobs.spark.schemas import struct_of
 
 _BREAKS = "[\\n\\r]"
@@ -42,7 +43,8 @@ def with_content(spark: SparkSession, pipeline: Pipeline, known: Mapping[str, st
 
     The file holds the kept content that `known` names by its SHA-256, else the source's current content, which is then
     kept. Raises UsageError when the source lacks a declared column, has too many rows or none, or a value that CSV
-    changes, or when the kept content is gone; ServiceUnreachable when the database does not answer.
+    changes, or when the kept content is gone; ServiceUnreachable when the database, the metastore or the lake does not
+    answer.
     """
     taken = {
         name: as_file(pipeline, name, known.get(name) or _take(spark, pipeline, name))
@@ -158,6 +160,15 @@ def _changed(number: int, name: str, kind: DataType) -> Column:
 
 def _unreadable(pipeline: Pipeline, name: str, error: PySparkException | Py4JJavaError) -> TidemarkError:
     reference = pipeline.references[name]
+    # What a database's driver throws may quote the connection: its text is cleaned below. A file that is missing or
+    # damaged is a wrong source, for the ledger does not know it.
+    known = None if isinstance(reference.source, JdbcQuery) else translate(error)
+    if known is not None and not isinstance(known, ReconciliationFailed):
+        return type(known)(
+            f"the reference {name} ({reference.source}) cannot be read: {known.message}",
+            remedy=known.remedy,
+            pipeline=pipeline.name,
+        )
     text = str(error.java_exception.toString()) if isinstance(error, Py4JJavaError) else str(error)
     unreachable = isinstance(reference.source, JdbcQuery) and _is_connection(error)
     if isinstance(reference.source, JdbcQuery):

@@ -10,6 +10,7 @@ from typing import Any
 
 import psycopg2
 import pytest
+from py4j.protocol import Py4JJavaError
 
 from include import lake
 from include.errors import ServiceUnreachable, TidemarkError, UsageError
@@ -225,6 +226,29 @@ def test_source_is_refused_when_table_or_folder_does_not_exist(spark: Any, decla
     for source in (CatalogTable("no_such_table"), LakePath("joined/nothing", "parquet")):
         with pytest.raises(UsageError, match=r"the reference places \(.*\) cannot be read"):
             taken(spark, declare(source))
+
+
+def test_outage_is_no_wrong_declaration_when_the_store_of_a_file_or_a_table_does_not_answer(
+    spark: Any, declare: Callable[..., Pipeline], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spark._jsc.hadoopConfiguration().set("ipc.client.connect.max.retries", "0")
+    away = "hdfs://127.0.0.1:1/lake"
+    spark.sql(f"CREATE TABLE places_away (device_id STRING, zip_code INT) USING parquet LOCATION '{tmp_path}'")
+    # Spark changes the location, then asks for the size of what is there.
+    with pytest.raises(Py4JJavaError, match="ConnectException"):
+        spark.sql(f"ALTER TABLE places_away SET LOCATION '{away}/places'")
+    by_table = declare(CatalogTable("places_away"))
+    by_path = declare(LakePath("places", "parquet"))
+    monkeypatch.setenv("TIDEMARK_LAKE", away)
+    settings.cache_clear()
+    try:
+        for pipeline in (by_table, by_path):
+            with pytest.raises(ServiceUnreachable, match=r"the reference places \(.*\) cannot be read: .* refused"):
+                taken(spark, pipeline)
+    finally:
+        spark.sql("DROP TABLE places_away")
+        monkeypatch.undo()
+        settings.cache_clear()
 
 
 def test_secrets_of_a_connection_are_not_told_when_its_database_fails(
