@@ -263,6 +263,8 @@ class IntervalRow(Base):
         Index("ix_intervals_end", "pipeline", "to_time"),
         Index("ix_intervals_open", "pipeline", "from_time", postgresql_where=text("state <> 'registered'")),
         Index("ix_intervals_apart", "pipeline", "from_time", postgresql_where=text("NOT adjoins")),
+        Index("ix_intervals_declared_begin", "declared", "from_time", postgresql_where=text("state = 'registered'")),
+        Index("ix_intervals_declared_end", "declared", "to_time", postgresql_where=text("state = 'registered'")),
         {"comment": "Intervals, pinned once to offset ranges; reruns and backfills reuse them"},
     )
 
@@ -279,6 +281,36 @@ class IntervalRow(Base):
         default=False,
         server_default=false(),
         comment="Whether the pinned interval before it ends where it begins; false: it may not",
+    )
+    declared: Mapped[int | None] = mapped_column(
+        ForeignKey("declared_tables.id"),
+        comment="Tables that the code of its last published build declared; null: unknown, or nothing is published",
+    )
+
+
+class DeclaredTables(Base):
+    """A set of tables that code of a pipeline has declared."""
+
+    __tablename__ = "declared_tables"
+    __table_args__ = {"comment": "Sets of tables that code of a pipeline has declared"}
+
+    id: Mapped[int] = mapped_column(primary_key=True, comment="Surrogate key")
+    pipeline: Mapped[str] = mapped_column(index=True, comment="Name of the pipeline")
+    tables: Mapped[list[Any]] = mapped_column(JSONB, comment="Names of the tables, in order")
+
+
+class TableBegin(Base):
+    """Where the registered rows of a table begin."""
+
+    __tablename__ = "table_begins"
+    __table_args__ = {
+        "comment": "Where the registered rows of each table begin; a row for every table that ever had some"
+    }
+
+    pipeline: Mapped[str] = mapped_column(primary_key=True, comment="Name of the pipeline")
+    table_name: Mapped[str] = mapped_column(primary_key=True, comment="Table in the catalog database lake")
+    first_begin: Mapped[datetime] = mapped_column(
+        comment="Start of the first interval of which a revision was ever registered"
     )
 
 
@@ -348,6 +380,7 @@ class Build(Base):
             "interval_id",
             postgresql_where=text("registering_at IS NOT NULL AND published_at IS NULL"),
         ),
+        Index("ix_builds_unproved", "interval_id", postgresql_where=text("published_at IS NOT NULL AND NOT proved")),
         {"comment": "Builds of attempts: an attempt that is run again builds again, and its latest build counts"},
     )
 
@@ -372,6 +405,11 @@ class Build(Base):
     late: Mapped[int | None] = mapped_column(comment="Reconciliation: rows that arrived after their window was closed")
     unexplained: Mapped[int | None] = mapped_column(comment="Reconciliation: differences that nothing explains")
     passed: Mapped[bool | None] = mapped_column(comment="Whether its checkpoint passed; null: not judged")
+    proved: Mapped[bool] = mapped_column(
+        default=False,
+        server_default=false(),
+        comment="Whether nothing is left to prove of it: the proof is written, or none is due; false: it may be",
+    )
     columns: Mapped[dict[str, Any] | None] = mapped_column(
         JSONB(none_as_null=True),
         comment="By table, its declared columns with their types; null: noted by code that did not keep them",

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from sqlalchemy import Select, func, or_, select, text
-from sqlalchemy.orm import Session
+from sqlalchemy import ColumnElement, Select, and_, func, or_, select, text, update
+from sqlalchemy.orm import Session, aliased
 
 from include.ledger.database import lock, session
 from include.ledger.intervals.findings import Findings, findings_of
@@ -157,10 +157,17 @@ def builds_to_prove(pipeline: str) -> dict[int, int]:
 
 def unproved(pipeline: str, limit: int | None = None) -> list[int]:
     """Return the builds that made registered revisions and have no proof yet, in order."""
+    # Of most intervals nothing is left to prove: an index leads to the others.
+    other = aliased(Build)
+    maybe = select(other.interval_id).where(other.published_at.is_not(None), ~other.proved)
     made_it = (
         _producing_builds()
         .join(IntervalRow, IntervalRow.id == Build.interval_id)
-        .where(IntervalRow.pipeline == pipeline, IntervalRow.state == IntervalState.REGISTERED)
+        .where(
+            IntervalRow.pipeline == pipeline,
+            IntervalRow.state == IntervalState.REGISTERED,
+            Build.interval_id.in_(maybe),
+        )
         .group_by(Build.interval_id)
         .subquery()
     )
@@ -170,17 +177,40 @@ def unproved(pipeline: str, limit: int | None = None) -> list[int]:
         return list(ledger.scalars(wanted))
 
 
-def _producing_builds() -> Select[int | None]:
-    """Select the last build that changed the catalog; for an interval without rows, the first that passed.
+def note_proved(pipeline: str) -> None:
+    """Note which published builds need no proof any more, so that `unproved` does not look at them again.
+
+    One statement: a build that is published meanwhile is not among them, and its interval is looked at again.
+    """
+    of_interval = aliased(Build)
+    made_it = _producing_builds(of_interval).where(of_interval.interval_id == Build.interval_id).correlate(Build)
+    is_proved = select(ProofRow.id).where(ProofRow.build_id == made_it.scalar_subquery()).exists()
+    of_pipeline = select(IntervalRow.id).where(IntervalRow.id == Build.interval_id, IntervalRow.pipeline == pipeline)
+    wanted = (
+        update(Build)
+        .where(Build.published_at.is_not(None), ~Build.proved, of_pipeline.exists())
+        .where(or_(is_proved, ~and_(*_counts(Build))))
+        .values(proved=True)
+        .execution_options(synchronize_session=False)
+    )
+    with session() as ledger:
+        ledger.execute(wanted)
+
+
+def _producing_builds(build: type[Build] = Build) -> Select[int | None]:
+    """Select the last build that changed the catalog; for an interval without rows, the first that passed."""
+    changed = [func.jsonb_array_length(build.changes[part]) > 0 for part in ("points", "drops")]
+    made = func.coalesce(func.max(build.id).filter(or_(*changed)), func.min(build.id))
+    return select(made.label("build")).where(build.published_at.is_not(None), *_counts(build))
+
+
+def _counts(build: type[Build]) -> tuple[ColumnElement[bool], ...]:
+    """Return the conditions under which a published build may be the one to prove.
 
     Builds from before an interval was pinned again do not count: they had other ranges.
     """
-    pinned_again = select(Repin.id).where(Repin.interval_id == Build.interval_id, Repin.repinned_at > Build.noted_at)
-    changed = [func.jsonb_array_length(Build.changes[part]) > 0 for part in ("points", "drops")]
-    made = func.coalesce(func.max(Build.id).filter(or_(*changed)), func.min(Build.id))
-    return select(made.label("build")).where(
-        Build.published_at.is_not(None), Build.passed.is_(True), Build.changes.is_not(None), ~pinned_again.exists()
-    )
+    pinned_again = select(Repin.id).where(Repin.interval_id == build.interval_id, Repin.repinned_at > build.noted_at)
+    return build.passed.is_(True), build.changes.is_not(None), ~pinned_again.exists()
 
 
 def evidence_of(build: int) -> Evidence:

@@ -40,6 +40,7 @@ def prove_registered(pipeline: Pipeline, interval_id: int) -> str | None:
         prove(pipeline, build)
     own = proofs.build_to_prove(interval_id)
     written = prove(pipeline, own) if own is not None else None
+    proofs.note_proved(pipeline.name)
     return lake.uri(written.path) if written is not None else None
 
 

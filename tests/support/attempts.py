@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
+from sqlalchemy.orm import Session
+
 from include.ledger.erasures.coordinates import last_erasure
 from include.ledger.intervals import attempts, builds, pins
 from include.ledger.intervals.builds import Changes
 from include.ledger.intervals.findings import BuildFindings, FateCounts, RecordCounts, Validation
 from include.ledger.lineage import BuiltRevision
+from include.ledger.models import TableBegin
 from include.offsets import OffsetRange, TopicPartition
 from include.reconciliation import Difference, ReconciliationCounts
 from include.times import Interval
@@ -77,3 +80,10 @@ def register(attempt: int, built: BuiltRevision, validation: Validation | None =
     spec = attempts.load_attempt(attempt)
     passed = validation or Validation(True, spec.pinned.pipeline)
     builds.finish_registration(builds.begin_registration(spec, passed, Changes(points=(built,))))
+
+
+def note_begin(ledger: Session, pipeline: str, table: str, begin: datetime) -> None:
+    """What `builds.finish` notes of a table besides its registered revision."""
+    known = ledger.get(TableBegin, (pipeline, table))
+    if known is None or known.first_begin > begin:
+        ledger.merge(TableBegin(pipeline=pipeline, table_name=table, first_begin=begin))

@@ -27,6 +27,7 @@ def fill(database: str, tables: Mapping[str, Sequence[str]], start: datetime, wi
             partitions = PARTITIONS if pipeline == wide else 2
             values = {
                 "pipeline": pipeline,
+                "tables": sorted(of_pipeline),
                 "topic": f"{pipeline}-log",
                 "first": 1 + number * HOURS,
                 "start": start,
@@ -48,9 +49,13 @@ def fill(database: str, tables: Mapping[str, Sequence[str]], start: datetime, wi
 
 
 _INTERVALS = """
-INSERT INTO intervals (id, pipeline, from_time, to_time, pinned_by, state, verdict, adjoins)
+INSERT INTO declared_tables (pipeline, tables) VALUES (%(pipeline)s, to_jsonb(%(tables)s::text[]));
+INSERT INTO table_begins (pipeline, table_name, first_begin)
+SELECT %(pipeline)s, name, %(start)s FROM unnest(%(tables)s::text[]) name;
+INSERT INTO intervals (id, pipeline, from_time, to_time, pinned_by, state, verdict, adjoins, declared)
 SELECT %(first)s + h, %(pipeline)s, %(start)s::timestamptz + h * interval '1 hour',
-       %(start)s::timestamptz + (h + 1) * interval '1 hour', 'test@host', 'registered', '{}', h > 0
+       %(start)s::timestamptz + (h + 1) * interval '1 hour', 'test@host', 'registered', '{}', h > 0,
+       (SELECT id FROM declared_tables WHERE pipeline = %(pipeline)s)
 FROM generate_series(0, %(hours)s - 1) h;
 INSERT INTO interval_ranges
     (interval_id, topic, topic_partition, topic_id, from_offset, until_offset, archived, empty, quarantined, gaps)
@@ -61,21 +66,26 @@ SELECT %(first)s + h, %(first)s + h, %(start)s::timestamptz + (h + 1) * interval
        %(start)s::timestamptz + (h + 1) * interval '1 hour' + interval '3 minutes', 'airflow scheduled', 'v1', 'kafka',
        0, '{}'
 FROM generate_series(0, %(hours)s - 1) h;
-INSERT INTO builds (id, attempt_id, interval_id, findings, published_at, matched, pending, late, unexplained, passed)
+INSERT INTO builds (id, attempt_id, interval_id, findings, published_at, matched, pending, late, unexplained, passed,
+                    proved, columns, changes)
 SELECT %(first)s + h, %(first)s + h, %(first)s + h,
        jsonb_build_object('ranges', (SELECT jsonb_agg(jsonb_build_object(
            'topic', %(topic)s, 'partition', p, 'from_offset', h * %(per_hour)s, 'topic_id', md5(h || '/' || p)))
            FROM generate_series(0, %(partitions)s - 1) p)),
-       %(start)s::timestamptz + (h + 1) * interval '1 hour', %(per_hour)s, 0, h %% 5, 0, true
+       %(start)s::timestamptz + (h + 1) * interval '1 hour', %(per_hour)s, 0, h %% 5, 0, true, true,
+       (SELECT jsonb_object_agg(name, '{"value": "string"}'::jsonb) FROM unnest(%(tables)s::text[]) name),
+       jsonb_build_object('kept', '[]'::jsonb, 'drops', '[]'::jsonb, 'points', (SELECT jsonb_agg(jsonb_build_object(
+           'table', name, 'partition', 'interval=' || h, 'revision', 'r' || h)) FROM unnest(%(tables)s::text[]) name))
 FROM generate_series(0, %(hours)s - 1) h;
 INSERT INTO approvals (build_id, interval_id, suite, warnings, approved, decided_by)
 SELECT %(first)s + h, %(first)s + h, 'v1', '[]', true, 'test@host' FROM generate_series(0, %(hours)s - 1, 5) h;
 """
 
 _STREAM = """
-INSERT INTO micro_batches (id, pipeline, query, query_id, batch_id, token, committed_at, records, rows, seconds)
+INSERT INTO micro_batches (id, pipeline, query, query_id, batch_id, token, committed_at, records, rows, seconds,
+                           decoder_version)
 SELECT %(first_batch)s + b, %(pipeline)s, 'archive', %(pipeline)s, b, 1,
-       %(start)s::timestamptz + b * interval '1 hour' / %(batches)s, 100, 100, 1
+       %(start)s::timestamptz + b * interval '1 hour' / %(batches)s, 100, 100, 1, 'v1'
 FROM generate_series(0, %(hours)s * %(batches)s - 1) b;
 INSERT INTO micro_batch_ranges
     (micro_batch_id, topic, topic_partition, topic_id, from_offset, until_offset, archived, empty, quarantined, gaps)

@@ -14,7 +14,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from include.airflow.tasks import take_step
 from include.errors import ServiceUnreachable
 from include.ledger.completeness import Completeness
-from include.ledger.completeness.tables import completeness_of_table
+from include.ledger.completeness.of_table import completeness_of_table
 from include.pipelines import pipeline_of_table
 from include.times import format_time, parse_time
 

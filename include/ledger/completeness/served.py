@@ -51,20 +51,15 @@ class ServedState:
 _INTERVALS = """
     WITH delivered AS (
         SELECT interval_id, id, location, rows FROM revisions WHERE table_name = %(table)s AND state = 'registered'
-    ), first AS (
-        SELECT min(i.from_time) AS begin FROM revisions r JOIN intervals i ON i.id = r.interval_id
-        WHERE r.table_name = %(table)s AND r.registered_at IS NOT NULL
-    ), known AS (
-        -- Null for a build by code that kept no columns; then only the first interval with rows tells since when.
-        SELECT DISTINCT ON (b.interval_id) b.interval_id, b.columns ? %(table)s AS has_table
-        FROM builds b JOIN intervals i ON i.id = b.interval_id
-        WHERE i.pipeline = %(pipeline)s AND b.published_at IS NOT NULL ORDER BY b.interval_id, b.id DESC
     )
+    -- Of a build by code that kept no columns nothing is known; then the first interval with rows tells since when.
     SELECT i.id, i.from_time, i.to_time,
-        coalesce(i.state = 'registered' AND i.from_time >= first.begin AND coalesce(k.has_table, true), false),
+        coalesce(
+            i.state = 'registered' AND i.from_time >= t.first_begin AND coalesce(k.tables ? %(table)s, true), false),
         coalesce(d.id, ''), coalesce(d.location, ''), coalesce(d.rows, 0)
-    FROM intervals i CROSS JOIN first LEFT JOIN delivered d ON d.interval_id = i.id
-        LEFT JOIN known k ON k.interval_id = i.id
+    FROM intervals i LEFT JOIN table_begins t ON t.pipeline = i.pipeline AND t.table_name = %(table)s
+        LEFT JOIN delivered d ON d.interval_id = i.id
+        LEFT JOIN declared_tables k ON k.id = i.declared
     WHERE i.pipeline = %(pipeline)s AND (i.state = 'registered' OR d.id IS NOT NULL) ORDER BY i.from_time
 """
 

@@ -14,6 +14,7 @@ from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session, object_session
 
 from include.errors import AnotherWriter
+from include.ledger.completeness.tables import note_published
 from include.ledger.database import session
 from include.ledger.erasures.coordinates import check_noted, check_registered
 from include.ledger.intervals.attempts import AttemptSpec, latest_build, note_fates
@@ -256,7 +257,7 @@ def finish(ledger: Session, registration: Registration) -> None:
         # Housekeeping may have removed it since the registration was begun.
         if row.state == RevisionState.VALIDATED:
             move(row, RevisionState.DISCARDED)
-    build.published_at = func.now()
+    note_published(ledger, build, (point.table for point in changes.points))
     if not _is_pinned_again(ledger, build):
         ledger.get_one(IntervalRow, build.interval_id).state = IntervalState.REGISTERED
         if (findings := findings_of(build.findings).build) is not None and not _is_erased_since(ledger, build):

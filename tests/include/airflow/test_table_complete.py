@@ -12,7 +12,7 @@ from airflow.triggers.base import TriggerEvent
 from include.airflow.sensors.table_complete import CompleteTrigger, TableComplete
 from include.errors import UsageError
 from include.ledger.completeness import Completeness, Open
-from include.ledger.completeness.tables import completeness_of_table
+from include.ledger.completeness.of_table import completeness_of_table
 from include.pipelines import load_pipeline
 from tests.conftest import Home, settings_of
 from tests.support.attempts import begin_attempt, hour, note_build, register

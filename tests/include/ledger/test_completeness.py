@@ -109,6 +109,15 @@ def test_time_that_nobody_pinned_holds_up_when_offsets_lie_in_it(pipeline: str) 
     assert of_partitions(pipeline) == [(0, hour(0).to_time, 100), (1, hour(0).to_time, 100)]
 
 
+def test_hours_adjoin_when_they_were_pinned_in_any_order(postgres: Home, pipeline: str) -> None:
+    question = "SELECT from_time, adjoins FROM intervals WHERE pipeline = %s ORDER BY from_time"
+    for number, adjoining in ((3, []), (0, []), (2, [3]), (5, [3]), (1, [1, 2, 3])):
+        run(pipeline, number)
+        found = [begin for begin, adjoins in ask(postgres, question, pipeline) if adjoins]
+        assert found == [hour(each).from_time for each in adjoining]
+    assert until(pipeline) == hour(3).to_time
+
+
 def test_nothing_is_held_up_when_unpinned_hours_were_quiet(pipeline: str) -> None:
     run(pipeline, 0)
     attempt = pin(pipeline, 3, (100, 150), (100, 100))
@@ -192,8 +201,7 @@ def test_views_answer_by_table_when_sql_asks(postgres: Home, pipeline: str) -> N
     assert ask(postgres, question, pipeline) == [(BEGIN, hour(0).to_time, "pinned")]
     assert ask(postgres, question, "no_table") == []
     # A table whose first partitions came after the hole.
-    ask_later = "UPDATE revisions SET table_name = 'later' WHERE table_name = %s AND id = %s RETURNING id"
-    assert ask(postgres, ask_later, pipeline, f"r-{_last_attempt(postgres, pipeline)}")
+    run_by(pipeline, 2, "later")
     assert ask(postgres, question, "later") == [(None, None, "pinned")]
 
 
@@ -253,11 +261,6 @@ def test_view_is_not_complete_from_a_later_hour_when_the_first_one_failed(postgr
         "SELECT complete_from, complete_until, waits_for, waits_from FROM table_completeness WHERE table_name = %s"
     )
     assert ask(postgres, question, view) == [(None, None, "failed", BEGIN)]
-
-
-def _last_attempt(home: Home, pipeline: str) -> object:
-    question = "SELECT max(a.id) FROM attempts a JOIN intervals i ON i.id = a.interval_id WHERE i.pipeline = %s"
-    return ask(home, question, pipeline)[0][0]
 
 
 def test_answer_is_quick_when_there_is_a_year_of_hours(postgres: Home, pipeline: str) -> None:

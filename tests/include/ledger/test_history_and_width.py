@@ -12,19 +12,26 @@ from datetime import UTC, datetime, timedelta
 import psycopg2
 import pytest
 
+from include.ledger import proofs
 from include.ledger.archive import micro_batches
 from include.ledger.archive.committed import committed_offsets
 from include.ledger.archive.landing_files import LandingFile
 from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit, Fates
 from include.ledger.completeness import completeness, partition_completeness
+from include.ledger.completeness.properties import UNTIL, properties_after, table_properties
+from include.ledger.completeness.served import served_state
 from include.ledger.database import engine
-from include.ledger.intervals import attempts, evidence, pins
+from include.ledger.intervals import attempts, builds, evidence, pins
+from include.ledger.intervals.builds import Changes
+from include.ledger.intervals.findings import BuildFindings, FateCounts, RecordCounts, Validation
+from include.ledger.lineage import BuiltRevision
 from include.ledger.streams import generations, writers
 from include.monitor.missing import summarize_missing
 from include.offsets import OffsetRange, TopicPartition
 from include.pipelines import all_pipelines, load_pipeline
+from include.reconciliation import ReconciliationCounts
 from include.settings import settings
-from include.times import Interval
+from include.times import Interval, format_time
 from include.topics import TopicIdentity
 from tests.conftest import Home
 from tests.support import ledger_month
@@ -35,6 +42,7 @@ pytestmark = [pytest.mark.services, pytest.mark.slow]
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 WIDE, NARROW = "nest_cameras", "isp_hits"
+VIEW = next(view for view in load_pipeline(NARROW).views if view.is_total)
 SMALL, LARGE = (50, 8), (2000, 200)
 """Intervals of each of the five pipelines, and topic partitions of the wide one."""
 
@@ -45,6 +53,10 @@ FROM intervals i JOIN interval_ranges r ON r.interval_id = i.id GROUP BY 1, 2;
 INSERT INTO positions (pipeline, query, topic, topic_partition, next_offset, micro_batch_id)
 SELECT b.pipeline, b.query, r.topic, r.topic_partition, max(r.until_offset), max(b.id)
 FROM micro_batches b JOIN micro_batch_ranges r ON r.micro_batch_id = b.id GROUP BY 1, 2, 3, 4;
+INSERT INTO proofs (pipeline, build_id, tables, path, sha256)
+SELECT i.pipeline, b.id, d.tables, 'proofs/' || b.id, 'hash'
+FROM builds b JOIN intervals i ON i.id = b.interval_id JOIN declared_tables d ON d.id = i.declared ORDER BY b.id;
+SELECT setval(pg_get_serial_sequence('builds', 'id'), (SELECT max(id) FROM builds));
 SELECT setval(pg_get_serial_sequence('micro_batches', 'id'), (SELECT max(id) FROM micro_batches));
 SELECT setval(pg_get_serial_sequence('intervals', 'id'), (SELECT max(id) FROM intervals));
 SELECT setval(pg_get_serial_sequence('attempts', 'id'), (SELECT max(id) FROM attempts));
@@ -67,7 +79,8 @@ def fill(
     pipelines: Sequence[str] = tuple(each.name for each in all_pipelines()),
 ) -> int:
     """Fill the ledger as streams and intervals of these pipelines would have; return its rows."""
-    tables = "intervals, micro_batches, quarantine_counts, positions, topics, generations, writers"
+    tables = "intervals, micro_batches, quarantine_counts, positions, topics, generations, writers, table_begins"
+    tables += ", declared_tables"
     with psycopg2.connect(database) as connection, connection.cursor() as cursor:
         cursor.execute("ALTER DATABASE ledger SET enable_seqscan = off")
         cursor.execute(f"TRUNCATE {tables} CASCADE")
@@ -115,7 +128,30 @@ def interval(pipeline: str, hours: int, partitions: int) -> None:
     attempts.load_attempt(attempt)
     found = evidence.committed_fates(pipeline, pinned.ranges)
     assert sum(each.fates.archived for each in found) == partitions
+    register(pipeline, attempt)
     attempts.end_attempt(attempt, 0, {})
+
+
+def register(pipeline: str, attempt: int) -> None:
+    """Run the queries and writes of the registration of a build, and of its proof."""
+    spec = attempts.load_attempt(attempt)
+    table, tables = load_pipeline(pipeline).table, load_pipeline(pipeline).tables
+    label = f"interval={spec.pinned.interval.label}"
+    built = BuiltRevision(table, label, f"r-{attempt}", "file:///nowhere", 1, "hash", {})
+    fates = {each.topic_partition: FateCounts(archived=1) for each in spec.pinned.ranges}
+    findings = BuildFindings(spec.pinned.ranges, fates, RecordCounts(archived=1), ReconciliationCounts())
+    build = builds.note_build(spec, [built], findings, columns={each: {"value": "string"} for each in tables})
+    spec = attempts.load_attempt(attempt)
+    begun = builds.begin_registration(spec, Validation(True, pipeline), Changes(points=(built,)))
+    told = properties_after(begun)
+    assert told[table][UNTIL] == format_time(spec.pinned.interval.to_time)
+    builds.finish_registration(begun)
+    assert table_properties(pipeline) == told
+    assert proofs.unproved(pipeline, 20) == [build]
+    with proofs.extending(pipeline, build, tables) as chain:
+        chain.append(proofs.Proof(f"proofs/{build}", "hash"), None)
+    proofs.note_proved(pipeline)
+    assert proofs.unproved(pipeline, 20) == []
 
 
 def reads(database: str, work: Callable[[], object]) -> dict[str, int]:
@@ -153,7 +189,13 @@ def looked(database: str) -> dict[str, dict[str, int]]:
         "status": reads(database, lambda: [(summarize_missing(each), completeness(each.name)) for each in declared]),
         "lag": reads(database, lambda: [committed_offsets(each.name) for each in declared]),
         "partitions": reads(database, lambda: partition_completeness(load_pipeline(WIDE).name)),
+        "served": reads(database, served),
     }
+
+
+def served() -> None:
+    state = served_state(NARROW, VIEW.name, load_pipeline(NARROW).view_table(VIEW))
+    assert all(each.covers for each in state.intervals)
 
 
 def test_writers_and_status_read_no_more_than_they_ask_for_when_history_and_topics_have_grown(
@@ -170,8 +212,10 @@ def test_writers_and_status_read_no_more_than_they_ask_for_when_history_and_topi
         assert writes[LARGE][work] <= 1.05 * wider * small, f"{work}: {small} rows have become {writes[LARGE][work]}"
     for work, (short, long) in {each: (looks[SMALL][each], looks[LARGE][each]) for each in looks[SMALL]}.items():
         for table, read in long.items():
-            wider = LARGE[1] / SMALL[1]
-            assert read <= 1.05 * wider * short.get(table, 1), f"{work}: {short} rows have become {long}"
+            # What is served of a view is a list of its intervals.
+            is_listed = work == "served" and table in ("intervals", "revisions")
+            more = LARGE[0] / SMALL[0] if is_listed else LARGE[1] / SMALL[1]
+            assert read <= 1.05 * more * short.get(table, 1), f"{work}: {short} rows have become {long}"
 
 
 def test_completeness_of_a_pipeline_reads_the_same_rows_when_other_pipelines_have_intervals(

@@ -81,3 +81,59 @@ def test_rows_keep_their_fate_when_a_ledger_with_outcomes_is_migrated(database: 
         assert [each for each in indexes if "WHERE ((fate)::text = 'archived'" in each]
         assert compare_metadata(MigrationContext.configure(connection), Base.metadata) == []
     old.dispose()
+
+
+_BEFORE_NOTES = """
+INSERT INTO intervals (id, pipeline, from_time, to_time, pinned_by, state)
+SELECT h, 'p', '2026-01-01Z'::timestamptz + h * interval '1 hour',
+    '2026-01-01Z'::timestamptz + (h + 1) * interval '1 hour', 'test', CASE h WHEN 7 THEN 'failed' ELSE 'registered' END
+FROM unnest(ARRAY[0, 1, 2, 3, 4, 7, 8]) h;
+INSERT INTO interval_ranges (interval_id, topic, topic_partition, topic_id, from_offset, until_offset)
+SELECT id, 't', 0, 'i', id, id + 1 FROM intervals;
+INSERT INTO attempts (id, interval_id, run_by, code_version, source)
+SELECT id, id, 'test', '1', 'kafka' FROM intervals;
+INSERT INTO builds (id, attempt_id, interval_id, findings, changes, published_at, passed, columns)
+SELECT id, id, id, '{}', '{"points": [], "drops": []}', now(), true,
+    CASE WHEN id > 2 THEN '{"p": {}, "p_view": {}}'::jsonb WHEN id > 0 THEN '{"p": {}}'::jsonb END
+FROM intervals WHERE state = 'registered';
+-- A rerun without the view, and one that was not published.
+INSERT INTO builds (id, attempt_id, interval_id, findings, changes, published_at, passed, columns) VALUES
+    (11, 3, 3, '{}', '{"points": [{}], "drops": []}', now(), true, '{"p": {}}'),
+    (12, 4, 4, '{}', NULL, NULL, false, '{"p": {}}');
+INSERT INTO proofs (pipeline, build_id, tables, path, sha256) VALUES
+    ('p', 1, '[]', 'a', 'a'), ('p', 3, '[]', 'b', 'b'), ('p', 4, '[]', 'c', 'c');
+INSERT INTO revisions (id, table_name, table_partition, interval_id, attempt_id, location, rows, content_hash,
+    code_version, state, registered_at, files)
+SELECT 'r' || i.id, t, 'interval=' || i.id, i.id, i.id, 'file:///nowhere', 1, 'hash', '1', 'registered', now(), '{}'
+FROM intervals i, unnest(ARRAY['p', 'p_view']) t WHERE i.state = 'registered' AND (t = 'p' OR i.id > 3);
+"""
+
+_COMPLETENESS = ("waiting_spans", "pipeline_completeness", "table_completeness", "topic_partition_completeness")
+
+
+def test_same_is_complete_and_unproved_when_an_older_ledger_is_migrated(database: str) -> None:
+    with create_engine(database, isolation_level="AUTOCOMMIT").connect() as connection:
+        connection.execute(text("CREATE DATABASE before_notes"))
+    old = create_engine(make_url(database).set(database="before_notes"))
+
+    def complete() -> dict[str, list[tuple[object, ...]]]:
+        with old.connect() as connection:
+            return {
+                view: sorted(map(tuple, connection.execute(text(f"SELECT * FROM {view}"))), key=repr)
+                for view in _COMPLETENESS
+            }
+
+    with old.begin() as connection:
+        upgrade(connection, "0045")
+        connection.exec_driver_sql(_BEFORE_NOTES)
+    before = complete()
+    assert {table: begin.hour for table, _, begin, *_ in before["table_completeness"]} == {"p": 0, "p_view": 4}
+    with old.begin() as connection:
+        upgrade(connection)
+        apart = connection.scalars(text("SELECT id FROM intervals WHERE NOT adjoins ORDER BY id")).all()
+        unproved = connection.scalars(text("SELECT id FROM builds WHERE NOT proved ORDER BY id")).all()
+    assert complete() == before
+    assert apart == [0, 7]
+    # Of the third interval the rerun is to be proved, of two others there is no proof.
+    assert unproved == [0, 2, 3, 8, 11, 12]
+    old.dispose()

@@ -392,7 +392,8 @@ def test_new_ranges_are_proved_when_an_interval_that_was_pinned_again_delivers_t
 
 def forget_last_proof(home: Home) -> None:
     with psycopg2.connect(home.database) as connection, connection.cursor() as cursor:
-        cursor.execute("DELETE FROM proofs WHERE id = (SELECT max(id) FROM proofs)")
+        cursor.execute("DELETE FROM proofs WHERE id = (SELECT max(id) FROM proofs) RETURNING build_id")
+        cursor.execute("UPDATE builds SET proved = FALSE WHERE id = %s", cursor.fetchall()[0])
 
 
 def test_file_is_written_again_when_the_ledger_has_no_note_of_it(postgres: Home, signed: list[Path]) -> None:

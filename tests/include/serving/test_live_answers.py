@@ -21,11 +21,11 @@ import psycopg2
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from sqlalchemy import func
 
 from include import lake
 from include.doctor.served_views import check_served_views
 from include.errors import TidemarkError
+from include.ledger.completeness.tables import note_published
 from include.ledger.database import session
 from include.ledger.models import (
     Attempt,
@@ -46,6 +46,7 @@ from include.serving.live_rows import merge
 from include.serving.shape import shape_of
 from include.settings import settings
 from tests.conftest import REPOSITORY, Home
+from tests.support.attempts import note_begin
 from tests.support.served import asked
 
 pytestmark = pytest.mark.services
@@ -206,6 +207,7 @@ class World:
                         files=files,
                     )
                 )
+                note_begin(ledger, name, table, interval.from_time)
         self.batch[hour] = counted
         if follow:
             self.follow()
@@ -330,9 +332,10 @@ def publish(world: World, hour: int, *tables: str) -> None:
         interval.state = "registered"
         columns = {table: {"device_id": "string"} for table in tables}
         attempt = attempt_of(interval.id)
-        ledger.add(
-            Build(attempt_id=attempt, interval_id=interval.id, findings={}, columns=columns, published_at=func.now())
-        )
+        build = Build(attempt_id=attempt, interval_id=interval.id, findings={}, columns=columns)
+        ledger.add(build)
+        ledger.flush()
+        note_published(ledger, build, ())
 
 
 def test_keys_of_hours_before_the_view_was_declared_stay_when_an_older_hour_is_built_again(world: World) -> None:
