@@ -6,12 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Select, delete, select, update
+from sqlalchemy import Select, delete, select
 from sqlalchemy.orm import Session
 
 from include.errors import TidemarkError
 from include.ledger.archive.positions import ARCHIVE, overlaps
 from include.ledger.database import lock, session
+from include.ledger.intervals.adjoining import add_adjoining
 from include.ledger.intervals.odd_timestamps import OddTimestamps
 from include.ledger.intervals.pinned import Neighbours as Neighbours
 from include.ledger.intervals.pinned import PinnedInterval as PinnedInterval
@@ -133,21 +134,11 @@ def write(
 
     Raises TidemarkError when the ranges overlap a neighbour's, or leave a hole between adjacent intervals.
     """
-    between = neighbours_of(ledger, pipeline, interval)
-    _check_tiling(pipeline, interval, ranges, topic_ids, between)
+    _check_tiling(pipeline, interval, ranges, topic_ids, neighbours_of(ledger, pipeline, interval))
     row = IntervalRow(
-        pipeline=pipeline,
-        from_time=interval.from_time,
-        to_time=interval.to_time,
-        pinned_by=pinned_by,
-        state="pinned",
-        adjoins=between.before is not None and between.before.interval.to_time == interval.from_time,
+        pipeline=pipeline, from_time=interval.from_time, to_time=interval.to_time, pinned_by=pinned_by, state="pinned"
     )
-    ledger.add(row)
-    if between.after is not None:
-        adjoins = between.after.interval.from_time == interval.to_time
-        ledger.execute(update(IntervalRow).where(IntervalRow.id == between.after.id).values(adjoins=adjoins))
-    ledger.flush()
+    add_adjoining(ledger, row)
     _add_ranges(ledger, row.id, ranges, topic_ids, odd_timestamps)
     return pinned_of(ledger, row)
 
