@@ -116,6 +116,7 @@ class MicroBatch(Base):
     __table_args__ = (
         UniqueConstraint("query_id", "batch_id"),
         Index("ix_micro_batches_pipeline", "pipeline", "query", "id"),
+        Index("ix_micro_batches_decoder", "query_id", "decoder_version"),
         {"comment": "Committed micro-batches; a batch without a row here was not committed"},
     )
 
@@ -320,6 +321,7 @@ class IntervalRange(Base):
     __tablename__ = "interval_ranges"
     __table_args__ = (
         Index("ix_interval_ranges_span", text(SPAN), postgresql_using="gist"),
+        Index("ix_interval_ranges_begin", "topic", "topic_partition", "topic_id", "from_offset"),
         {"comment": "Pinned offset ranges; consecutive intervals tile per topic partition"},
     )
 

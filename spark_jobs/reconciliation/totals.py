@@ -31,7 +31,7 @@ from include.errors import TidemarkError
 from include.lake.revision_files import damaged_files
 from include.ledger.archive import micro_batches
 from include.ledger.archive.decoders import counted_otherwise, decoded_otherwise
-from include.ledger.completeness.partials import Partial, closed_extents, registered_partials
+from include.ledger.completeness.partials import Partial, Partials, closed_extents, registered_partials
 from include.ledger.intervals import evidence
 from include.ledger.intervals.evidence import SpeedPosition
 from include.ledger.quarantine import replays_into
@@ -92,7 +92,8 @@ class _Meeting:
     def sides(self, batch_view: DataFrame, replayed: Replayed) -> dict[str, DataFrame]:
         """Return what each side holds that can hold anything. Columns: key, the measures."""
         run, view = self.run, self.view
-        parts = [each for each in self._partials() if all(map(self._is_read, each.ranges))]
+        held = self._partials()
+        parts = held.parts
         code = code_version(run.pipeline.name, run.versioned_references)
         delivered = replays_into([each.interval_id for each in parts])
         built = {
@@ -103,7 +104,7 @@ class _Meeting:
             "speed": speed_values(run.spark, view, self.position.batch_id),
             "batch": self._keyed(batch_view),
             **{side: self._keyed(self._rows(partials)) for side, partials in built.items() if partials},
-            "rest": self._rest(parts),
+            "rest": self._rest(held),
             **{side: self._aggregate(rows) for side, rows in self._own().items()},
             **self._replayed("delivered", read_replayed(run.spark, run.pipeline, delivered.paths), delivered.records),
             **self._replayed("replayed", replayed.rows, replayed.records),
@@ -129,13 +130,11 @@ class _Meeting:
             decoded_otherwise(name, run.pinned.ranges, decoder_version(name))
         )
 
-    def _partials(self) -> list[Partial]:
-        pipeline = self.run.pipeline
-        return registered_partials(pipeline.name, pipeline.view_table(self.view), but=self.run.pinned.id)
-
-    def _is_read(self, each: OffsetRange) -> bool:
-        """Return whether the speed view has read the whole range."""
-        return each.topic_id in self.closed or self.position.offsets.get(each.topic_partition, 0) >= each.until_offset
+    def _partials(self) -> Partials:
+        """Return the other registered intervals that the speed view has read whole."""
+        pipeline, table = self.run.pipeline, self.run.pipeline.view_table(self.view)
+        read = self.position.offsets
+        return registered_partials(pipeline.name, table, but=self.run.pinned.id, read=read, closed=self.closed)
 
     def _reached(self, ranges: Iterable[OffsetRange]) -> Iterator[OffsetRange]:
         """Yield the parts of the ranges that the speed view has read."""
@@ -155,13 +154,13 @@ class _Meeting:
         paths = [f"{each.location}/{name}" for each in parts for name in sorted(each.files)]
         return read_files(self.run.spark, paths, struct_of(self.view.columns), self.view.formerly)
 
-    def _rest(self, parts: Sequence[Partial]) -> DataFrame:
+    def _rest(self, others: Partials) -> DataFrame:
         """Return what the speed view has read and neither these intervals nor this one hold."""
         run = self.run
         current = micro_batches.stored_topics(run.pipeline.name)
         read = [OffsetRange(tp, 0, at, current.get(tp.topic, "")) for tp, at in self.position.offsets.items()]
         read += closed_extents(run.pipeline.name)
-        held = [*run.pinned.ranges, *(each for part in parts for each in part.ranges)]
+        held = [*run.pinned.ranges, *others.ranges]
         # Each incarnation of a topic is read by itself: their offsets overlap.
         by_topic: dict[str, list[OffsetRange]] = defaultdict(list)
         for each in without(read, held):

@@ -65,10 +65,11 @@ def decoded_otherwise(pipeline: str, ranges: Iterable[OffsetRange], version: str
 
 def counted_otherwise(query_id: str, version: str) -> bool:
     """Return whether a speed view's query has committed a micro-batch that other code than this version's counted."""
-    other = (MicroBatch.decoder_version.is_not(None), MicroBatch.decoder_version != version)
+    # An index leads to the least and the greatest: if these two are this version, so is all between them.
+    noted = select(func.min(MicroBatch.decoder_version), func.max(MicroBatch.decoder_version))
     with session() as ledger:
-        micro_batches = select(MicroBatch.id).where(MicroBatch.query_id == query_id, *other).limit(1)
-        return ledger.scalar(micro_batches) is not None
+        versions = ledger.execute(noted.where(MicroBatch.query_id == query_id)).one()
+        return any(each not in (None, version) for each in versions)
 
 
 def decoders_of(pipeline: str, ranges: Iterable[OffsetRange]) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from include.ledger.connection import reading
@@ -14,28 +14,56 @@ class Partial:
     """A registered interval with its revision of a view's table."""
 
     interval_id: int
-    ranges: tuple[OffsetRange, ...]
-    """Its pinned ranges, each with its topic's id; those without an offset left out."""
     revision: str
     location: str
     files: dict[str, dict[str, object]]
     code_version: str
 
 
+@dataclass(frozen=True)
+class Partials:
+    """Registered intervals, and what they hold together."""
+
+    parts: tuple[Partial, ...]
+    ranges: tuple[OffsetRange, ...]
+    """Their pinned ranges, each with its topic's id; those that meet are one."""
+
+
 _REVISIONS = """
+    WITH erased AS (
+        SELECT listed.id::bigint AS interval_id, max(e.last_build) AS last_build
+        FROM erasures e CROSS JOIN LATERAL jsonb_array_elements(e.intervals) AS listed (id)
+        WHERE e.pipeline = %(pipeline)s GROUP BY 1
+    )
     SELECT i.id, v.id, v.location, v.files, v.code_version
-    FROM revisions v JOIN intervals i ON i.id = v.interval_id
+    FROM revisions v JOIN intervals i ON i.id = v.interval_id LEFT JOIN erased e ON e.interval_id = i.id
     WHERE v.table_name = %(table)s AND v.state = 'registered' AND i.state = 'registered'
-        AND i.pipeline = %(pipeline)s AND i.id <> %(but)s AND NOT EXISTS (
-            SELECT FROM erasures e
-            WHERE e.pipeline = i.pipeline AND e.intervals @> to_jsonb(i.id) AND coalesce(v.build_id, 0) <= e.last_build)
+        AND i.pipeline = %(pipeline)s AND i.id <> %(but)s
+        AND (e.interval_id IS NULL OR coalesce(v.build_id, 0) > e.last_build)
+        AND NOT EXISTS (
+            SELECT FROM interval_ranges r
+            LEFT JOIN unnest(%(topics)s::text[], %(numbers)s::bigint[], %(offsets)s::bigint[])
+                AS read (topic, topic_partition, until_offset)
+                ON read.topic = r.topic AND read.topic_partition = r.topic_partition
+            WHERE r.interval_id = i.id AND r.until_offset > r.from_offset AND r.topic_id <> ALL(%(closed)s::text[])
+                AND r.until_offset > coalesce(read.until_offset, 0))
     ORDER BY i.from_time
 """
 
 _RANGES = """
-    SELECT r.interval_id, r.topic, r.topic_partition, r.from_offset, r.until_offset, r.topic_id
-    FROM interval_ranges r WHERE r.interval_id = ANY(%s) AND r.until_offset > r.from_offset
-    ORDER BY r.interval_id, r.topic, r.topic_partition
+    WITH held AS (
+        SELECT r.topic, r.topic_partition, r.topic_id, r.from_offset, r.until_offset,
+            max(r.until_offset) OVER (in_order ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS end_before
+        FROM interval_ranges r WHERE r.interval_id = ANY(%s) AND r.until_offset > r.from_offset
+        WINDOW in_order AS (
+            PARTITION BY r.topic, r.topic_partition, r.topic_id ORDER BY r.from_offset, r.until_offset)
+    ), apart AS (
+        SELECT *, count(*) FILTER (WHERE end_before IS NULL OR end_before < from_offset) OVER (
+            PARTITION BY topic, topic_partition, topic_id ORDER BY from_offset, until_offset) AS stretch
+        FROM held
+    )
+    SELECT topic, topic_partition, min(from_offset), max(until_offset), topic_id
+    FROM apart GROUP BY topic, topic_partition, topic_id, stretch ORDER BY topic, topic_partition, min(from_offset)
 """
 
 _EXTENTS = """
@@ -47,20 +75,33 @@ _EXTENTS = """
 """
 
 
-def registered_partials(pipeline: str, table: str, but: int) -> list[Partial]:
+def registered_partials(
+    pipeline: str, table: str, but: int, *, read: Mapping[TopicPartition, int], closed: Collection[str]
+) -> Partials:
     """Return the intervals with a registered revision of the view's table, one left out, in one snapshot.
 
-    Excluded are intervals that are pinned again, whose revision has other ranges, and those that were built before the
-    view was declared, or without a row of it, or before records of theirs were erased.
+    Of these, the ones of which the speed view has read everything: up to the offsets `read`, and topics with the ids
+    `closed` completely. Excluded are intervals that are pinned again, whose revision has other ranges, and those that
+    were built before the view was declared, or without a row of it, or before records of theirs were erased.
     """
+    values = {
+        "pipeline": pipeline,
+        "table": table,
+        "but": but,
+        "topics": [tp.topic for tp in read],
+        "numbers": [tp.partition for tp in read],
+        "offsets": list(read.values()),
+        "closed": list(closed),
+    }
     with reading() as ledger:
-        ledger.execute(_REVISIONS, {"pipeline": pipeline, "table": table, "but": but})
-        rows = ledger.fetchall()
-        ledger.execute(_RANGES, [[row[0] for row in rows]])
-        ranges: dict[int, list[OffsetRange]] = defaultdict(list)
-        for interval, topic, partition, low, high, topic_id in ledger.fetchall():
-            ranges[interval].append(OffsetRange(TopicPartition(topic, partition), low, high, topic_id))
-    return [Partial(interval, tuple(ranges[interval]), *rest) for interval, *rest in rows]
+        ledger.execute(_REVISIONS, values)
+        parts = tuple(Partial(*row) for row in ledger.fetchall())
+        ledger.execute(_RANGES, [[each.interval_id for each in parts]])
+        ranges = tuple(
+            OffsetRange(TopicPartition(topic, partition), low, high, topic_id)
+            for topic, partition, low, high, topic_id in ledger.fetchall()
+        )
+    return Partials(parts, ranges)
 
 
 def closed_extents(pipeline: str) -> list[OffsetRange]:

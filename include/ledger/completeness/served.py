@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -86,19 +86,20 @@ _UNSETTLED = """
 """
 
 
-_PINNED = """
-    SELECT r.topic, r.topic_partition, r.topic_id, min(r.from_offset)
-    FROM interval_ranges r JOIN intervals i ON i.id = r.interval_id
-    WHERE i.pipeline = %s GROUP BY r.topic, r.topic_partition, r.topic_id
+_NOT_PINNED = """
+    SELECT 1 FROM unnest(%(topics)s::text[], %(numbers)s::bigint[], %(ids)s::text[], %(offsets)s::bigint[])
+        AS first (topic, topic_partition, topic_id, from_offset)
+    -- Stops at the first range of each topic partition, however many follow it.
+    LEFT JOIN LATERAL (
+        SELECT r.from_offset FROM interval_ranges r JOIN intervals i ON i.id = r.interval_id
+        WHERE i.pipeline = %(pipeline)s AND r.topic = first.topic AND r.topic_partition = first.topic_partition
+            AND r.topic_id = first.topic_id
+        ORDER BY r.from_offset LIMIT 1
+    ) AS pinned ON TRUE
+    WHERE pinned.from_offset IS NULL OR pinned.from_offset > first.from_offset LIMIT 1
 """
 
-_WITHOUT_PART = """
-    SELECT EXISTS (
-        SELECT FROM intervals i JOIN interval_ranges r ON r.interval_id = i.id
-        WHERE i.pipeline = %(pipeline)s AND i.state = 'registered' AND r.archived > 0 AND NOT EXISTS (
-            SELECT FROM revisions v
-            WHERE v.interval_id = i.id AND v.table_name = %(table)s AND v.state = 'registered'))
-"""
+_HAS_RECORDS = "SELECT EXISTS (SELECT FROM interval_ranges WHERE interval_id = ANY(%s) AND archived > 0)"
 
 
 def served_state(pipeline: str, view: str, table: str, *, is_total: bool = False) -> ServedState:
@@ -108,20 +109,30 @@ def served_state(pipeline: str, view: str, table: str, *, is_total: bool = False
         intervals = tuple(ServedInterval(*row) for row in ledger.fetchall())
         offsets = tuple((each.topic_partition, each.complete_offset) for each in partition_completeness(pipeline))
         complete_until, unsettled = completeness(pipeline).complete_until, _unsettled(ledger, pipeline, view)
-        is_whole = is_total and _is_whole(ledger, pipeline, table)
+        is_whole = is_total and _is_whole(ledger, pipeline, intervals)
         return ServedState(intervals, complete_until, offsets, unsettled, is_whole)
 
 
-def _is_whole(ledger: cursor, pipeline: str, table: str) -> bool:
+def _is_whole(ledger: cursor, pipeline: str, intervals: Iterable[ServedInterval]) -> bool:
     """Return whether intervals begin where the archive does, and none with records was registered without a part."""
     first = first_offsets(ledger, pipeline)
     for each in closed_extents(pipeline):
         first[each.topic_partition, each.topic_id] = each.from_offset
-    ledger.execute(_PINNED, [pipeline])
-    pinned = {(TopicPartition(topic, number), topic_id): low for topic, number, topic_id, low in ledger.fetchall()}
-    ledger.execute(_WITHOUT_PART, {"pipeline": pipeline, "table": table})
+    keys, offsets = list(first), list(first.values())
+    ledger.execute(
+        _NOT_PINNED,
+        {
+            "pipeline": pipeline,
+            "topics": [tp.topic for tp, _ in keys],
+            "numbers": [tp.partition for tp, _ in keys],
+            "ids": [topic_id for _, topic_id in keys],
+            "offsets": offsets,
+        },
+    )
+    begins_later = ledger.fetchone() is not None
+    ledger.execute(_HAS_RECORDS, [[each.id for each in intervals if not each.revision]])
     (is_without,) = ledger.fetchone() or (True,)
-    return not is_without and all(key in pinned and pinned[key] <= offset for key, offset in first.items())
+    return not is_without and not begins_later
 
 
 def _unsettled(ledger: cursor, pipeline: str, view: str) -> int:

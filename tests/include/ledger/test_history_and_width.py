@@ -15,6 +15,7 @@ import pytest
 from include.ledger import proofs
 from include.ledger.archive import micro_batches
 from include.ledger.archive.committed import committed_offsets
+from include.ledger.archive.decoders import counted_otherwise
 from include.ledger.archive.landing_files import LandingFile
 from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit, Fates
 from include.ledger.completeness import completeness, partition_completeness
@@ -190,11 +191,13 @@ def looked(database: str) -> dict[str, dict[str, int]]:
         "lag": reads(database, lambda: [committed_offsets(each.name) for each in declared]),
         "partitions": reads(database, lambda: partition_completeness(load_pipeline(WIDE).name)),
         "served": reads(database, served),
+        "other code": reads(database, lambda: [counted_otherwise(NARROW, version) for version in ("v1", "v2")]),
     }
 
 
 def served() -> None:
-    state = served_state(NARROW, VIEW.name, load_pipeline(NARROW).view_table(VIEW))
+    state = served_state(NARROW, VIEW.name, load_pipeline(NARROW).view_table(VIEW), is_total=True)
+    assert state.is_whole
     assert all(each.covers for each in state.intervals)
 
 

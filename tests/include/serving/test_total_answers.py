@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections import Counter
+from collections.abc import Collection
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -18,7 +19,7 @@ import pytest
 from include import lake
 from include.doctor.served_views import check_served_views
 from include.ledger.archive.micro_batches import ARCHIVE
-from include.ledger.completeness.partials import registered_partials
+from include.ledger.completeness.partials import Partials, registered_partials
 from include.ledger.database import session
 from include.ledger.models import (
     Attempt,
@@ -31,6 +32,7 @@ from include.ledger.models import (
     Revision,
     Topic,
 )
+from include.offsets import OffsetRange, TopicPartition
 from include.pipelines import load_pipeline
 from include.pipelines.spec import AdditiveView, Pipeline
 from include.serving.follow import follow_ledger
@@ -38,6 +40,7 @@ from include.serving.live_rows import merge
 from include.serving.shape import shape_of
 from include.settings import settings
 from tests.conftest import Home
+from tests.support.attempts import note_begin
 
 pytestmark = pytest.mark.services
 
@@ -111,6 +114,8 @@ class World:
                 built = Revision(id=revision, attempt_id=attempt.id, location=location, files=files, **names, **facts)
                 built.state = "registered"
                 ledger.add(built)
+                ledger.flush()
+                note_begin(ledger, self.pipeline.name, self.table, interval.from_time)
         follow_ledger(self.pipeline)
 
     def answers(self) -> dict[str, tuple[int, str]]:
@@ -168,13 +173,22 @@ def test_part_is_not_summed_up_when_it_was_built_before_an_erasure(world: World)
         world.pin(hour)
         world.register(hour)
     name = world.pipeline.name
-    first, second = registered_partials(name, world.table, but=0)
-    assert [each.ranges[0].from_offset for each in (first, second)] == [0, 5]
+
+    def partials(but: int = 0, until: int = 10, closed: Collection[str] = ()) -> Partials:
+        read = {TopicPartition(name, 0): until}
+        return registered_partials(name, world.table, but, read=read, closed=closed)
+
+    first, second = partials().parts
+    whole = OffsetRange(TopicPartition(name, 0), 0, 10, "id")
+    assert partials().ranges == (whole,), "ranges that meet are one"
+    # Of the second interval the speed view has not read all.
+    assert partials(until=9) == Partials((first,), (replace(whole, until_offset=5),))
+    assert partials(until=9, closed=("id",)) == partials()
     with session() as ledger:
         facts = {"columns": [], "key_hashes": [], "counts": {}, "reason": "asked", "begun_by": "test", "salt": ""}
         ledger.add(Erasure(pipeline=name, intervals=[first.interval_id], last_build=7, **facts))
-    assert registered_partials(name, world.table, but=0) == [second]
-    assert registered_partials(name, world.table, but=second.interval_id) == []
+    assert partials() == Partials((second,), (replace(whole, from_offset=5),))
+    assert partials(but=second.interval_id) == Partials((), ())
 
 
 def test_nothing_is_proved_when_the_archive_begins_before_the_first_interval(world: World) -> None:
