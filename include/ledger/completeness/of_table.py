@@ -14,18 +14,14 @@ _OF_TABLE = """
     SELECT complete_from, complete_until FROM table_completeness WHERE pipeline = %s AND table_name = %s
 """
 
-# Code that kept no columns: then the first interval with rows tells since when there is a table.
+# Of a build by code that kept no columns nothing is known; then the first interval with rows tells since when.
 _WITHOUT = """
     SELECT i.from_time, i.to_time
     FROM intervals i
-    CROSS JOIN LATERAL (
-        SELECT b.columns FROM builds b WHERE b.interval_id = i.id AND b.published_at IS NOT NULL
-        ORDER BY b.id DESC LIMIT 1
-    ) b
+        LEFT JOIN declared_tables d ON d.id = i.declared
+        LEFT JOIN table_begins t ON t.pipeline = i.pipeline AND t.table_name = %(table)s
     WHERE i.pipeline = %(pipeline)s AND i.state = 'registered' AND i.to_time > %(after)s AND i.from_time < %(until)s
-        AND NOT coalesce(b.columns ? %(table)s, EXISTS (
-            SELECT FROM revisions r JOIN intervals o ON o.id = r.interval_id
-            WHERE r.table_name = %(table)s AND r.registered_at IS NOT NULL AND o.from_time <= i.from_time))
+        AND NOT coalesce(d.tables ? %(table)s, t.first_begin <= i.from_time, false)
     ORDER BY i.from_time {order} LIMIT 1
 """
 

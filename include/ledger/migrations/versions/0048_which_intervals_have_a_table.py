@@ -1,15 +1,15 @@
 """Which intervals have a table is noted when they are registered
 
-Revision ID: 0051
-Revises: 0050
+Revision ID: 0048
+Revises: 0047
 """
 
 import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects.postgresql import JSONB
 
-revision = "0051"
-down_revision = "0050"
+revision = "0048"
+down_revision = "0047"
 branch_labels = None
 depends_on = None
 

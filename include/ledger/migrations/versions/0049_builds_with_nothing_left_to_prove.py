@@ -1,14 +1,14 @@
 """Builds of which nothing is left to prove are not looked at again
 
-Revision ID: 0052
-Revises: 0051
+Revision ID: 0049
+Revises: 0048
 """
 
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0052"
-down_revision = "0051"
+revision = "0049"
+down_revision = "0048"
 branch_labels = None
 depends_on = None
 

@@ -1,13 +1,13 @@
 """What a view without a window asks is found by index
 
-Revision ID: 0053
-Revises: 0052
+Revision ID: 0050
+Revises: 0049
 """
 
 from alembic import op
 
-revision = "0053"
-down_revision = "0052"
+revision = "0050"
+down_revision = "0049"
 branch_labels = None
 depends_on = None
 
