@@ -77,6 +77,22 @@ def overlaps(table: type[MicroBatchRange] | type[IntervalRange], offsets: Offset
     return span.op("&&", return_type=Boolean())(wanted)
 
 
+def ranges_with(table: str, record: str, topic_id: str = "=") -> str:
+    """Return, as SQL for a lateral join, the rows of a table of ranges that hold the offset of a row named `record`.
+
+    `topic_id`: `<>` for other incarnations of the topic. The index over spans answers it for each record by itself:
+    without OFFSET, PostgreSQL compares records that it has just written, and has no statistics of, with all ranges.
+    """
+    first = f"topic_partition * {OFFSETS}::numeric"
+    span = f"numrange(r.{first} + r.from_offset, r.{first} + r.until_offset)"
+    return f"""(
+        SELECT r.* FROM {table} r
+        WHERE {span} @> ({record}.{first} + {record}.record_offset)
+            AND r.topic = {record}.topic AND r.topic_id {topic_id} {record}.topic_id
+        OFFSET 0
+    )"""
+
+
 def of_incarnation(table: type[MicroBatchRange], offsets: OffsetRange) -> ColumnElement[bool]:
     """Return the condition that a row was read from the range's own incarnation of the topic, not from another."""
     return table.topic_id == offsets.topic_id if offsets.topic_id else true()

@@ -15,6 +15,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
 from include.errors import UsageError
+from include.ledger.archive.positions import ranges_with
 from include.ledger.database import session
 from include.ledger.erasures.coordinates import lock_erasing
 from include.ledger.erasures.scrub import Forget, expectations_naming, forget
@@ -68,9 +69,10 @@ _COUNTED = """
             count(*) FILTER (WHERE e.fate = 'empty') AS empty,
             count(*) FILTER (WHERE e.fate = 'quarantined') AS quarantined
         FROM erased_records e
-        JOIN {table} r ON r.topic = e.topic AND r.topic_id = e.topic_id AND r.topic_partition = e.topic_partition
-            AND e.record_offset >= r.from_offset AND e.record_offset < r.until_offset
-        JOIN {owner} o ON o.id = r.{key} AND o.pipeline = e.pipeline {condition}
+        CROSS JOIN LATERAL {ranges} AS r
+        CROSS JOIN LATERAL (
+            SELECT FROM {owner} o WHERE o.id = r.{key} AND o.pipeline = e.pipeline {condition} OFFSET 0
+        ) AS own
         WHERE e.erasure_id = :erasure
         GROUP BY r.{key}, r.topic, r.topic_partition
     ) AS part
@@ -78,12 +80,13 @@ _COUNTED = """
         AND counted.topic_partition = part.topic_partition {noted}
 """
 
-_INTERVALS = """
+_INTERVALS = f"""
     SELECT DISTINCT r.interval_id
     FROM erased_records e
-    JOIN interval_ranges r ON r.topic = e.topic AND r.topic_id = e.topic_id AND r.topic_partition = e.topic_partition
-        AND e.record_offset >= r.from_offset AND e.record_offset < r.until_offset
-    JOIN intervals o ON o.id = r.interval_id AND o.pipeline = e.pipeline
+    CROSS JOIN LATERAL {ranges_with("interval_ranges", "e")} AS r
+    CROSS JOIN LATERAL (
+        SELECT FROM intervals o WHERE o.id = r.interval_id AND o.pipeline = e.pipeline OFFSET 0
+    ) AS own
     WHERE e.erasure_id = :erasure
     UNION
     SELECT p.interval_id
@@ -93,17 +96,20 @@ _INTERVALS = """
     WHERE e.erasure_id = :erasure AND p.interval_id IS NOT NULL
 """
 
-_REMOVED = """
+_REMOVED = f"""
     UPDATE erased_records AS e SET fate = 'archived'
-    FROM micro_batch_ranges r
-    JOIN micro_batches b ON b.id = r.micro_batch_id AND b.query = 'archive'
-    WHERE e.erasure_id = :erasure AND e.fate = 'empty' AND b.pipeline = e.pipeline
-        AND r.topic = e.topic AND r.topic_id = e.topic_id AND r.topic_partition = e.topic_partition
-        AND e.record_offset >= r.from_offset AND e.record_offset < r.until_offset
-        AND EXISTS (
-            SELECT FROM landing_files f
-            WHERE f.micro_batch_id = b.id AND f.fate = 'archived' AND f.removed_at IS NOT NULL
-        )
+    WHERE e.erasure_id = :erasure AND e.fate = 'empty' AND EXISTS (
+        SELECT
+        FROM {ranges_with("micro_batch_ranges", "e")} AS r
+        CROSS JOIN LATERAL (
+            SELECT
+            FROM micro_batches b JOIN landing_files f ON f.micro_batch_id = b.id
+            WHERE b.id = r.micro_batch_id AND b.query = 'archive' AND b.pipeline = e.pipeline
+                AND f.fate = 'archived' AND f.removed_at IS NOT NULL
+            OFFSET 0
+        ) AS removed
+        OFFSET 0
+    )
 """
 
 _REPLAYED = """
@@ -201,9 +207,10 @@ def _count(ledger: Session, erasure: int) -> None:
     """Move the records from the fates that the ledger counted to `erased`, in micro-batches and intervals."""
     batches = {"table": "micro_batch_ranges", "key": "micro_batch_id", "owner": "micro_batches", "noted": ""}
     intervals = {"table": "interval_ranges", "key": "interval_id", "owner": "intervals", "condition": ""}
-    ledger.execute(text(_COUNTED.format(condition="AND o.query = 'archive'", **batches)), {"erasure": erasure})
-    noted = "AND counted.archived IS NOT NULL"
-    ledger.execute(text(_COUNTED.format(noted=noted, **intervals)), {"erasure": erasure})
+    batches["condition"], intervals["noted"] = "AND o.query = 'archive'", "AND counted.archived IS NOT NULL"
+    for each in (batches, intervals):
+        ranges = ranges_with(each["table"], "e")
+        ledger.execute(text(_COUNTED.format(ranges=ranges, **each)), {"erasure": erasure})
 
 
 def _drop_decisions(ledger: Session, erasure: int) -> None:

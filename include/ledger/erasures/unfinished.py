@@ -12,6 +12,7 @@ from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session
 
 from include.ledger.archive.landing_files import LandingFile
+from include.ledger.archive.positions import ranges_with
 from include.ledger.database import session
 from include.ledger.intervals.pins import PinnedInterval, pinned_of
 from include.ledger.intervals.revisions import as_built, move
@@ -94,12 +95,14 @@ def records_of(erasure: int) -> frozenset[RecordKey]:
         return frozenset(RecordKey(*row) for row in rows)
 
 
-_TWINS = """
+_TWINS = f"""
     SELECT e.topic, e.topic_partition, e.record_offset, i.from_time, i.to_time
     FROM erased_records e
-    JOIN interval_ranges r ON r.topic = e.topic AND r.topic_id <> e.topic_id AND r.topic_partition = e.topic_partition
-        AND e.record_offset >= r.from_offset AND e.record_offset < r.until_offset
-    JOIN intervals i ON i.id = r.interval_id AND i.pipeline = e.pipeline
+    CROSS JOIN LATERAL {ranges_with("interval_ranges", "e", "<>")} AS r
+    CROSS JOIN LATERAL (
+        SELECT i.from_time, i.to_time FROM intervals i
+        WHERE i.id = r.interval_id AND i.pipeline = e.pipeline OFFSET 0
+    ) AS i
     WHERE e.erasure_id = :erasure AND NOT EXISTS (
         SELECT FROM erased_records o
         WHERE o.pipeline = e.pipeline AND o.topic = e.topic AND o.topic_id = r.topic_id
@@ -117,14 +120,18 @@ def twins_of(erasure: int) -> dict[Coordinates, list[str]]:
     return found
 
 
-_FILES = """
+_FILES = f"""
     SELECT DISTINCT f.path
     FROM erased_records e
-    JOIN micro_batch_ranges r ON r.topic = e.topic AND r.topic_id = e.topic_id AND r.topic_partition = e.topic_partition
-        AND e.record_offset >= r.from_offset AND e.record_offset < r.until_offset
-    JOIN micro_batches b ON b.id = r.micro_batch_id AND b.pipeline = e.pipeline AND b.query = 'archive'
-    JOIN landing_files f ON f.micro_batch_id = b.id
-    WHERE e.erasure_id = :erasure AND f.removed_at IS NULL AND f.fate IN ('archived', 'quarantined')
+    CROSS JOIN LATERAL {ranges_with("micro_batch_ranges", "e")} AS r
+    CROSS JOIN LATERAL (
+        SELECT f.path
+        FROM micro_batches b JOIN landing_files f ON f.micro_batch_id = b.id
+        WHERE b.id = r.micro_batch_id AND b.pipeline = e.pipeline AND b.query = 'archive'
+            AND f.removed_at IS NULL AND f.fate IN ('archived', 'quarantined')
+        OFFSET 0
+    ) AS f
+    WHERE e.erasure_id = :erasure
     UNION
     SELECT f.path
     FROM landing_files f

@@ -1,0 +1,85 @@
+"""What erasures, served views and flags ask of the ledger does not grow with what lies behind them: rows it read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+import psycopg2
+import pytest
+
+from include.erasure.keys import Keys
+from include.ledger.database import engine
+from include.ledger.erasures import intent, unfinished
+from include.ledger.erasures.intent import Found, Request
+from include.ledger.quarantine import RecordKey
+from include.ledger.streams import writers
+from tests.conftest import Home
+from tests.support import ledger_history
+from tests.support.ledger_history import BATCHES, PIPELINE, TOPIC, TOPIC_ID
+from tests.support.ledger_reads import rows_read
+
+pytestmark = pytest.mark.services
+
+SHORT, LONG = 10, 100
+"""Hours: 200 and 2,000 micro-batches of each query."""
+
+
+@pytest.fixture
+def database(postgres: Home) -> Iterator[str]:
+    yield postgres.database
+    engine().dispose()
+
+
+def reads(database: str, work: Callable[[], object]) -> dict[str, int]:
+    def closing() -> None:
+        work()
+        engine().dispose()
+
+    engine().dispose()
+    return rows_read(database, closing)
+
+
+def assert_no_more(rows: dict[str, int], *, than: dict[str, int]) -> None:
+    """After ten times as much history. Plans over tables as small as these may differ by a few rows."""
+    assert sum(rows.values()) > 0
+    assert sum(rows.values()) <= 1.5 * sum(than.values()) + 10, f"{than} has become {rows}"
+
+
+def of_tables(found: dict[str, int], *tables: str) -> dict[str, int]:
+    return {table: found.get(table, 0) for table in tables}
+
+
+@pytest.mark.parametrize("many", [1, 60])
+def test_erasure_reads_no_more_ranges_when_2000_micro_batches_are_committed(database: str, many: int) -> None:
+    """Half of its records have rows in landing, the others in revisions only; older landing files were removed."""
+    found = {}
+    for hours in (SHORT, LONG):
+        ledger_history.fill(database, hours)
+        first = hours * BATCHES // 2
+        ledger_history.change(database, f"UPDATE landing_files SET removed_at = now() WHERE id <= {first}")
+        offsets = range(first, first + many)
+        landed, registered = ({RecordKey(TOPIC, TOPIC_ID, partition, each) for each in offsets} for partition in (0, 1))
+        lease = writers.acquire(PIPELINE)
+
+        def erase(lease: writers.Lease, found: Found, offsets: Sequence[int]) -> None:
+            request = Request(PIPELINE, ["bidder"], "asked", "me@here", "00" * 16, [], False)
+            erasure = intent.begin(lease, request, found, Keys(["Bert"]))
+            begun = unfinished.unfinished(PIPELINE)
+            assert begun is not None
+            assert begun.intervals == tuple(sorted({1 + each // BATCHES for each in offsets}))
+            assert set(unfinished.files_to_look_at(begun)) == {f"landing/{each}.parquet" for each in offsets}
+            assert unfinished.twins_of(erasure) == {}
+
+        counted = reads(database, partial(erase, lease, Found(landed, registered, set(), many), offsets))
+        found[hours] = of_tables(counted, "micro_batch_ranges", "micro_batches", "interval_ranges", "landing_files")
+        own = [(1 + 2 * each, partition, 1) for each in offsets for partition in (0, 1)]
+        assert erased_in(database, "micro_batch_ranges", "micro_batch_id") == own
+        assert sum(row[2] for row in erased_in(database, "interval_ranges", "interval_id")) == 2 * many
+    assert_no_more(found[LONG], than=found[SHORT])
+
+
+def erased_in(database: str, table: str, key: str) -> list[tuple[int, ...]]:
+    with psycopg2.connect(database) as connection, connection.cursor() as cursor:
+        cursor.execute(f"SELECT {key}, topic_partition, erased FROM {table} WHERE erased > 0 ORDER BY 1, 2")
+        return cursor.fetchall()
