@@ -76,13 +76,21 @@ _AT = """
 _LAST = "SELECT batch_id FROM micro_batches WHERE pipeline = %s AND query = %s ORDER BY id DESC LIMIT 1"
 
 _UNSETTLED = """
-    SELECT min(b.batch_id)
+    SELECT min(first.batch_id)
     FROM unnest(%(topics)s::text[], %(numbers)s::bigint[], %(ids)s::text[], %(offsets)s::bigint[])
         AS registered (topic, topic_partition, topic_id, below)
-    JOIN micro_batch_ranges r ON r.topic = registered.topic AND r.topic_partition = registered.topic_partition
-        AND r.until_offset > registered.below AND r.topic_id = coalesce(registered.topic_id, r.topic_id)
-        AND r.until_offset > r.from_offset
-    JOIN micro_batches b ON b.id = r.micro_batch_id AND b.pipeline = %(pipeline)s AND b.query = %(view)s
+    -- Stops at the first micro-batch of each topic partition, however many follow it: within a generation versions grow
+    -- with offsets, and no value is left of an earlier one.
+    CROSS JOIN LATERAL (
+        SELECT b.batch_id
+        FROM micro_batch_ranges r JOIN micro_batches b ON b.id = r.micro_batch_id
+        WHERE b.pipeline = %(pipeline)s AND b.query = %(view)s
+            AND r.topic = registered.topic AND r.topic_partition = registered.topic_partition
+            AND r.until_offset > registered.below AND r.until_offset > r.from_offset
+            AND (registered.topic_id IS NULL OR r.topic_id = registered.topic_id)
+        ORDER BY r.until_offset, b.batch_id
+        LIMIT 1
+    ) AS first
 """
 
 

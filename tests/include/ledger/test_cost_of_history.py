@@ -9,6 +9,7 @@ import psycopg2
 import pytest
 
 from include.erasure.keys import Keys
+from include.ledger.completeness.served import served_state
 from include.ledger.database import engine
 from include.ledger.erasures import intent, unfinished
 from include.ledger.erasures.intent import Found, Request
@@ -16,7 +17,7 @@ from include.ledger.quarantine import RecordKey
 from include.ledger.streams import writers
 from tests.conftest import Home
 from tests.support import ledger_history
-from tests.support.ledger_history import BATCHES, PIPELINE, TOPIC, TOPIC_ID
+from tests.support.ledger_history import BATCHES, PIPELINE, TOPIC, TOPIC_ID, VIEW, VIEW_TABLE
 from tests.support.ledger_reads import rows_read
 
 pytestmark = pytest.mark.services
@@ -83,3 +84,21 @@ def erased_in(database: str, table: str, key: str) -> list[tuple[int, ...]]:
     with psycopg2.connect(database) as connection, connection.cursor() as cursor:
         cursor.execute(f"SELECT {key}, topic_partition, erased FROM {table} WHERE erased > 0 ORDER BY 1, 2")
         return cursor.fetchall()
+
+
+@pytest.mark.parametrize("partitions", ["of all", "of one"])
+def test_publication_reads_no_more_batches_when_an_interval_was_given_up_long_ago(
+    database: str, partitions: str
+) -> None:
+    found, since = {}, {}
+    for behind in (5, 50):
+        failed = LONG - behind
+        ledger_history.fill(database, LONG, failed=failed)
+        if partitions == "of one":
+            # Nothing has come in the other one since.
+            where = f"topic_partition = 1 AND until_offset > {failed * BATCHES}"
+            ledger_history.change(database, f"DELETE FROM micro_batch_ranges WHERE {where}")
+        counted = reads(database, lambda: since.update(state=served_state(PIPELINE, VIEW, VIEW_TABLE)))
+        assert since["state"].unsettled == failed * BATCHES
+        found[behind] = of_tables(counted, "micro_batch_ranges", "micro_batches")
+    assert_no_more(found[50], than=found[5])
