@@ -83,8 +83,10 @@ def limits_of(pipeline: str, versions: Iterable[int]) -> dict[int, list[Limit]]:
 def erased_rules(pipeline: str) -> dict[int, list[str]]:
     """Return the rules that lost limits by erasures, by version: their flags need not follow from what is left."""
     with session() as ledger:
-        rows = ledger.scalars(select(LimitsVersion).where(LimitsVersion.pipeline == pipeline))
-        return {row.id: list(row.erased_rules) for row in rows if row.erased_rules}
+        wanted = select(LimitsVersion.id, LimitsVersion.erased_rules).where(
+            LimitsVersion.pipeline == pipeline, func.jsonb_array_length(LimitsVersion.erased_rules) > 0
+        )
+        return {version: list(rules) for version, rules in ledger.execute(wanted)}
 
 
 def note_run(
@@ -135,9 +137,11 @@ def in_force(pipeline: str, ranges: Iterable[OffsetRange]) -> list[InForce]:
             )
             of_partition = select(FlagRunStart, FlagRun).join(FlagRun, FlagRun.id == FlagRunStart.flag_run_id)
             before = (
-                select(func.max(FlagRunStart.from_offset))
+                select(FlagRunStart.from_offset)
                 .join(FlagRun, FlagRun.id == FlagRunStart.flag_run_id)
                 .where(*begins, FlagRunStart.from_offset <= each.from_offset)
+                .order_by(FlagRunStart.from_offset.desc())
+                .limit(1)
             )
             first = ledger.scalar(before)
             rows = ledger.execute(

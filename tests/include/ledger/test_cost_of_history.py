@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
@@ -14,11 +15,12 @@ from include.ledger.database import engine
 from include.ledger.erasures import intent, unfinished
 from include.ledger.erasures.intent import Found, Request
 from include.ledger.quarantine import RecordKey
-from include.ledger.streams import writers
+from include.ledger.streams import flags, writers
+from include.offsets import OffsetRange, TopicPartition
 from tests.conftest import Home
 from tests.support import ledger_history
 from tests.support.ledger_history import BATCHES, PIPELINE, TOPIC, TOPIC_ID, VIEW, VIEW_TABLE
-from tests.support.ledger_reads import rows_read
+from tests.support.ledger_reads import rows_read, statements_of
 
 pytestmark = pytest.mark.services
 
@@ -102,3 +104,26 @@ def test_publication_reads_no_more_batches_when_an_interval_was_given_up_long_ag
         assert since["state"].unsettled == failed * BATCHES
         found[behind] = of_tables(counted, "micro_batch_ranges", "micro_batches")
     assert_no_more(found[50], than=found[5])
+
+
+def test_run_of_flags_reads_no_more_runs_when_2000_began_before(database: str) -> None:
+    found = {}
+    for hours in (SHORT, LONG):
+        ledger_history.fill(database, hours)
+        first = (hours - 1) * BATCHES
+        pinned = [OffsetRange(TopicPartition(TOPIC, p), first + 5, first + BATCHES, TOPIC_ID) for p in (0, 1)]
+
+        def look(pinned: list[OffsetRange] = pinned, hours: int = hours) -> None:
+            assert [each.version for each in flags.in_force(PIPELINE, pinned)] == [hours, hours]
+
+        found[hours] = reads(database, look)
+    assert_no_more(found[LONG], than=found[SHORT])
+
+
+def test_limits_are_not_read_when_erased_rules_are_asked_for(database: str) -> None:
+    ledger_history.fill(database, SHORT)
+    ledger_history.change(database, """UPDATE limits_versions SET erased_rules = '["burst"]' WHERE id = 3""")
+    with statements_of(engine()) as sent:
+        assert flags.erased_rules(PIPELINE) == {3: ["burst"]}
+        assert flags.erased_rules("another") == {}
+    assert [each for each in sent if re.search(r"\b(limits|learned_from)\b", each)] == []
