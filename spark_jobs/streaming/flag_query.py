@@ -32,7 +32,7 @@ from include.ledger.erasures.unfinished import unfinished
 from include.ledger.lineage import BuiltRevision
 from include.ledger.streams import flags as flag_ledger
 from include.ledger.streams import writers
-from include.ledger.streams.flags import FLAGS
+from include.ledger.streams.flags import FLAGS, RevisionKey
 from include.ledger.streams.generations import StreamGeneration
 from include.offsets import OffsetRange, TopicPartition
 from include.pipelines.spec import AdditiveView, Limit, Pipeline
@@ -77,7 +77,7 @@ class FlagQuery:
     until_caught_up: bool
     _limits: list[Limit] = field(default_factory=list)
     _version: int = 0
-    _learned: tuple[str, ...] | None = None
+    _learned: list[RevisionKey] | None = None
     _running: int = 0
     """The version that the running query uses."""
     _run: int = 0
@@ -216,11 +216,10 @@ class FlagQuery:
         views = [v for v in self.pipeline.views if v.name in declared(self.pipeline).learned_from]
         over = parse_duration(declared(self.pipeline).learned_over)
         tables = [self.pipeline.view_table(view) for view in views]
-        revisions = flag_ledger.registered_within(self.pipeline.name, tables, over)
-        known = tuple(r.location for r in revisions)
-        if known == self._learned:
+        if flag_ledger.registered_keys(self.pipeline.name, tables, over) == self._learned:
             return
-        self._learned = known
+        revisions = flag_ledger.registered_within(self.pipeline.name, tables, over)
+        self._learned = [RevisionKey(r.table, r.partition, r.revision) for r in revisions]
         try:
             limits = learned(self.spark, self.pipeline, views, revisions) if revisions else []
         except SPARK_FAILURES as error:

@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
-from sqlalchemy import func, select
+from sqlalchemy import ColumnElement, false, func, select
+from sqlalchemy.orm import Session
 
 from include.ledger.archive.committed import FLAGS as FLAGS
 from include.ledger.database import session
@@ -19,6 +21,16 @@ from include.ledger.models import FlagRun, FlagRunStart, IntervalRow, LimitsVers
 from include.ledger.streams import writers
 from include.offsets import OffsetRange, TopicPartition
 from include.pipelines.spec import Limit
+
+_KEY = (Revision.table_name, Revision.table_partition, Revision.id)
+
+
+class RevisionKey(NamedTuple):
+    """What identifies a revision, whose files never change."""
+
+    table: str
+    partition: str
+    revision: str
 
 
 @dataclass(frozen=True)
@@ -35,18 +47,32 @@ class InForce:
 
 def registered_within(pipeline: str, tables: Sequence[str], over: timedelta) -> list[BuiltRevision]:
     """Return the tables' registered revisions of intervals that end within `over` before the last one's end."""
-    of_tables = (
-        select(Revision, IntervalRow.to_time)
-        .join(IntervalRow, IntervalRow.id == Revision.interval_id)
-        .where(IntervalRow.pipeline == pipeline, Revision.table_name.in_(tables), Revision.state == "registered")
-    )
     with session() as ledger:
-        last = ledger.scalar(select(func.max(of_tables.subquery().c.to_time)))
-        if last is None:
-            return []
-        wanted = of_tables.where(IntervalRow.to_time > last - over)
-        rows = ledger.execute(wanted.order_by(Revision.table_name, Revision.table_partition, Revision.id)).all()
-        return [as_built(revision) for revision, _ in rows]
+        wanted = select(Revision).where(*_registered_last(ledger, pipeline, tables, over))
+        return [as_built(revision) for revision in ledger.scalars(wanted.order_by(*_KEY))]
+
+
+def registered_keys(pipeline: str, tables: Sequence[str], over: timedelta) -> list[RevisionKey]:
+    """Return the keys of what `registered_within` would return: its rows, with all names of files, are much longer."""
+    with session() as ledger:
+        wanted = select(*_KEY).where(*_registered_last(ledger, pipeline, tables, over))
+        return [RevisionKey(*row) for row in ledger.execute(wanted.order_by(*_KEY)).tuples()]
+
+
+def _registered_last(
+    ledger: Session, pipeline: str, tables: Sequence[str], over: timedelta
+) -> tuple[ColumnElement[bool], ...]:
+    """Return the conditions on the tables' last revisions. Earlier intervals are not read, however many there are."""
+    of_tables = (Revision.table_name.in_(tables), Revision.state == "registered")
+    own, begin, end = IntervalRow.pipeline == pipeline, IntervalRow.from_time, IntervalRow.to_time
+    delivered = select(Revision.id).where(*of_tables, Revision.interval_id == IntervalRow.id)
+    last = ledger.scalar(select(end).where(own, delivered.exists()).order_by(begin.desc()).limit(1))
+    if last is None:
+        return (false(),)
+    # Intervals do not overlap: of those that begin before the time in question, only the last can end in it.
+    first = ledger.scalar(select(func.max(begin)).where(own, begin <= last - over))
+    ended = select(IntervalRow.id).where(own, begin >= (first or last - over), end > last - over)
+    return (*of_tables, Revision.interval_id.in_(ended))
 
 
 def note_limits(lease: writers.Lease, learned_from: Iterable[BuiltRevision], limits: Sequence[Limit]) -> int:

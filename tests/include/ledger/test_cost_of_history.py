@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
 from functools import partial
 
 import psycopg2
@@ -127,3 +128,22 @@ def test_limits_are_not_read_when_erased_rules_are_asked_for(database: str) -> N
         assert flags.erased_rules(PIPELINE) == {3: ["burst"]}
         assert flags.erased_rules("another") == {}
     assert [each for each in sent if re.search(r"\b(limits|learned_from)\b", each)] == []
+
+
+def test_look_for_new_limits_reads_the_last_revisions_only_when_1000_are_registered(database: str) -> None:
+    found = {}
+    over = timedelta(hours=3)
+    for hours in (SHORT, LONG):
+        ledger_history.fill(database, hours)
+        wanted = [(VIEW_TABLE, f"interval={each}", f"r-{each}") for each in range(hours - 3, hours)]
+
+        def look(wanted: list[tuple[str, str, str]] = wanted) -> None:
+            assert sorted(flags.registered_keys(PIPELINE, [VIEW_TABLE], over)) == sorted(wanted)
+
+        with statements_of(engine()) as sent:
+            found[hours] = reads(database, look)
+        assert [each for each in sent if re.search(r"\bfiles\b", each)] == []
+        rows = flags.registered_within(PIPELINE, [VIEW_TABLE], over)
+        assert [(each.table, each.partition, each.revision) for each in rows] == sorted(wanted)
+        assert {tuple(each.files) for each in rows} == {("part-0.parquet",)}
+    assert_no_more(found[LONG], than=found[SHORT])
