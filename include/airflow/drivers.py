@@ -27,6 +27,7 @@ from include.ledger.streams import launches, restarts, writers
 from include.pipelines import load_pipeline
 from include.processes import ProcessIdentity
 from include.settings import settings
+from include.spark.driver_lines import end_of_log
 from include.spark.submission import submission
 from include.streams import new_code
 
@@ -198,7 +199,7 @@ def tail(launch: launches.Launch | None) -> list[str]:
     if launch.host == applications.HOST:
         return applications.tail(launch, TAIL)
     try:
-        return Path(launch.log).read_text(errors="replace").splitlines()[-TAIL:]
+        return end_of_log(launch.log).splitlines()[-TAIL:]
     except OSError:
         return [launch.error] if launch.error else []
 

@@ -11,11 +11,15 @@ import re
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from include.errors import TidemarkError, error_class
 
 HELD = 30
 """How many of the lines held back are kept for a failure."""
+
+END = 128 * 1024
+"""How many bytes are read from the end of a log: one of a stream grows as long as it runs."""
 
 _NOISE = re.compile(
     r"WARNING: |Warning: |OpenJDK .*warning: |Java HotSpot.*warning: |SLF4J|:: |Ivy |Using Spark's default log4j|"
@@ -23,6 +27,13 @@ _NOISE = re.compile(
 )
 _LOGGED = re.compile(r"\d\d[:/]\d\d[:/]\d\d (\d\d:\d\d:\d\d )?(TRACE|DEBUG|INFO|WARN) ")
 _CONTINUED = re.compile(r"\s+at \S|\s*\.\.\. \d+ more|Caused by: ")
+
+
+def end_of_log(path: str | Path) -> str:
+    """Return the end of a driver's log. Raises OSError."""
+    with Path(path).open("rb") as log:
+        log.seek(max(0, log.seek(0, os.SEEK_END) - END))
+        return log.read(END).decode(errors="replace")
 
 
 @dataclass

@@ -7,18 +7,15 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 from include.errors import ServiceUnreachable
 from include.ledger.streams.launches import Launch
 from include.monitor.text import clean
 from include.settings import read_properties, settings
+from include.spark.driver_lines import end_of_log
 
 LINES = 200
 """How many lines are shown."""
-
-_BYTES = 128 * 1024
-"""How many bytes are read from the file's end."""
 
 _LINE = 400
 _LEAST_SECRET = 6
@@ -50,9 +47,7 @@ def driver_log(launch: Launch | None) -> DriverLog:
         return DriverLog("", (), "Airflow has started no driver yet; one that runs by hand writes to its terminal.")
     secrets = frozenset(secret_values())
     try:
-        with Path(launch.log).open("rb") as log:
-            log.seek(max(0, log.seek(0, os.SEEK_END) - _BYTES))
-            text = log.read().decode(errors="replace")
+        text = end_of_log(launch.log)
     except OSError as error:
         ended = clean(without_secrets(launch.error, secrets), _LINE)
         note = f"It cannot be read on this host: {error.strerror}."

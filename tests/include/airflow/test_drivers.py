@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import tracemalloc
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -183,6 +184,22 @@ def test_error_of_a_driver_is_told_when_its_log_is_on_another_host(elsewhere: st
     assert noted is not None
     assert drivers.tail(noted) == ["Kafka does not answer at k:9092 — start it"]
     assert noted.log_place == "/nowhere/stream.log on elsewhere"
+
+
+def test_only_the_end_is_read_when_the_log_of_a_failed_driver_is_large(tmp_path: Path) -> None:
+    log = tmp_path / "stream.log"
+    with log.open("wb") as written:
+        written.truncate(2**30)
+        written.seek(2**30)
+        written.writelines(b"line %d\n" % number for number in range(20))
+    launches.note_intent("long", NAME, drivers.this_host(), str(log))
+    launch = launches.find("long")
+    tracemalloc.start()
+    try:
+        assert drivers.tail(launch) == [f"line {number}" for number in range(5, 20)]
+        assert tracemalloc.get_traced_memory()[1] < 2_000_000
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize(
