@@ -197,7 +197,5 @@ class _LineQueries(StreamQueries):
         quarantined = sum(fates.quarantined for fates in read.fates.values())
         records = sum(fates.records for fates in read.fates.values())
         self.committed += records
-        self._log(ARCHIVE).info(
-            "micro-batch %s committed: %s records of %s sources, %s quarantined, %.1f s",
-            *(batch.batch_id, records, len(read.fates), quarantined, batch.seconds),
-        )
+        about = f"micro-batch {batch.batch_id} committed, lines of {len(read.fates)} sources: "
+        self._commits.add(about, records, quarantined, batch.seconds)

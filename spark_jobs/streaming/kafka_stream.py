@@ -220,14 +220,12 @@ class _Queries(StreamQueries):
         quarantined = sum(fates.quarantined for fates in batch.fates.values())
         self.committed += records
         self._outputs.wake()
-        log = self._log(ARCHIVE)
-        log.info(
-            "micro-batch %s committed: %s records, %s quarantined, %.1f s",
-            *(batch.batch_id, records, quarantined, batch.seconds),
-        )
+        self._commits.add(f"micro-batch {batch.batch_id} committed: ", records, quarantined, batch.seconds)
         self._show_position({each.topic_partition: each.until_offset for each in batch.ranges})
         for (topic, partition, offset), thrown in batch.diverted.items():
-            log.warning("%s-%s offset %s is quarantined because it throws: %s", topic, partition, offset, thrown)
+            self._log(ARCHIVE).warning(
+                "%s-%s offset %s is quarantined because it throws: %s", topic, partition, offset, thrown
+            )
 
     def _show_position(self, positions: Mapping[TopicPartition, int]) -> None:
         """Commit the archive's position to the consumer group, for lag monitoring. A failure is only logged."""

@@ -19,6 +19,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from include import lake
 from include.errors import ServiceUnreachable, TidemarkError, one_line
 from include.lake import delta_tables, object_store
+from include.ledger.archive.micro_batches import ARCHIVE
 from include.ledger.patience import SHARE, patient
 from include.ledger.streams import writers
 from include.ledger.streams.generations import StreamGeneration
@@ -28,6 +29,7 @@ from include.streams.checkpoints import checkpoint_uri
 from spark_jobs.archive import delta
 from spark_jobs.spark.failures import SPARK_FAILURES, end_of_query, root_cause
 from spark_jobs.spark.log import log_of
+from spark_jobs.streaming.summed_lines import SummedLines
 
 
 class Stop:
@@ -128,6 +130,7 @@ class StreamQueries(ABC):
         self._lease = lease
         self._generation = generation
         self._until_caught_up = until_caught_up
+        self._commits = SummedLines(self._log(ARCHIVE), "%s records, %s quarantined, %.1f s")
         self._errors: list[TidemarkError] = []
         self._thrown: dict[str, Exception] = {}
         """The Spark errors of the queries' batch functions, by the query's name."""
@@ -150,6 +153,7 @@ class StreamQueries(ABC):
         with suppress(StreamingQueryException):
             self._spark.streams.awaitAnyTermination(seconds)
         self._spark.streams.resetTerminated()
+        self._commits.tell_due()
 
     def stop_at_batch_boundary(self, patience: float = 60.0) -> None:
         """Let each query finish the micro-batch it is in, then stop it."""
@@ -164,12 +168,14 @@ class StreamQueries(ABC):
                     break
                 query.awaitTermination(1)
             query.stop()
+        self._commits.tell()
 
     def stop_now(self) -> None:
         """Stop all queries, if need be in the middle of micro-batches, which then are not committed."""
         for query in self._queries:
             if query.isActive:
                 query.stop()
+        self._commits.tell()
 
     def _sinks_of(self, query: str, batch: DataFrame, run: Callable[[str, str], None]) -> None:
         query_id = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")

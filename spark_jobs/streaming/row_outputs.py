@@ -28,6 +28,7 @@ from spark_jobs.outputs.table import TableTarget
 from spark_jobs.outputs.topic import TopicTarget
 from spark_jobs.spark.failures import SPARK_FAILURES, root_cause, translate
 from spark_jobs.spark.log import log_of
+from spark_jobs.streaming.summed_lines import SummedLines
 
 EVERY = 5.0
 """Seconds after which the ledger is asked even if the archive query has committed nothing: for replays."""
@@ -92,6 +93,7 @@ class _Sender(threading.Thread):
         self._spark, self._pipeline, self._output, self._lease = spark, pipeline, output, lease
         self._target = target_of(pipeline, output, lease)
         self._log = log_of(pipeline.name, output.name)
+        self._lines = SummedLines(self._log, "%s rows sent, %s refused, %.1f s", "sends")
         self._ended = False
         self._until: float | None = None
 
@@ -111,8 +113,10 @@ class _Sender(threading.Thread):
                 self.woken.wait(EVERY)
                 self.woken.clear()
         self._look()
+        self._lines.tell()
 
     def _look(self) -> None:
+        self._lines.tell_due()
         try:
             while self._is_in_time() and (unsent := row_outputs.next_unsent(self._pipeline.name, self._output.name)):
                 self._send(unsent)
@@ -161,7 +165,7 @@ class _Sender(threading.Thread):
             at = f"{each.topic}-{each.partition} offset {each.offset}"
             self._log.warning("%s is not sent (%s): %s", at, each.reason, each.detail)
         if sent or refused:
-            self._log.info("%s rows sent, %s refused, %.1f s", sent, len(refused), seconds)
+            self._lines.add("", sent, len(refused), seconds)
 
     def _sent(self, unsent: Unsent) -> tuple[int, Sequence[Refused]]:
         """Send the rows; those of records that make the transform throw are left out and refused."""
