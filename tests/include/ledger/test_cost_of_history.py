@@ -45,9 +45,9 @@ def reads(database: str, work: Callable[[], object]) -> dict[str, int]:
 
 
 def assert_no_more(rows: dict[str, int], *, than: dict[str, int]) -> None:
-    """After ten times as much history. Plans over tables as small as these may differ by a few rows."""
+    """After ten times as much history, of which there are hundreds of rows; small tables' plans may differ by some."""
     assert sum(rows.values()) > 0
-    assert sum(rows.values()) <= 1.5 * sum(than.values()) + 10, f"{than} has become {rows}"
+    assert sum(rows.values()) <= 1.5 * sum(than.values()) + 40, f"{than} has become {rows}"
 
 
 def of_tables(found: dict[str, int], *tables: str) -> dict[str, int]:
