@@ -15,6 +15,7 @@ from include.housekeeping.old_generations import sweep_checkpoints
 from include.housekeeping.run import alone
 from include.housekeeping.sweep import Done, Times, sweep_landing, sweep_tables
 from include.intervals import steps
+from include.lake import delta_tables
 from include.ledger.erasures import named_partitions, unfinished
 from include.ledger.erasures.unfinished import Begun
 from include.ledger.intervals import attempts, locks
@@ -52,9 +53,10 @@ def build_views(pipeline: Pipeline, erasure: Begun, tell: Tell) -> None:
     if erasure.generation is None or not pipeline.views or views.are_built(pipeline):
         return
     tell(f"{pipeline.name}: the stream builds its views again")
-    job = submission("stream", "--pipeline", pipeline.name, "--until-caught-up", name=f"stream {pipeline.name}")
-    code = run_stream_job(job)
-    if not views.are_built(pipeline):
+    name, delta = f"stream {pipeline.name}", delta_tables.has_delta_table(pipeline)
+    arguments = ("--pipeline", pipeline.name, "--until-caught-up")
+    code = run_stream_job(submission("stream", *arguments, name=name, delta=delta, decoder=pipeline.decoder))
+    if code not in (0, AnotherWriter.exit_code) or not views.are_built(pipeline):
         raise _ended(pipeline, "the stream", code)
     crash_point("erased_from_views")
 

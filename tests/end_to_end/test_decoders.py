@@ -248,10 +248,27 @@ def test_tail_and_shell_decode_when_the_decoder_is_in_a_jar(shared: Checkout) ->
     assert json.loads(counted) == [{"readings": 10}]
 
 
-def with_ten_readings(shared: Checkout, kind: str) -> Checkout:
+def test_stream_of_an_erasure_fails_at_nothing_when_the_decoder_is_in_a_jar_and_the_archive_a_delta_table(
+    shared: Checkout,
+) -> None:
+    checkout = with_ten_readings(shared, "erased", "delta=True", 'subject="unit"')
+    checkout.run("stream", "meters_erased", "--until-caught-up")
+    erase = ("erase", "meters_erased", "--key", "kWh", "--reason", "a request")
+    # Killed when the stream has ended.
+    erased = checkout.run(*erase, expect=None, TIDEMARK_CRASH_AT="erased_from_views")
+    assert "the stream builds its views again" in erased.stderr
+    # An error tells its remedy after a dash.
+    assert " — " not in erased.stderr
+    live = audit.last_values(checkout.home.kafka, "meters-erased-by-unit")
+    assert {json.loads(key)["unit"]: value["readings"] for key, value in live.items()} == {"m³": 5}
+
+
+def with_ten_readings(shared: Checkout, kind: str, *archive: str) -> Checkout:
     """A pipeline whose decoder is in a jar, with ten records in its topic, and no JVM that has the jar already."""
     home = replace(shared.home, own_drivers=True)
     write_pipeline(shared, kind, *KINDS["java"][:2])
+    at = 'event_time="read_at",'
+    shared.edit(f"include/pipelines/meters_{kind}.py", at, "\n        ".join((at, *(f"{each}," for each in archive))))
     topic, admin = f"meters-{kind}", AdminClient({"bootstrap.servers": home.kafka})
     admin.create_topics([NewTopic(topic, 1)])[topic].result(30)
     producer = home.producer()
