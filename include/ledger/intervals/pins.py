@@ -11,8 +11,8 @@ from sqlalchemy.orm import Session
 
 from include.errors import TidemarkError
 from include.ledger.archive.positions import ARCHIVE, overlaps
+from include.ledger.completeness.adjoining import add_adjoining
 from include.ledger.database import lock, session
-from include.ledger.intervals.adjoining import add_adjoining
 from include.ledger.intervals.odd_timestamps import OddTimestamps
 from include.ledger.intervals.pinned import Neighbours as Neighbours
 from include.ledger.intervals.pinned import PinnedInterval as PinnedInterval
