@@ -185,7 +185,9 @@ class StreamOperator(SparkSubmitOperator):
         if event["event"] == "stalled":
             stalled = f"{what}; it is stopped and started again"
             send_alert(context, self.pipeline, stalled, key=stream_key(self.pipeline), query=event["query"])
-            take_step(launches.note_reason, launch, f"{restarts.STALLED}: the query {event['query']} committed nothing")
+            moved = take_step(restarts.has_committed, self.pipeline, event["query"], launch)
+            stalled = "stalled" if moved else restarts.STALLED_AT_START
+            take_step(launches.note_reason, launch, f"{stalled}: the query {event['query']} committed nothing")
             take_step(drivers.stop_driver, self.pipeline, launch)
             raise AirflowException(what)
         self._fail(context["ti"].dag_id, what)

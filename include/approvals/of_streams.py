@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 from include import kafka
 from include.approvals.request import Request
+from include.erasure import accounts
 from include.errors import UsageError
+from include.housekeeping.run import put_back
 from include.intervals.lake_of_ledger import lake_error
 from include.kafka.sources import describe_source
 from include.ledger.archive import micro_batches
@@ -99,6 +101,7 @@ def facts_of_generation(request: Request) -> Iterator[str]:
     current = generation_ledger.current(request.pipeline.name)
     yield f"current: {current.number if current else None}"
     yield from _why_a_new_one(request)
+    yield from _forgotten_erasures(request)
 
 
 def known_generation(request: Request) -> Iterator[str]:
@@ -108,6 +111,7 @@ def known_generation(request: Request) -> Iterator[str]:
         raise UsageError("its stream was never started: it begins with generation 0")
     yield f"current: generation {current.number}" if current else "current: the ledger knows no generation"
     yield from _why_a_new_one(request)
+    yield from _forgotten_erasures(request)
     yield "then: new checkpoints where the archive ends; speed views are built again from the archive"
     yield from _running(request)
 
@@ -116,6 +120,15 @@ def begin_generation(request: Request, reason: str, by: str) -> Iterator[str]:
     """Do what `./tidemark new-generation` does."""
     number = generations.new_generation(request.pipeline, reason=reason, started_by=by)
     yield f"generation {number} begins when the stream is started"
+    told: list[str] = []
+    put_back(request.pipeline.name, told.append)
+    yield from told
+    yield from _forgotten_erasures(request)
+
+
+def _forgotten_erasures(request: Request) -> Iterator[str]:
+    for each in accounts.unknown(request.pipeline.name):
+        yield f"{each}; {each.remedy}"
 
 
 def _why_a_new_one(request: Request) -> Iterator[str]:

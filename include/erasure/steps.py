@@ -137,7 +137,12 @@ def sweep(pipeline: Pipeline, erasure: Begun, tell: Tell) -> dict[str, int]:
         snapshots = open_tables.forget(pipeline, retired, names_of(pipeline, erasure))
         for location in locations:
             lake.delete(location)
-        sweep_landing(pipeline, times, done)
+        if not sweep_landing(pipeline, times, done):
+            raise AnotherWriter(
+                f"an interval began meanwhile: {done.kept[-1]}; the erasure is unfinished",
+                remedy=f"when it has ended: ./tidemark erase {pipeline.name} --resume",
+                pipeline=pipeline.name,
+            )
         sweep_tables(pipeline, times, pointed_at, done)
         sweep_checkpoints(pipeline, times, done, kept=())
     for line in done.kept:

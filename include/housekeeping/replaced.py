@@ -23,7 +23,8 @@ _NAME = re.compile(r"\d{8}T\d{6}Z")
 
 def set_aside(pipeline: str, location: str, now: datetime) -> None:
     """Move a file of landing or quarantine aside; the checksum file that Hadoop wrote beside it goes."""
-    lake.move(location, lake.uri(FOLDER, pipeline, now.strftime(_TIME), lake.below_lake(location)))
+    # Found by a listing: somebody may have given it a name that no commit would.
+    lake.move(location, f"{lake.uri(FOLDER, pipeline, now.strftime(_TIME))}/{lake.below_lake(location)}")
     lake.delete_file(location)
 
 

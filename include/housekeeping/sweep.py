@@ -118,17 +118,17 @@ class Times:
         return cls(now, now, now, now, now, now, AT_ONCE, AT_ONCE)
 
 
-def sweep_landing(pipeline: Pipeline, times: Times, done: Done) -> None:
+def sweep_landing(pipeline: Pipeline, times: Times, done: Done) -> bool:
     """Delete landing files whose rows revisions have long held, and set files aside that the ledger does not name.
 
-    What was set aside long ago is deleted.
+    What was set aside long ago is deleted. Returns False when all was left, because an attempt may be reading it.
     """
     if running := attempts_under_way(pipeline.name, times.orphans):
         attempt, interval = next(iter(running.items()))
         done.kept.append(
             f"landing files: attempt {attempt} of {interval} may be reading them; the next run deletes them"
         )
-        return
+        return False
     in_flight = InFlight.of(pipeline.name)
     folders = scan_landing(pipeline.name).values()
     files = landing_files.files_at(
@@ -159,6 +159,7 @@ def sweep_landing(pipeline: Pipeline, times: Times, done: Done) -> None:
         for part in ("landing", "quarantine"):
             # The live driver may be about to write to a folder that it has made since it took its lease.
             lake.delete_empty_folders(lake.uri(part, pipeline.name), min(times.unknown, in_flight.since))
+    return True
 
 
 def _is_known(folder: Folder, paths: Collection[str]) -> bool:

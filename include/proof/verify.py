@@ -364,16 +364,19 @@ def _check_files(proof: Mapping[str, Any], lake: Lake, successors: list[dict[str
             if file["sha256"] is None:
                 report.notes.append(f"{path} is not compared: no SHA-256 of it was kept")
                 continue
-            if lake.sha256(path) != file["sha256"]:
+            if changed := lake.sha256(path) != file["sha256"]:
                 report.differs("file changed", f"{path}: its SHA-256 is another one")
             if name.endswith(".parquet"):
-                _check_rows(path, lake, file["rows"], report)
+                _check_rows(path, lake, file["rows"], report, changed=changed)
 
 
-def _check_rows(path: str, lake: Lake, told: int, report: Report) -> None:
+def _check_rows(path: str, lake: Lake, told: int, report: Report, *, changed: bool) -> None:
     try:
         rows = pq.read_metadata(f"{lake.root}/{path}", filesystem=lake.system).num_rows
     except (pa.ArrowException, OSError) as error:
+        if not changed and isinstance(error, OSError):
+            # Its bytes are those of the proof: it is the store that did not answer.
+            raise LakeUnreachable(f"{path} cannot be read: {error}") from error
         report.differs("rows", f"{path} cannot be read: {error}")
         return
     if rows != told:

@@ -33,13 +33,15 @@ class CompleteTrigger(BaseTrigger):
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return class path and arguments."""
-        arguments = {
+        arguments: dict[str, Any] = {
             "pipeline": self.pipeline,
             "until": self.until,
             "since": self.since,
             "poll_seconds": self.poll_seconds,
-            "table": self.table,
         }
+        # A triggerer that an upgrade has not restarted knows no tables.
+        if self.table != self.pipeline:
+            arguments["table"] = self.table
         return f"{type(self).__module__}.{type(self).__name__}", arguments
 
     async def run(self) -> AsyncIterator[TriggerEvent]:

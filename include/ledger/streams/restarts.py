@@ -8,13 +8,13 @@ from datetime import datetime, timedelta
 from sqlalchemy import func, select
 
 from include.ledger.database import session
-from include.ledger.models import StreamLaunch, Writer
+from include.ledger.models import MicroBatch, StreamLaunch, Writer
 
 STARTING = timedelta(minutes=3)
 """How long a driver may take from its launch to its lease."""
 
-STALLED = "stalled"
-"""How the reason begins for which Airflow ended a driver that made no progress."""
+STALLED_AT_START = "stalled before its first commit"
+"""How the reason begins for which Airflow ended a driver of which a query has committed nothing at all."""
 
 _MOST = 20
 """How many launches are read: more failures in a row than this change nothing."""
@@ -46,17 +46,26 @@ def failures_so_far(pipeline: str, within: timedelta, *, is_led: bool) -> list[i
 
 
 def stalls_in_a_row(pipeline: str, launch: str) -> int:
-    """Return how many launches in a row before that one were each ended as stalled within a day of their start."""
+    """Return how many launches in a row before that one were each ended before a query's first commit, within a day."""
     newest, _ = _newest(pipeline)
     stalls, ended = 0, None
     for each in newest:
         if ended is not None:
-            if not each.ended_for.startswith(STALLED) or ended - each.launched_at > timedelta(days=1):
+            if not each.ended_for.startswith(STALLED_AT_START) or ended - each.launched_at > timedelta(days=1):
                 break
             stalls += 1
         if ended is not None or each.id == launch:
             ended = each.launched_at
     return stalls
+
+
+def has_committed(pipeline: str, query: str, launch: str) -> bool:
+    """Return whether a query that lands or counts has committed a micro-batch since that launch."""
+    with session() as ledger:
+        since = select(StreamLaunch.launched_at).where(StreamLaunch.id == launch).scalar_subquery()
+        last = select(MicroBatch.committed_at).where(MicroBatch.pipeline == pipeline, MicroBatch.query == query)
+        last = last.order_by(MicroBatch.id.desc()).limit(1)
+        return bool(ledger.scalar(select(last.scalar_subquery() >= since)))
 
 
 def _newest(pipeline: str) -> tuple[Sequence[StreamLaunch], datetime]:

@@ -242,7 +242,7 @@ class Retention:
     """How many snapshots each Iceberg table keeps, the newest ones."""
     replaced: str = "7d"
     """Landing and quarantine files that nobody reads any more, counted from then: at least as long as the copies of
-    PostgreSQL that one may restore, for they name these files."""
+    PostgreSQL that one may restore, for they name these files. `revisions` must then be as long."""
 
     def __post_init__(self) -> None:
         for duration in (self.landing, self.revisions, self.replaced):

@@ -16,8 +16,9 @@ from include.airflow.progress import Progress
 from include.airflow.streams import look_at_progress
 from include.errors import AnotherWriter
 from include.ledger.streams import launches, writers
-from include.ledger.streams.restarts import failures_in_a_row, stalls_in_a_row
+from include.ledger.streams.restarts import STALLED_AT_START, failures_in_a_row, has_committed, stalls_in_a_row
 from tests.conftest import Home, wait_for
+from tests.support.committed import DAY, commit
 
 pytestmark = [pytest.mark.services]
 
@@ -86,7 +87,7 @@ def test_failures_are_counted_back_to_a_stop_or_long_life_when_they_are_in_a_row
 
 
 def test_stalls_are_counted_back_from_a_launch_when_each_came_within_a_day_of_its_start(in_process: Home) -> None:
-    stalled, other = "stalled: the query archive committed nothing", "replaced: other code was deployed"
+    stalled, other = f"{STALLED_AT_START}: the query archive committed nothing", "stalled: after hours of work"
     # Hours ago; the second one had run for more than a day.
     lives = [
         (99, stalled),
@@ -107,6 +108,20 @@ def test_stalls_are_counted_back_from_a_launch_when_each_came_within_a_day_of_it
     assert [stalls_in_a_row("stalling", f"s{n}") for n in (99, 60, 20, 19, 18, 17, 16, 15)] == [0, 0, 0, 1, 2, 0, 1, 2]
     assert stalls_in_a_row("stalling", "") == 0
     assert stalls_in_a_row("isp_hits", "") == 0
+
+
+def test_driver_has_committed_when_the_query_has_a_micro_batch_since_its_launch(in_process: Home) -> None:
+    for launch, began in (("before", DAY - HOUR), ("after", DAY + HOUR)):
+        change(
+            in_process,
+            "INSERT INTO stream_launches (id, pipeline, launched_at, host, log) VALUES "
+            f"('{launch}', 'committing', '{began}', 'a', '')",
+        )
+    assert not has_committed("committing", "archive", "before")
+    commit("committing", 0, 0, 5)
+    assert has_committed("committing", "archive", "before")
+    assert not has_committed("committing", "archive", "after")
+    assert not has_committed("committing", "hourly_counts", "before")
 
 
 def test_driver_that_hangs_on_another_host_is_shut_out_when_it_does_not_stop(elsewhere: str) -> None:

@@ -17,6 +17,7 @@ from include import lake
 from include.doctor.landing import check_landing
 from include.doctor.repair import repair
 from include.erasure import steps
+from include.errors import AnotherWriter
 from include.housekeeping.run import keep_house, put_back
 from include.ledger import quarantine
 from include.ledger.database import session
@@ -26,7 +27,7 @@ from include.ledger.streams import generations, writers
 from include.offsets import Fate
 from include.pipelines import load_pipeline
 from tests.conftest import Home
-from tests.support.attempts import TOPIC
+from tests.support.attempts import TOPIC, begin_attempt, hour
 from tests.support.proved import PIPELINE, register_hour
 
 pytestmark = pytest.mark.services
@@ -182,6 +183,38 @@ def test_nothing_is_kept_when_all_is_due_or_an_erasure_sweeps(postgres: Home, ol
     assert [path for path in files if path.exists()] == []
     assert aside(postgres) == []
     assert missing() == []
+
+
+def test_erasure_is_unfinished_when_an_attempt_begins_while_it_sweeps(postgres: Home) -> None:
+    land(14)
+    land(15)
+    kept_house()
+    before = aside(postgres)
+    attempt = begin_attempt(PIPELINE, hour(16))
+    with session() as ledger:
+        ledger.execute(
+            update(Attempt).where(Attempt.id == attempt).values(started_at=func.now() + timedelta(minutes=1))
+        )
+    with pytest.raises(AnotherWriter, match="the erasure is unfinished") as raised:
+        steps.sweep(load_pipeline(PIPELINE), begun(), quiet)
+    assert "--resume" in raised.value.remedy
+    assert aside(postgres) == before != []
+    with session() as ledger:
+        ledger.execute(update(Attempt).values(ended_at=func.now()))
+    steps.sweep(load_pipeline(PIPELINE), begun(), quiet)
+    assert aside(postgres) == []
+
+
+def test_file_with_any_name_is_set_aside_when_somebody_has_put_it_beside_those_of_a_micro_batch(
+    postgres: Home,
+) -> None:
+    known = land(17)[str(Fate.ARCHIVED)]
+    copy = known.with_name("part-0 (copy).parquet")
+    copy.write_bytes(known.read_bytes())
+    os.utime(copy, 2 * (known.stat().st_mtime,))
+    kept_house()
+    assert not copy.exists()
+    assert copy.name in [each.name for each in aside(postgres)]
 
 
 def begun() -> Begun:
