@@ -69,7 +69,9 @@ def write(erasure: Begun) -> None:
 def unknown(pipeline: str) -> list[Account]:
     """Return the erasures in the lake that the ledger does not know, oldest first."""
     folder = lake.uri(_FOLDER, pipeline)
-    told = [Account(**json.loads(lake.read_text(f"{folder}/{each.name}"))) for each in lake.list_files(folder)]
+    # A kill or a full disk leaves half of a file under the temporary name that it is written under.
+    names = [each.name for each in lake.list_files(folder) if each.name.endswith(".json")]
+    told = [Account(**json.loads(lake.read_text(f"{folder}/{each}"))) for each in names]
     salts = {each.salt for each in erasures(pipeline)} if told else set()
     return [each for each in told if each.salt not in salts]
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import secrets
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
+from sqlalchemy import delete
 
 from include import lake
 from include.doctor.examine import unfinished_and_unknown_erasures
@@ -36,19 +40,39 @@ def findings() -> list[str]:
     return [f"{each.what} {each.remedy}" for each in unfinished_and_unknown_erasures(load_pipeline(PIPELINE))]
 
 
-def test_erasure_is_named_until_its_keys_are_erased_again_when_the_ledger_does_not_know_it(postgres: Home) -> None:
+def erase_again(keys: Sequence[str] = KEYS, *, records: int = 12, columns: Sequence[str] = ("user",)) -> None:
+    """Erase keys, as far as accounts are concerned: the ledger knows the erasure, and it has ended."""
+    salt = secrets.token_hex(16)
+    row = Erasure(pipeline=PIPELINE, columns=[*columns], reason="r", begun_by="me", salt=salt)
+    row.key_hashes, row.counts = hashes_of(keys, salt), {"keys": len(keys), "records": records}
+    row.intervals, row.last_build, row.ended_at = [], 0, datetime.now(UTC)
+    with session() as ledger:
+        ledger.add(row)
+    accounts.forget_repeated(PIPELINE, keys)
+
+
+@pytest.fixture
+def folder(postgres: Home) -> Path:
+    """The folder of the pipeline's accounts, empty, beside a ledger without erasures."""
+    with session() as ledger:
+        ledger.execute(delete(Erasure))
+    lake.delete(lake.uri("erasures", PIPELINE))
+    return postgres.lake / "erasures" / PIPELINE
+
+
+def test_erasure_is_named_until_its_keys_are_erased_again_when_the_ledger_does_not_know_it(folder: Path) -> None:
     other = erased(SALTS[1], ("somebody",))
     for each in (erased(SALTS[0]), replace(other, reason="request 4712")):
         accounts.write(each)
         accounts.write(each)
     assert sorted("request 4711" in line and "12 records" in line for line in findings()) == [False, True]
-    told = b"".join(path.read_bytes() for path in (postgres.lake / "erasures").rglob("*.json"))
+    told = b"".join(path.read_bytes() for path in folder.iterdir())
     assert not any(key.encode() in told or hashes_of([key], SALTS[0])[0].encode() in told for key in KEYS)
 
     for keys in (KEYS[:1], (*KEYS, "one more"), ("nobody", "else")):
-        accounts.forget_repeated(PIPELINE, keys)
+        erase_again(keys)
     assert len(findings()) == 2
-    accounts.forget_repeated(PIPELINE, reversed(KEYS))
+    erase_again(KEYS[::-1])
     (left,) = findings()
     assert "request 4712" in left
     assert lake.uri("erasures", PIPELINE) in left
@@ -58,3 +82,11 @@ def test_erasure_is_named_until_its_keys_are_erased_again_when_the_ledger_does_n
         row.counts, row.intervals, row.last_build, row.ended_at = {}, [], 0, datetime.now(UTC)
         ledger.add(row)
     assert findings() == []
+
+
+def test_accounts_are_read_when_one_beside_them_was_written_by_half(folder: Path) -> None:
+    accounts.write(erased(SALTS[0]))
+    (path,) = folder.iterdir()
+    path.with_name(f"{path.name}.tmp").write_text('{"pipeline": "nest')
+    path.with_name("copied.txt").write_text("not an account")
+    assert len(findings()) == 1
