@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 
 from include import lake
 from include.erasure.keys import hashes_of
 from include.ledger.erasures.unfinished import Begun, erasures
 from include.monitor.text import quantity
-from include.times import format_time
+from include.times import format_time, parse_time
 
 _FOLDER = "erasures"
 
@@ -46,8 +46,10 @@ class Account:
     def remedy(self) -> str:
         """What to do when the ledger does not know it."""
         return (
-            f'erase the same keys again: ./tidemark erase {self.pipeline} --key … --reason "…"; if that is done '
-            f"otherwise, remove {self.location}"
+            "let the stream catch up first, then erase the same keys again: "
+            f'./tidemark erase {self.pipeline} --key … --reason "…"; this is told until '
+            f"that has erased {quantity(self.records, 'record')}; if Kafka has fewer, or it is done otherwise, "
+            f"remove {self.location}"
         )
 
     @property
@@ -76,12 +78,31 @@ def unknown(pipeline: str) -> list[Account]:
     return [each for each in told if each.salt not in salts]
 
 
-def forget_repeated(pipeline: str, keys: Iterable[str]) -> None:
-    """Delete the accounts that the ledger does not know of erasures of just these keys: they were repeated."""
+def forget_repeated(pipeline: str, keys: Iterable[str]) -> list[Account]:
+    """Delete the accounts that the ledger does not know of erasures of just these keys, if they were repeated whole.
+
+    Whole is of as many records: with fewer, the stream has not read all of them again. Return those that are kept.
+    """
     named = [*keys]
+    kept: list[Account] = []
     for each in unknown(pipeline):
         if each.keys == len(named) and each.mark == _mark(hashes_of(named, each.salt), each.salt):
-            lake.delete(each.location)
+            if _erased_since(each, named) >= each.records:
+                lake.delete(each.location)
+            else:
+                kept.append(each)
+    return kept
+
+
+def _erased_since(account: Account, keys: Sequence[str]) -> int:
+    """Return how many records the erasures of these keys erased that the ledger knows and began later."""
+    begun_at = parse_time(account.begun_at)
+    # No record is counted twice: one that an erasure has erased is not found by the next.
+    return sum(
+        each.counts["records"]
+        for each in erasures(account.pipeline)
+        if each.begun_at > begun_at and sorted(each.key_hashes) == hashes_of(keys, each.salt)
+    )
 
 
 def _mark(hashes: Iterable[str], salt: str) -> str:

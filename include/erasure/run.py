@@ -98,7 +98,8 @@ def erase(pipeline: Pipeline, wish: Wish, tell: Tell) -> dict[str, Any]:
 
 def _finished(pipeline: Pipeline, wish: Wish, tell: Tell) -> dict[str, Any]:
     done = resume(pipeline, tell)
-    accounts.forget_repeated(pipeline.name, wish.keys)
+    for each in accounts.forget_repeated(pipeline.name, wish.keys):
+        tell(f"{each}; {each.remedy}")
     return done
 
 

@@ -14,6 +14,7 @@ from sqlalchemy import delete
 from include import lake
 from include.doctor.examine import unfinished_and_unknown_erasures
 from include.erasure import accounts
+from include.erasure.accounts import Account
 from include.erasure.keys import hashes_of
 from include.ledger.database import session
 from include.ledger.erasures.unfinished import Begun
@@ -40,7 +41,7 @@ def findings() -> list[str]:
     return [f"{each.what} {each.remedy}" for each in unfinished_and_unknown_erasures(load_pipeline(PIPELINE))]
 
 
-def erase_again(keys: Sequence[str] = KEYS, *, records: int = 12, columns: Sequence[str] = ("user",)) -> None:
+def erase_again(keys: Sequence[str] = KEYS, *, records: int = 12, columns: Sequence[str] = ("user",)) -> list[Account]:
     """Erase keys, as far as accounts are concerned: the ledger knows the erasure, and it has ended."""
     salt = secrets.token_hex(16)
     row = Erasure(pipeline=PIPELINE, columns=[*columns], reason="r", begun_by="me", salt=salt)
@@ -48,7 +49,7 @@ def erase_again(keys: Sequence[str] = KEYS, *, records: int = 12, columns: Seque
     row.intervals, row.last_build, row.ended_at = [], 0, datetime.now(UTC)
     with session() as ledger:
         ledger.add(row)
-    accounts.forget_repeated(PIPELINE, keys)
+    return accounts.forget_repeated(PIPELINE, keys)
 
 
 @pytest.fixture
@@ -81,6 +82,20 @@ def test_erasure_is_named_until_its_keys_are_erased_again_when_the_ledger_does_n
         row = Erasure(pipeline=PIPELINE, columns=["user"], reason="r", begun_by="me", salt=SALTS[1], key_hashes=[])
         row.counts, row.intervals, row.last_build, row.ended_at = {}, [], 0, datetime.now(UTC)
         ledger.add(row)
+    assert findings() == []
+
+
+def test_account_stays_until_as_many_records_are_erased_when_the_stream_has_not_read_them_all_again(
+    folder: Path,
+) -> None:
+    erase_again(records=20)  # in the copy already: what it erased is none of the lost erasure's
+    accounts.write(erased(SALTS[0]))
+    kept = erase_again(records=7)
+    (left,) = findings()
+    assert "catch up" in left
+    assert "has erased 12 records" in left
+    assert [left] == [f"{each} {each.remedy}" for each in kept]
+    assert erase_again(records=5) == []
     assert findings() == []
 
 
