@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 
@@ -15,6 +16,7 @@ from include import lake
 from include.erasure.keys import hashes_of
 from include.ledger.erasures.unfinished import Begun, erasures
 from include.monitor.text import quantity
+from include.pipelines import load_pipeline
 from include.times import format_time, parse_time
 
 _FOLDER = "erasures"
@@ -33,6 +35,8 @@ class Account:
     salt: str
     mark: str
     """Slow hash of the salted hashes of its keys."""
+    columns: tuple[str, ...] = ()
+    """Paths inside archive rows that held the keys; none in an account that does not tell them."""
 
     def __str__(self) -> str:
         """Return that the ledger does not know it, for a person."""
@@ -45,9 +49,12 @@ class Account:
     @property
     def remedy(self) -> str:
         """What to do when the ledger does not know it."""
+        declared = load_pipeline(self.pipeline).archive.subject
+        named = () if self.columns == (declared,) else self.columns
+        columns = "".join(f"--column {shlex.quote(each)} " for each in named)
         return (
             "let the stream catch up first, then erase the same keys again: "
-            f'./tidemark erase {self.pipeline} --key … --reason "…"; this is told until '
+            f'./tidemark erase {self.pipeline} --key … {columns}--reason "…"; this is told until '
             f"that has erased {quantity(self.records, 'record')}; if Kafka has fewer, or it is done otherwise, "
             f"remove {self.location}"
         )
@@ -62,9 +69,8 @@ def write(erasure: Begun) -> None:
     """Write the account of an erasure that was begun; repeating it changes nothing."""
     mark = _mark(erasure.key_hashes, erasure.salt)
     counts = erasure.counts["keys"], erasure.counts["records"]
-    told = Account(
-        erasure.pipeline, format_time(erasure.begun_at), erasure.by, erasure.reason, *counts, erasure.salt, mark
-    )
+    begun = erasure.pipeline, format_time(erasure.begun_at), erasure.by, erasure.reason
+    told = Account(*begun, *counts, erasure.salt, mark, erasure.columns)
     lake.write_text(told.location, json.dumps(asdict(told)))
 
 
@@ -73,15 +79,21 @@ def unknown(pipeline: str) -> list[Account]:
     folder = lake.uri(_FOLDER, pipeline)
     # A kill or a full disk leaves half of a file under the temporary name that it is written under.
     names = [each.name for each in lake.list_files(folder) if each.name.endswith(".json")]
-    told = [Account(**json.loads(lake.read_text(f"{folder}/{each}"))) for each in names]
+    told = [_read(f"{folder}/{each}") for each in names]
     salts = {each.salt for each in erasures(pipeline)} if told else set()
     return [each for each in told if each.salt not in salts]
+
+
+def _read(location: str) -> Account:
+    read = json.loads(lake.read_text(location))
+    return Account(**{**read, "columns": tuple(read.get("columns", ()))})
 
 
 def forget_repeated(pipeline: str, keys: Iterable[str]) -> list[Account]:
     """Delete the accounts that the ledger does not know of erasures of just these keys, if they were repeated whole.
 
-    Whole is of as many records: with fewer, the stream has not read all of them again. Return those that are kept.
+    Whole is in the same columns, and of as many records: with fewer, the stream has not read all of them again.
+    Return those that are kept.
     """
     named = [*keys]
     kept: list[Account] = []
@@ -95,13 +107,15 @@ def forget_repeated(pipeline: str, keys: Iterable[str]) -> list[Account]:
 
 
 def _erased_since(account: Account, keys: Sequence[str]) -> int:
-    """Return how many records the erasures of these keys erased that the ledger knows and began later."""
+    """Return how many records the later erasures in the ledger of these keys, in its columns at least, erased."""
     begun_at = parse_time(account.begun_at)
     # No record is counted twice: one that an erasure has erased is not found by the next.
     return sum(
         each.counts["records"]
         for each in erasures(account.pipeline)
-        if each.begun_at > begun_at and sorted(each.key_hashes) == hashes_of(keys, each.salt)
+        if each.begun_at > begun_at
+        and {*account.columns} <= {*each.columns}
+        and sorted(each.key_hashes) == hashes_of(keys, each.salt)
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Sequence
 from dataclasses import replace
@@ -96,6 +97,35 @@ def test_account_stays_until_as_many_records_are_erased_when_the_stream_has_not_
     assert "has erased 12 records" in left
     assert [left] == [f"{each} {each.remedy}" for each in kept]
     assert erase_again(records=5) == []
+    assert findings() == []
+
+
+def test_account_stays_when_its_keys_are_erased_again_in_another_column(folder: Path) -> None:
+    accounts.write(erased(SALTS[0]))
+    (told,) = findings()
+    assert "--column user" in told
+    erase_again(columns=["device_id"])
+    assert findings() == [told]
+    erase_again(columns=["device_id", "user"])
+    assert findings() == []
+
+
+def test_remedy_names_no_column_when_the_keys_were_in_the_declared_one(folder: Path) -> None:
+    subject = load_pipeline(PIPELINE).archive.subject
+    accounts.write(replace(erased(SALTS[0]), columns=(subject,)))
+    (told,) = findings()
+    assert "--column" not in told
+
+
+def test_account_is_forgotten_when_it_is_of_a_version_that_wrote_no_columns(folder: Path) -> None:
+    accounts.write(erased(SALTS[0]))
+    (path,) = folder.iterdir()
+    written = json.loads(path.read_text())
+    del written["columns"]
+    path.write_text(json.dumps(written))
+    (told,) = findings()
+    assert "--column" not in told
+    erase_again(columns=["device_id"])
     assert findings() == []
 
 
