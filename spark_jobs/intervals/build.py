@@ -66,9 +66,9 @@ def build(run: IntervalRun, *, new_references: bool = False) -> None:
     AnotherWriter while the interval is pinned again, when records of it were erased meanwhile, and before an erasure
     has built the views again.
     """
+    check_references(run.pipeline)
     # Starting Spark takes as long as restarting PostgreSQL.
     await_ledger()
-    check_references(run.pipeline)
     check_storage(run.pipeline)
     check_built(run.pipeline)
     also_named = {

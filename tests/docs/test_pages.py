@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -267,6 +268,8 @@ def _text(path: Path) -> str:
 
 @cache
 def _nodes(*folders: str) -> list[ast.AST]:
+    # Python 3.11 loses count of its stack when a finalizer, as Py4J has them, runs while it parses.
+    gc.collect()
     trees = (ast.parse(_text(path)) for path in _sources(*folders))
     return [node for tree in trees for node in ast.walk(tree)]
 

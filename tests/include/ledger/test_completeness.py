@@ -265,9 +265,10 @@ def test_view_is_not_complete_from_a_later_hour_when_the_first_one_failed(postgr
 
 def test_answer_is_quick_when_there_is_a_year_of_hours(postgres: Home, pipeline: str) -> None:
     fill = """
-    INSERT INTO intervals (pipeline, from_time, to_time, pinned_by, state)
+    INSERT INTO intervals (pipeline, from_time, to_time, pinned_by, state, adjoins)
       SELECT %s, '2025-01-01Z'::timestamptz + h * interval '1 hour',
-        '2025-01-01Z'::timestamptz + (h + 1) * interval '1 hour', 'test', 'registered' FROM generate_series(0, 8759) h;
+        '2025-01-01Z'::timestamptz + (h + 1) * interval '1 hour', 'test', 'registered', h > 0
+      FROM generate_series(0, 8759) h;
     INSERT INTO interval_ranges (interval_id, topic, topic_partition, topic_id, from_offset, until_offset)
       SELECT i.id, 't', p, 'id', extract(epoch FROM from_time), extract(epoch FROM to_time)
       FROM intervals i, generate_series(0, 9) p WHERE i.pipeline = %s;
