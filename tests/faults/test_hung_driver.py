@@ -6,7 +6,6 @@ import asyncio
 import json
 from collections.abc import Iterator
 from datetime import timedelta
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,8 +14,8 @@ import psycopg2
 import pytest
 
 from include.airflow import drivers, streams
-from include.airflow.progress import Progress
-from include.ledger.streams import writers
+from include.ledger.streams import launches, writers
+from include.ledger.streams.restarts import STALLED_AT_START
 from tests.conftest import Home, settings_of, wait_for
 from tests.faults.conftest import Rig
 from tests.support import audit
@@ -30,7 +29,7 @@ NAME = "nest_cameras"
 def in_this_process(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
     """A process that watches streams, like Airflow's triggerer, but looks often and loses patience soon."""
     monkeypatch.setattr(streams, "_LOOK_AT_PROGRESS", 1.0)
-    monkeypatch.setattr(streams, "Progress", partial(Progress, after=timedelta(seconds=10)))
+    monkeypatch.setattr(streams, "patience_after", lambda stalls: timedelta(seconds=10) * 2**stalls)
     with settings_of(rig.home):
         yield rig.home
 
@@ -75,6 +74,9 @@ def test_stream_is_told_as_stalled_and_started_again_when_its_driver_hangs_in_a_
     finally:
         if process.is_running():
             process.kill()
+    noted = launches.find(launched.id)
+    assert noted is not None
+    assert noted.ended_for.startswith(STALLED_AT_START)
     [alert] = [json.loads(each.value or b"") for each in audit.read_topic(rig.home.kafka, "tidemark-alerts").values()]
     assert "it is stopped and started again" in alert["error"]
     assert committed(rig) == 0
