@@ -35,6 +35,8 @@ class ServiceStatus:
     external: bool = False
     """Whether a setting names it, so that it is not an embedded one."""
     detail: str = ""
+    is_broken: bool = False
+    """Whether some of its processes have ended, so that it will not become healthy by itself."""
 
 
 @contextmanager

@@ -59,9 +59,12 @@ def up(names: Sequence[str] | None = None, progress: Callable[[str], None] = lam
                 raise ServiceUnreachable(
                     f"the {name} that the settings name does not answer", remedy="./tidemark status shows its address"
                 )
-            if current.pid is not None and not current.healthy:
+            if current.pid is not None and not current.healthy and not current.is_broken:
                 progress(f"{name} is running but does not answer: waiting for it")
                 current = _patient_status(name)
+            if current.is_broken:
+                progress(f"{name} has lost a part: restarting it")
+                SERVICES[name].down()
             if not current.healthy:
                 progress(f"starting {name}")
                 SERVICES[name].up()
@@ -74,14 +77,14 @@ def up(names: Sequence[str] | None = None, progress: Callable[[str], None] = lam
 
 
 def _patient_status(name: ServiceName) -> ServiceStatus:
-    """Return the status of a service once it answers or has ended.
+    """Return the status of a service once it answers, or has ended, wholly or in part.
 
     It is not restarted: it may only be slow, with streams that need it, or recover, and would begin to do so again.
     Raises ServiceUnreachable after three minutes.
     """
     from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wait_fixed
 
-    waiting = retry_if_result(lambda status: status.pid is not None and not status.healthy)
+    waiting = retry_if_result(lambda status: status.pid is not None and not (status.healthy or status.is_broken))
     try:
         return Retrying(retry=waiting, stop=stop_after_delay(_PATIENCE), wait=wait_fixed(1))(SERVICES[name].status)
     except RetryError:

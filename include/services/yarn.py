@@ -182,7 +182,10 @@ def status() -> ServiceStatus:
     # If a cluster lost its resource manager, a process that is left to stop.
     left_over = [*left, *(containers() if state and not left else ())]
     pid = left_over[0].pid if left_over else None
-    return ServiceStatus(state.get("address", ""), nodes == len(NODES) == len(left) - 1, pid, detail=detail)
+    is_whole = len(left) == 1 + len(NODES)
+    is_healthy = is_whole and nodes == len(NODES)
+    is_broken = pid is not None and not is_whole
+    return ServiceStatus(state.get("address", ""), is_healthy, pid, detail=detail, is_broken=is_broken)
 
 
 def down() -> None:

@@ -26,7 +26,7 @@ from include.pipelines import load_pipeline
 from include.settings import settings
 from include.topics import TopicIdentity
 from spark_jobs import build_interval, publish
-from tests.conftest import Home
+from tests.conftest import Home, wait_for
 from tests.support.attempts import hour
 
 pytestmark = [pytest.mark.services, pytest.mark.own_services]
@@ -179,18 +179,19 @@ BEGINNINGS: dict[str, tuple[Callable[[], object], str]] = {
 }
 """What begins an interval, a step of it or an erasure, and its first error for which the ledger must answer."""
 
+WAITING = "waiting up to 210 s for the ledger"
+
 
 def test_intervals_and_erasures_wait_for_postgresql_when_it_is_restarted_as_they_begin(
     postgres: Home, lease: writers.Lease, killed: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     with ThreadPoolExecutor(len(BEGINNINGS)) as beside, caplog.at_level(logging.WARNING, "tidemark"):
         begun = {name: beside.submit(begin) for name, (begin, _) in BEGINNINGS.items()}
-        time.sleep(1)
+        wait_for("one to wait", lambda: any(said.startswith(WAITING) for said in caplog.messages), 60)
         assert not any(each.done() for each in begun.values())
         postgres.run("up", "postgres")
         ends = {name: str(each.exception(LONG)) for name, each in begun.items()}
     assert {name: said for name, said in ends.items() if BEGINNINGS[name][1] not in said} == {}
-    assert any(said.startswith("waiting up to 210 s for the ledger") for said in caplog.messages)
 
 
 def test_step_waits_a_bounded_time_when_postgresql_stays_away(
