@@ -175,18 +175,20 @@ class StreamStart:
         return {tp: max(wanted[tp], low) for tp, (low, _) in kafka.offset_bounds(wanted).items()}
 
     def _offsets_of(self, pipeline: Pipeline, query: str) -> dict[TopicPartition, int]:
-        """Return where a query without a checkpoint begins: where the ledger says, else at the declared start."""
+        """Return where a query without a checkpoint begins: where the ledger says, else at the declared start.
+
+        The declared start is of the moment in which the pipeline is first started. All queries begin there, also those
+        that start later, after a crash, or in another generation before anything was read.
+        """
         topic_partitions = source_topic_partitions(pipeline.source, describe_source(pipeline.source))
         positions = archive_positions(pipeline, topic_partitions, query)
         rest = [tp for tp in topic_partitions if tp not in positions]
         bounds = kafka.offset_bounds(rest)
         declared = first_offsets(pipeline.source, bounds)
-        # All queries of a first start begin at the same offsets, even those that start after a crash.
-        noted = {tp: at for begun in self.generation.positions for tp, at in self.generation.began_at(begun).items()}
-        return {
-            **{tp: max(low, noted.get(tp, declared[tp])) for tp, (low, _) in bounds.items()},
-            **positions,
-        }
+        noted = generations.first_starts(self.generation) or {}
+        # One that ends before is another topic, created again before anything was read.
+        begun = {tp: max(low, noted[tp]) for tp, (low, end) in bounds.items() if noted.get(tp, end + 1) <= end}
+        return {**declared, **begun, **positions}
 
 
 def create_written_topics(pipeline: Pipeline) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -222,6 +223,21 @@ def note_start(
         row = ledger.get_one(Generation, (generation.pipeline, generation.number), with_for_update=True)
         row.fingerprints = {**row.fingerprints, query: dict(fingerprint)}
         row.positions = {**row.positions, query: offsets_json(began_at)}
+
+
+def first_starts(generation: StreamGeneration) -> dict[TopicPartition, int] | None:
+    """Return where queries of the generation began; for other topic partitions, where the archive query first began.
+
+    Read anew, because the queries of one start are noted one after the other. None before the pipeline's first start.
+    """
+    wanted = select(Generation).where(
+        Generation.pipeline == generation.pipeline, Generation.number <= generation.number
+    )
+    with session() as ledger:
+        noted = [_of(row) for row in ledger.scalars(wanted.order_by(Generation.number.desc()))]
+    begun = [each.began_at(ARCHIVE) for each in noted if ARCHIVE in each.positions]
+    begun += [each.began_at(query) for each in noted[:1] for query in each.positions]
+    return dict(ChainMap(*reversed(begun))) if begun else None
 
 
 def note_facts(generation: StreamGeneration, query: str, facts: Mapping[str, Any]) -> None:

@@ -1,20 +1,27 @@
-"""The start of a stream holds the queries that have started to the references' content: real Kafka and PostgreSQL."""
+"""The start of a stream: what holds queries that have started, and where each begins. Real Kafka and PostgreSQL."""
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+from zlib import crc32
 
 import pytest
 
 from include.errors import UsageError
+from include.ledger.archive.micro_batches import ARCHIVE
 from include.ledger.streams import generations
+from include.offsets import TopicPartition
 from include.pipelines import load_pipeline
-from include.pipelines.spec import Pipeline
+from include.pipelines.spec import KafkaTopics, Pipeline
+from include.streams.generations import new_generation
 from include.streams.start import begin
 from tests.conftest import Home
+from tests.support.topic_log import Log
 
-pytestmark = pytest.mark.services
+pytestmark = [pytest.mark.services, pytest.mark.usefixtures("in_process")]
 
 VIEW = "hourly_counts"
 CONTENT = "content of reference device_locations"
@@ -85,3 +92,50 @@ def test_stream_is_refused_before_its_generation_is_asked_for_when_a_header_is_w
     with pytest.raises(UsageError, match="the first line of the reference device_locations"):
         begin(pipeline)
     assert generations.current(pipeline.name) == before
+
+
+def reading(request: pytest.FixtureRequest, **source: Any) -> Pipeline:
+    """nest_cameras under another name, with topics of its own: `{}` in `source` is that name."""
+    name = f"p{crc32(request.node.name.encode())}_{os.getpid()}"
+    named = (each.format(name) for each in source.get("subscribe", ()))
+    source |= {"subscribe": tuple(named), "pattern": source.get("pattern", "").format(name)}
+    nest = load_pipeline("nest_cameras")
+    return replace(nest, name=name, declared_as=nest.name, source=KafkaTopics(**source))
+
+
+def topic_of(pipeline: Pipeline, suffix: str) -> Log:
+    """Return a new topic of the pipeline, of one topic partition and with 3 records."""
+    log = Log(replace(pipeline, source=KafkaTopics(subscribe=(f"{pipeline.name}-{suffix}",))))
+    log.create(1)
+    log.send(0, 0.1, 0.2, 0.3)
+    return log
+
+
+def at(log: Log, offset: int) -> dict[TopicPartition, int]:
+    return {TopicPartition(log.topic, 0): offset}
+
+
+@pytest.mark.parametrize("declared", [{"starting_offsets": "latest"}, {"starting_time": "2100-01-01T00:00:00Z"}])
+def test_all_queries_begin_at_one_offset_when_records_arrive_between_their_starts(
+    request: pytest.FixtureRequest, declared: dict[str, str]
+) -> None:
+    pipeline = reading(request, subscribe=("{}-only",), **declared)
+    log = topic_of(pipeline, "only")
+    start = begin(pipeline)
+    assert start.note(pipeline, ARCHIVE) == at(log, 3)
+    log.send(0, 0.4, 0.5)
+    assert start.note(pipeline, VIEW) == at(log, 3)
+    # As after a crash before the first micro-batch.
+    assert begin(pipeline).note(pipeline, ARCHIVE) == at(log, 3)
+
+
+def test_archive_begins_where_it_first_began_when_a_generation_opens_before_anything_was_read(
+    request: pytest.FixtureRequest,
+) -> None:
+    pipeline = reading(request, subscribe=("{}-only",), starting_offsets="latest")
+    log = topic_of(pipeline, "only")
+    assert begin(pipeline).note(pipeline, ARCHIVE) == at(log, 3)
+    log.send(0, 0.4, 0.5)
+    new_generation(pipeline, reason="another view", started_by="test@host")
+    start = begin(pipeline)
+    assert [start.note(pipeline, query) for query in (ARCHIVE, VIEW)] == [at(log, 3), at(log, 3)]
