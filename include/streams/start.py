@@ -178,17 +178,24 @@ class StreamStart:
         """Return where a query without a checkpoint begins: where the ledger says, else at the declared start.
 
         The declared start is of the moment in which the pipeline is first started. All queries begin there, also those
-        that start later, after a crash, or in another generation before anything was read.
+        that start later, after a crash, or in another generation before anything was read. Of a pattern's topics, it is
+        the start of those that existed then: later ones are read from their own, whether a stream ran or not.
         """
         topic_partitions = source_topic_partitions(pipeline.source, describe_source(pipeline.source))
         positions = archive_positions(pipeline, topic_partitions, query)
         rest = [tp for tp in topic_partitions if tp not in positions]
         bounds = kafka.offset_bounds(rest)
-        declared = first_offsets(pipeline.source, bounds)
-        noted = generations.first_starts(self.generation) or {}
-        # One that ends before is another topic, created again before anything was read.
+        noted = generations.first_starts(self.generation)
+        is_first = noted is None and not micro_batches.positions(pipeline.name)
+        noted = noted or {}
+        read = {tp.topic for tp in noted}
+        joined = {
+            tp: low for tp, (low, _) in bounds.items() if tp.topic in read or (pipeline.source.pattern and not is_first)
+        }
+        # A topic that ends before is another one, created again before anything was read.
         begun = {tp: max(low, noted[tp]) for tp, (low, end) in bounds.items() if noted.get(tp, end + 1) <= end}
-        return {**declared, **begun, **positions}
+        declared = first_offsets(pipeline.source, {tp: span for tp, span in bounds.items() if tp not in joined})
+        return {**declared, **joined, **begun, **positions}
 
 
 def create_written_topics(pipeline: Pipeline) -> None:

@@ -9,7 +9,9 @@ from typing import Any
 from zlib import crc32
 
 import pytest
+from confluent_kafka.admin import NewPartitions
 
+from include import kafka
 from include.errors import UsageError
 from include.ledger.archive.micro_batches import ARCHIVE
 from include.ledger.streams import generations
@@ -18,7 +20,7 @@ from include.pipelines import load_pipeline
 from include.pipelines.spec import KafkaTopics, Pipeline
 from include.streams.generations import new_generation
 from include.streams.start import begin
-from tests.conftest import Home
+from tests.conftest import Home, wait_for
 from tests.support.topic_log import Log
 
 pytestmark = [pytest.mark.services, pytest.mark.usefixtures("in_process")]
@@ -139,3 +141,43 @@ def test_archive_begins_where_it_first_began_when_a_generation_opens_before_anyt
     new_generation(pipeline, reason="another view", started_by="test@host")
     start = begin(pipeline)
     assert [start.note(pipeline, query) for query in (ARCHIVE, VIEW)] == [at(log, 3), at(log, 3)]
+
+
+def test_topic_partition_that_was_added_before_anything_was_read_begins_at_its_start(
+    request: pytest.FixtureRequest,
+) -> None:
+    pipeline = reading(request, subscribe=("{}-only",), starting_offsets="latest")
+    log = topic_of(pipeline, "only")
+    assert begin(pipeline).note(pipeline, ARCHIVE) == at(log, 3)
+    log.admin.create_partitions([NewPartitions(log.topic, 2)])[log.topic].result(30)
+    wait_for("the topic partition", lambda: kafka.describe_topics([log.topic])[log.topic].topic_partitions == 2, 30)
+    # The former one knows one topic partition for minutes.
+    log.producer = kafka.producer()
+    log.send(1, 0.4)
+    assert begin(pipeline).note(pipeline, ARCHIVE) == at(log, 3) | {TopicPartition(log.topic, 1): 0}
+
+
+def test_topic_that_appeared_later_is_read_from_its_start_when_the_source_is_a_pattern(
+    request: pytest.FixtureRequest,
+) -> None:
+    pipeline = reading(request, pattern="{}-.*", starting_offsets="latest")
+    first = topic_of(pipeline, "first")
+    assert begin(pipeline).note(pipeline, ARCHIVE) == at(first, 3)
+    first.archive()
+    second = topic_of(pipeline, "second")
+    new_generation(pipeline, reason="another view", started_by="test@host")
+    start = begin(pipeline)
+    assert start.note(pipeline, ARCHIVE) == at(first, 3) | at(second, 0)
+    second.send(0, 0.4)
+    assert start.note(pipeline, VIEW)[TopicPartition(second.topic, 0)] == 0
+
+
+def test_named_topic_that_is_declared_later_begins_at_the_declared_start(request: pytest.FixtureRequest) -> None:
+    pipeline = reading(request, subscribe=("{}-first",), starting_offsets="latest")
+    first = topic_of(pipeline, "first")
+    begin(pipeline).note(pipeline, ARCHIVE)
+    first.archive()
+    second = topic_of(pipeline, "second")
+    both = replace(pipeline, source=replace(pipeline.source, subscribe=(first.topic, second.topic)))
+    new_generation(both, reason="another topic", started_by="test@host")
+    assert begin(both).note(both, ARCHIVE) == at(first, 3) | at(second, 3)
