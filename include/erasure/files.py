@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection
-from datetime import UTC, datetime
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -46,8 +45,7 @@ def _rewrite(pipeline: Pipeline, erasure: int, path: str, gone: Collection[Coord
     rows = _copy(location, target, gone)
     crash_point("erased_file_written")
     with lake.open_parquet(target) as written:
-        bounds = lake.column_bounds(written.metadata, pipeline.archive.event_time)
-    times = _utc(bounds) if bounds else None
+        times = lake.time_bounds(written.metadata, pipeline.archive.event_time)
     # The ledger's row has its real fate.
     file = LandingFile(Fate.ARCHIVED, lake.below_lake(target), rows, lake.size(target), times)
     unfinished.swap_file(path, file, counted.keys(), counted)
@@ -87,10 +85,3 @@ def _copy(source: str, target: str, gone: Collection[Coordinates]) -> int:
 def _renamed(path: str, erasure: int) -> str:
     stem = re.sub(r"(-e\d+)?\.parquet$", "", path)
     return f"{stem}-e{erasure}.parquet"
-
-
-def _utc(bounds: tuple[object, object]) -> tuple[datetime, datetime] | None:
-    first, last = bounds
-    if not isinstance(first, datetime) or not isinstance(last, datetime):
-        return None
-    return first.replace(tzinfo=first.tzinfo or UTC), last.replace(tzinfo=last.tzinfo or UTC)

@@ -28,7 +28,7 @@ from include.lake.files import (
     write_bytes,
     write_text,
 )
-from include.lake.parquet import change_footer, column_bounds, constant_value, open_parquet, read_footer
+from include.lake.parquet import change_footer, column_bounds, constant_value, open_parquet, read_footer, time_bounds
 
 __all__ = [
     "SAFE_VALUE",
@@ -59,6 +59,7 @@ __all__ = [
     "sha256",
     "size",
     "size_and_mtime",
+    "time_bounds",
     "uri",
     "write_bytes",
     "write_text",

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, date, datetime, time
 
 import pyarrow.parquet as pq
 
 from include.lake.files import filesystem, raises_unreachable
+from include.times import utc
 
 
 @raises_unreachable()
@@ -53,6 +55,22 @@ def column_bounds(metadata: pq.FileMetaData, column: str) -> tuple[object, objec
     """Return minimum and maximum of a column (dotted path) from the footer; None without statistics."""
     statistics = [each for each in _statistics(metadata, column) if each is not None and each.has_min_max]
     return (min(each.min for each in statistics), max(each.max for each in statistics)) if statistics else None
+
+
+def time_bounds(metadata: pq.FileMetaData, column: str) -> tuple[datetime, datetime] | None:
+    """Return minimum and maximum of a column of times or dates in UTC; None without statistics, and for any other.
+
+    A date is its midnight. Times that are texts have bounds of texts, which are no times.
+    """
+    low, high = column_bounds(metadata, column) or (None, None)
+    first, last = _moment(low), _moment(high)
+    return None if first is None or last is None else (first, last)
+
+
+def _moment(value: object) -> datetime | None:
+    if isinstance(value, datetime):
+        return utc(value)
+    return datetime.combine(value, time(), UTC) if isinstance(value, date) else None
 
 
 def constant_value(metadata: pq.FileMetaData, column: str) -> object | None:

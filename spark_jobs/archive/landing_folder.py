@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from datetime import UTC, datetime
 
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -49,8 +48,7 @@ def read_back(pipeline: Pipeline, folder: str) -> Iterator[tuple[LandingFile, pq
         location = f"{folder}/{listed.name}"
         fate = listed.name.split("/", 1)[0].removeprefix("fate=")
         with lake.open_parquet(location) as parquet:
-            bounds = lake.column_bounds(parquet.metadata, pipeline.archive.event_time)
-            times = bounds and _utc(*bounds)
+            times = lake.time_bounds(parquet.metadata, pipeline.archive.event_time)
             rows = parquet.metadata.num_rows
             yield LandingFile(Fate(fate), lake.below_lake(location), rows, listed.bytes, times), parquet
 
@@ -95,12 +93,6 @@ def reasons_of(files: Sequence[LandingFile]) -> dict[str, int]:
             with lake.open_parquet(lake.uri(file.path)) as parquet:
                 counted.update(parquet.read(columns=["reason"])["reason"].to_pylist())
     return dict(counted)
-
-
-def _utc(low: object, high: object) -> tuple[datetime, datetime]:
-    assert isinstance(low, datetime)
-    assert isinstance(high, datetime)
-    return tuple(t if t.tzinfo else t.replace(tzinfo=UTC) for t in (low, high))  # type: ignore[return-value]
 
 
 def _merge(paths: Sequence[str], target: str, columns: list[str]) -> None:

@@ -7,7 +7,7 @@ decoded again from Kafka.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import cache, reduce
 from typing import Literal
 
@@ -23,6 +23,7 @@ from include.ledger.lineage import BuiltRevision
 from include.ledger.quarantine import replayed_within
 from include.offsets import OffsetRange, TopicPartition, intersection
 from include.pipelines.spec import Pipeline
+from include.times import utc
 from spark_jobs.archive.erased import without_erased
 from spark_jobs.archive.files import COORDINATE_COLUMNS, read_files, read_quarantined, within
 from spark_jobs.archive.schema import archive_schema
@@ -121,15 +122,15 @@ def _may_hold(pipeline: Pipeline, revision: BuiltRevision, path: str, low: datet
     try:
         if noted is None:
             # Built before event times were noted; such files are Parquet.
-            bounds = lake.column_bounds(lake.read_footer(path), pipeline.archive.event_time)
+            bounds = lake.time_bounds(lake.read_footer(path), pipeline.archive.event_time)
         else:
-            bounds = datetime.fromisoformat(noted[0]), datetime.fromisoformat(noted[1])
+            bounds = utc(datetime.fromisoformat(noted[0])), utc(datetime.fromisoformat(noted[1]))
     except (pa.ArrowException, OSError, ValueError):
         # The footer cannot be read; the file's hash will show the damage.
         return True
     if bounds is None:
         return True
-    first, last = (t if t.tzinfo else t.replace(tzinfo=UTC) for t in bounds if isinstance(t, datetime))
+    first, last = bounds
     return first < high and last >= low
 
 

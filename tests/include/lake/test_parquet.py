@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -47,3 +48,20 @@ def test_file_stays_as_it_is_when_its_footer_cannot_be_changed(file: Path) -> No
         lake.change_footer(file.as_uri(), refused)
     assert file.read_bytes() == before
     assert pq.read_metadata(file).num_rows == 1_500_000
+
+
+def test_bounds_of_times_are_in_utc_and_unknown_when_the_column_is_a_text(tmp_path: Path) -> None:
+    first, last = datetime(2026, 11, 18, 5), datetime(2026, 11, 20, 6)
+    columns = {
+        "moment": pa.array([last, first], pa.timestamp("us", "UTC")),
+        "local": pa.array([last, first], pa.timestamp("us")),
+        "day": pa.array([last, first], pa.date32()),
+        "text": ["2026-11-18", "2026-11-20"],
+        "none": pa.array([None, None], pa.timestamp("us")),
+    }
+    pq.write_table(pa.table(columns), tmp_path / "part.parquet")
+    footer = lake.read_footer((tmp_path / "part.parquet").as_uri())
+    exact = (first.replace(tzinfo=UTC), last.replace(tzinfo=UTC))
+    midnights = (datetime(2026, 11, 18, tzinfo=UTC), datetime(2026, 11, 20, tzinfo=UTC))
+    found = {name: lake.time_bounds(footer, name) for name in columns}
+    assert found == {"moment": exact, "local": exact, "day": midnights, "text": None, "none": None}

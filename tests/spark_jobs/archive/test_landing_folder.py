@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 from include import lake
 from include.ledger.archive.landing_files import LandingFile
 from include.pipelines import load_pipeline
+from include.pipelines.spec import Json
 from include.producing.generate import messages
 from include.settings import settings
 
@@ -134,6 +136,37 @@ def test_columns_have_a_dictionary_only_when_their_values_repeat(spark: Any, lan
     order = ["kafka_offset", "kafka_element"]
     assert written.select(decoded.columns).orderBy(order).collect() == decoded.orderBy(order).collect()
     decoded.unpersist()
+
+
+@pytest.mark.parametrize(
+    ("kind", "times", "expected"),
+    [
+        (
+            "DATE",
+            ("2026-11-18", "2026-11-20"),
+            (datetime(2026, 11, 18, tzinfo=UTC), datetime(2026, 11, 20, tzinfo=UTC)),
+        ),
+        ("STRING", ("2026-11-18T05:00:00Z", "2026-11-20T06:00:00Z"), None),
+    ],
+)
+def test_records_are_landed_when_their_event_time_is_a_date_or_a_text(
+    spark: Any, landing: Path, kind: str, times: tuple[str, str], expected: tuple[datetime, datetime] | None
+) -> None:
+    from spark_jobs.archive.landing_folder import read_back, write_landing
+    from spark_jobs.decoding.records import decode
+    from spark_jobs.spark.frames import frame_of
+    from spark_jobs.spark.kafka_source import KAFKA_COLUMNS
+
+    hit = f"zipcode STRING, hittime {kind}, isp STRING, user STRING"
+    hits = load_pipeline("isp_hits")
+    archive = replace(hits.archive, columns=hit, rules=(), partition_by={})
+    pipeline = replace(hits, decoder=Json(schema=hit), archive=archive, views=(), reports=(), outputs=())
+    rows = [(None, b'{"hittime": "%s"}' % each.encode(), "hits", 0, n, START, 0, []) for n, each in enumerate(times)]
+    write_landing(decode(pipeline, frame_of(spark, rows, KAFKA_COLUMNS).coalesce(1)), landing.as_uri())
+    found = [file for file, _ in read_back(pipeline, landing.as_uri())]
+    assert [(file.fate, file.rows) for file in found] == [("archived", 1), ("archived", 1)]
+    bounds = sorted(file.event_times or () for file in found)
+    assert bounds == ([(each, each) for each in expected] if expected else [(), ()])
 
 
 @pytest.mark.spark
