@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path, PurePosixPath
@@ -11,7 +11,7 @@ from typing import Literal
 from include.errors import UsageError
 from include.pipelines.spec.ddl import Renamed, check_renamed, fields_of, names_before
 from include.pipelines.spec.file_formats import CHANGING, FileFormat, check_columns, check_iceberg
-from include.pipelines.spec.names import OWN_COLUMNS, check_identifier
+from include.pipelines.spec.names import KAFKA_COLUMNS, OWN_COLUMNS, check_identifier
 from include.times import parse_duration
 
 
@@ -84,6 +84,13 @@ class Fits:
     file_format: FileFormat
 
 
+_NOT_OF_PARTITIONS = frozenset(
+    {"date", "interval", "fate", "event_time", *(each.name for each in fields_of(KAFKA_COLUMNS))}
+    # Of a file, when its rows are counted.
+    | {"rows", "records", "parts", "sum_1", "sum_2"}
+)
+"""Names of columns that rows have beside those that an archive declares."""
+
 Rule = Required | EventTimeWithin | SafeValue | MaxBytes | Between | Fits
 
 
@@ -103,7 +110,8 @@ class Archive:
     """Rules of each row; a message with a row that breaks one goes to quarantine whole."""
     partition_by: Mapping[str, str] = field(default_factory=dict)
     """Further partition columns of the table below `date`: name in the path to path inside a row, e.g.
-    `{"zip": "zip_code"}`. Values must be safe as the name of a folder, else their record goes to quarantine."""
+    `{"zip": "zip_code"}`; not a name that a column has. Values must be safe as the name of a folder, else their record
+    goes to quarantine."""
     file_format: FileFormat = field(default="parquet", kw_only=True)
     """Format of the registered table's files: parquet, orc, avro, csv or json. All other files are Parquet."""
     description: str = ""
@@ -138,8 +146,7 @@ class Archive:
             check_iceberg(self.file_format, self.columns)
         for name in self.partition_by:
             check_identifier(name, "partition column")
-            if name in ("date", "interval", "fate"):
-                raise UsageError(f"partition column {name!r} is Tidemark's own", remedy="choose another name")
+            _check_partition_column(name, self.columns, self.formerly)
 
     @property
     def formerly(self) -> dict[str, tuple[str, ...]]:
@@ -156,6 +163,18 @@ class Archive:
         """The declared rules, and those that the partition columns and the files' format require."""
         safe = (SafeValue(column) for column in self.partition_by.values())
         return (*self.rules, *safe, *([Fits(self.file_format)] if self.file_format in CHANGING else []))
+
+
+def _check_partition_column(name: str, columns: str, formerly: Mapping[str, Sequence[str]]) -> None:
+    """Raise UsageError when a row, which has the partition columns too, would have two columns of the name."""
+    # Files have a renamed column by its former names, too.
+    declared = [*(each.name for each in fields_of(columns)), *(old for before in formerly.values() for old in before)]
+    if name in _NOT_OF_PARTITIONS:
+        raise UsageError(f"partition column {name!r} has a name that is Tidemark's own", remedy=f"call it by_{name}")
+    if name in {each.lower() for each in declared}:
+        raise UsageError(
+            f"partition column {name!r} has the name of a column of the archive", remedy=f"call it by_{name}"
+        )
 
 
 def check_subject(path: str, columns: str) -> None:

@@ -14,6 +14,37 @@ def test_column_is_refused_when_tidemark_has_one_of_its_name(name: str) -> None:
         Archive(rows="rows", columns=f"at TIMESTAMP, {name} STRING", event_time="at")
 
 
+@pytest.mark.parametrize(
+    ("name", "whose"),
+    [
+        ("country", "a column"),
+        ("city", "a column"),
+        ("land", "a column"),
+        *(
+            (name, "Tidemark's own")
+            for name in ("kafka_topic", "kafka_element", "event_time", "date", "interval", "fate")
+        ),
+        *((name, "Tidemark's own") for name in ("rows", "records", "parts", "sum_1", "sum_2")),
+    ],
+)
+def test_partition_column_is_refused_when_rows_have_a_column_of_its_name(name: str, whose: str) -> None:
+    with pytest.raises(UsageError, match=f"partition column '{name}'.* {whose}.* — call it by_{name}$"):
+        Archive(
+            rows="rows",
+            columns="at TIMESTAMP, country STRING, City STRING",
+            event_time="at",
+            partition_by={name: "country"},
+            renamed={"country": "land"},
+        )
+
+
+def test_name_is_free_when_no_row_has_it() -> None:
+    columns = "at TIMESTAMP, place STRUCT<country: STRING>"
+    names = {"country": "place.country", "by_country": "place.country", "key": "place.country"}
+    archive = Archive(rows="rows", columns=columns, event_time="at", partition_by=names)
+    assert archive.partition_columns == ("date", *names)
+
+
 def test_name_is_free_when_it_is_a_field_inside_a_column() -> None:
     columns = "at TIMESTAMP, event STRUCT<date: STRING, key: STRING>, date_ STRING"
     assert Archive(rows="rows", columns=columns, event_time="at").columns == columns
