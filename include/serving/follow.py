@@ -43,7 +43,7 @@ _POSITION = """
 _SETTLED = "UPDATE proved.tidemark_positions SET settled_below = %s WHERE table_name = %s"
 
 _COVERED = """
-    SELECT w.window_start AS tidemark_start, w.window_end AS tidemark_end FROM proved.tidemark_windows w
+    SELECT w.window_start AS {start}, w.window_end AS {end} FROM proved.tidemark_windows w
     WHERE w.table_name = %(table)s AND w.proved_at IS NULL AND tstzrange(w.window_start, w.window_end) <@ (
         SELECT range_agg(tstzrange(from_time, to_time)) FROM proved.tidemark_intervals
         WHERE table_name = %(table)s AND covers)
@@ -72,7 +72,7 @@ def follow_ledger(pipeline: Pipeline, *, counted: bool = False) -> list[str]:
                 where = "table_name = %s AND interval_id = ANY(%s)"
                 asked.execute(f"DELETE FROM proved.tidemark_intervals WHERE {where}", [shape.table, wrong])
                 # Also of intervals that the ledger does not know: it may have been restored from an older copy.
-                rows = f"DELETE FROM proved.{quoted(shape.table)} WHERE tidemark_interval = ANY(%s)"
+                rows = f"DELETE FROM proved.{quoted(shape.table)} WHERE {shape.interval} = ANY(%s)"
                 asked.execute(rows, [wrong])
             if count := _follow(asked, shape, state):
                 changed.append(f"live.{shape.table} follows {count} intervals")
@@ -126,7 +126,7 @@ def _wrong(asked: cursor, shape: Shape, state: ServedState) -> set[int]:
 def _wrong_counts(asked: cursor, shape: Shape, state: ServedState) -> list[int]:
     """Return the intervals of which another number of rows is held than was built."""
     table = f"proved.{quoted(shape.table)}"
-    asked.execute(f"SELECT tidemark_interval, count(*) FROM {table} GROUP BY tidemark_interval")
+    asked.execute(f"SELECT {shape.interval}, count(*) FROM {table} GROUP BY {shape.interval}")
     held, built = dict(asked.fetchall()), {each.id: each.rows for each in state.intervals if each.rows}
     return [number for number in held.keys() | built.keys() if held.get(number, 0) != built.get(number, 0)]
 
@@ -173,12 +173,12 @@ def _load(asked: cursor, shape: Shape, new: list[ServedInterval], stale: list[in
     table = f"proved.{quoted(shape.table)}"
     if not stale:
         return
-    asked.execute(f"DELETE FROM {table} WHERE tidemark_interval = ANY(%s)", [stale])
+    asked.execute(f"DELETE FROM {table} WHERE {shape.interval} = ANY(%s)", [stale])
     files = files_of_revisions(shape.table, [each.revision for each in new if each.revision])
-    insert = f"INSERT INTO {table} ({names([*(c.name for c in shape.columns), 'tidemark_interval'])}) VALUES %s"
+    insert = f"INSERT INTO {table} ({names([*(c.name for c in shape.columns), shape.interval])}) VALUES %s"
     for each in new:
         execute_values(asked, insert, _rows(shape, each, files.get(each.revision, [])), page_size=ROWS_A_STATEMENT)
-        asked.execute(f"SELECT count(*) FROM {table} WHERE tidemark_interval = %s", [each.id])
+        asked.execute(f"SELECT count(*) FROM {table} WHERE {shape.interval} = %s", [each.id])
         (loaded,) = asked.fetchone() or (0,)
         if loaded != each.rows:
             raise _not_as_built(shape, f"{each.location} has {loaded} rows, {each.rows} when it was built")
@@ -230,15 +230,16 @@ def _prove(asked: cursor, shape: Shape, unsettled: int) -> None:
     """
     first = shape.counting
     # A table with none of the measures tells nothing of its rows.
-    has_more = f"{quoted('l_' + first.name)} > coalesce({quoted('p_' + first.name)}, 0)" if first else "TRUE"
-    pending = f"JOIN pending ON (tidemark_start, tidemark_end) = ({quoted(shape.start)}, {quoted(shape.end)})"
+    has_more = f"{shape.live(first)} > coalesce({shape.proved(first)}, 0)" if first else "TRUE"
+    start, end = shape.own("tidemark_start"), shape.own("tidemark_end")
+    pending = f"JOIN pending ON ({start}, {end}) = ({quoted(shape.start)}, {quoted(shape.end)})"
     asked.execute(
-        f"WITH pending AS MATERIALIZED ({_COVERED}), more AS ("
+        f"WITH pending AS MATERIALIZED ({_COVERED.format(start=start, end=end)}), more AS ("
         f"SELECT {quoted(shape.start)} AS window_start, {quoted(shape.end)} AS window_end "
         f"FROM ({both_layers(shape, pending)}) AS each_key "
-        f"WHERE version >= %(unsettled)s AND {has_more}) "
+        f"WHERE {shape.version} >= %(unsettled)s AND {has_more}) "
         "UPDATE proved.tidemark_windows w SET proved_at = now() FROM pending p WHERE w.table_name = %(table)s "
-        "AND w.window_start = p.tidemark_start AND w.window_end = p.tidemark_end "
+        f"AND w.window_start = p.{start} AND w.window_end = p.{end} "
         "AND NOT EXISTS (SELECT FROM more WHERE (more.window_start, more.window_end) = (w.window_start, w.window_end))",
         {"table": shape.table, "unsettled": unsettled},
     )

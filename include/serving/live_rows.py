@@ -30,7 +30,7 @@ def merge(shape: Shape, rows: Iterable[Sequence[object]], version: int, *, repla
         if not _advance(asked, shape.table, version):
             return
         ensure_for_stream(asked, shape, as_base=replace)
-        columns = names([*(each.name for each in shape.columns), "version"])
+        columns = names([*(each.name for each in shape.columns), shape.version])
         table, staged = quoted(shape.table), quoted(f"staged_{shape.table}"[:63])
         asked.execute(f"CREATE TEMP TABLE {staged} ON COMMIT DROP AS SELECT {columns} FROM {table} LIMIT 0")
         stored = ((*map(storable, row), version) for row in rows)
@@ -39,7 +39,7 @@ def merge(shape: Shape, rows: Iterable[Sequence[object]], version: int, *, repla
         if replace:
             asked.execute(f"DELETE FROM {table}")
         keys = names(each.name for each in shape.keys)
-        measured = (*(each.name for each in shape.measures), "version")
+        measured = (*(each.name for each in shape.measures), shape.version)
         # In the order of the key, so that concurrent writers wait for each other instead of deadlocking.
         asked.execute(
             f"INSERT INTO {table} ({columns}) SELECT DISTINCT ON ({keys}) {columns} FROM {staged} ORDER BY {keys} "
@@ -55,7 +55,7 @@ def note_windows(asked: cursor, shape: Shape, table: str, intervals: Sequence[in
     """Note the windows of a table's rows, those of some intervals or all; none for a view without windows."""
     if shape.is_total:
         return
-    chosen = "" if intervals is None else "tidemark_interval = ANY(%s) AND "
+    chosen = "" if intervals is None else f"{shape.interval} = ANY(%s) AND "
     # In order, so that of two writers of the same windows one waits for the other, and never both.
     asked.execute(
         "INSERT INTO proved.tidemark_windows (table_name, window_start, window_end) "

@@ -29,8 +29,6 @@ _FOUND = """
 _FORMATTED = {"timestamptz": "timestamp with time zone"}
 """Types by the names that PostgreSQL's catalog gives them, where these differ."""
 
-_VERSION = "version"
-
 
 @dataclass(frozen=True)
 class Found:
@@ -67,7 +65,7 @@ def has_other_key(shape: Shape, found: Found) -> bool:
 def undeclared(shape: Shape, found: Found) -> list[str]:
     """Return the columns of the table that are not declared, under no name."""
     known = {
-        _VERSION,
+        shape.version,
         *(each.name for each in shape.columns),
         *(old for each in shape.formerly.values() for old in each),
     }
@@ -85,7 +83,7 @@ def is_current(shape: Shape, found: Found, *, exactly: bool) -> bool:
     """Return whether the stream can write the table; `exactly` when it may have no other columns."""
     if not found.columns or found.primary_key or found.refuses_nulls or has_other_key(shape, found):
         return False
-    others = found.columns.keys() - {_VERSION, *(each.name for each in shape.columns)}
+    others = found.columns.keys() - {shape.version, *(each.name for each in shape.columns)}
     return not _differing(shape.measures, found.columns) and not (exactly and others)
 
 
@@ -144,7 +142,7 @@ def create(asked: cursor, shape: Shape) -> None:
     """Create the stream's table."""
     table = quoted(shape.table)
     columns = ", ".join(f"{quoted(each.name)} {each.kind}" for each in shape.columns)
-    asked.execute(f"CREATE TABLE IF NOT EXISTS {table} ({columns}, {_VERSION} bigint NOT NULL, {_unique(shape)})")
+    asked.execute(f"CREATE TABLE IF NOT EXISTS {table} ({columns}, {shape.version} bigint NOT NULL, {_unique(shape)})")
     if shape.is_total:
         return
     index = quoted(f"{shape.table}_by_window"[-63:])
@@ -173,7 +171,7 @@ def _adapt(asked: cursor, shape: Shape, found: Found, *, as_base: bool) -> None:
     if found.refuses_nulls:
         _take_nulls(asked, shape.table, shape.measures)
     if as_base:
-        others = there.keys() - {_VERSION, *stored.values(), *(each.name for each in shape.columns)}
+        others = there.keys() - {shape.version, *stored.values(), *(each.name for each in shape.columns)}
         for other in sorted(others):
             asked.execute(f"ALTER TABLE {table} DROP COLUMN {quoted(other)} CASCADE")
 

@@ -167,7 +167,7 @@ def _make_proved(asked: cursor, shape: Shape, digest: str) -> None:
     asked.execute(f"CREATE INDEX ON {table} ({names(first)})")
     if not shape.is_total:
         asked.execute(f"CREATE INDEX ON {table} ({quoted(shape.start)})")
-    asked.execute(f"CREATE INDEX ON {table} (tidemark_interval)")
+    asked.execute(f"CREATE INDEX ON {table} ({shape.interval})")
     for state in ("intervals", "windows", "positions"):
         asked.execute(f"DELETE FROM proved.tidemark_{state} WHERE table_name = %s", [shape.table])
     asked.execute(f"COMMENT ON TABLE {table} IS %s", [digest])
@@ -175,19 +175,20 @@ def _make_proved(asked: cursor, shape: Shape, digest: str) -> None:
 
 def _proved(shape: Shape) -> str:
     columns = ", ".join(f"{quoted(each.name)} {each.kind}" for each in shape.columns)
-    return f"{columns}, tidemark_interval bigint NOT NULL"
+    return f"{columns}, {shape.interval} bigint NOT NULL"
 
 
 def both_layers(shape: Shape, source: str = "") -> str:
     """Return the query of each key's values in both layers; `source` is joined to either.
 
-    Columns: the keys, `p_<measure>`, `l_<measure>`, `intervals` (that have rows of the key) and `version`.
+    Columns: the keys, `p_<measure>`, `l_<measure>`, `intervals` (that have rows of the key) and `version`, or by other
+    names where a key has these (`Shape.own`).
     """
     keys = names(each.name for each in shape.keys)
-    nothing = ", ".join(f"NULL::{each.kind} AS {quoted('l_' + each.name)}" for each in shape.measures)
-    proved = ", ".join(f"{quoted(each.name)} AS {quoted('p_' + each.name)}" for each in shape.measures)
+    nothing = ", ".join(f"NULL::{each.kind} AS {shape.live(each)}" for each in shape.measures)
+    proved = ", ".join(f"{quoted(each.name)} AS {shape.proved(each)}" for each in shape.measures)
     arms = [
-        f"SELECT {keys}, {proved}, {nothing}, tidemark_interval, NULL::bigint AS version "
+        f"SELECT {keys}, {proved}, {nothing}, {shape.interval}, NULL::bigint AS {shape.version} "
         f"FROM proved.{quoted(shape.table)} {source}"
     ]
     if shape.has_live:
@@ -195,15 +196,16 @@ def both_layers(shape: Shape, source: str = "") -> str:
         live = ", ".join(quoted(name) if name else f"NULL::{each.kind}" for name, each in stored)
         arms.append(
             f"SELECT {keys}, {', '.join(f'NULL::{each.kind}' for each in shape.measures)}, "
-            f"{live}, NULL::bigint, version FROM {quoted(shape.table)} {source}"
+            f"{live}, NULL::bigint, {shape.version} FROM {quoted(shape.table)} {source}"
         )
     sums = ", ".join(
-        f"sum({quoted('p_' + each.name)})::{each.total} AS {quoted('p_' + each.name)}, "
-        f"sum({quoted('l_' + each.name)})::{each.total} AS {quoted('l_' + each.name)}"
+        f"sum({shape.proved(each)})::{each.total} AS {shape.proved(each)}, "
+        f"sum({shape.live(each)})::{each.total} AS {shape.live(each)}"
         for each in shape.measures
     )
     return (
-        f"SELECT {keys}, {sums}, count(tidemark_interval) AS intervals, max(version) AS version "
+        f"SELECT {keys}, {sums}, count({shape.interval}) AS {shape.intervals}, "
+        f"max({shape.version}) AS {shape.version} "
         f"FROM ({' UNION ALL '.join(arms)}) AS layers GROUP BY {keys}"
     )
 
@@ -211,32 +213,32 @@ def both_layers(shape: Shape, source: str = "") -> str:
 def answer(shape: Shape) -> str:
     """Return the query that `live.<table>` stands for."""
     first = shape.counting
-    rows = f"each_key.{quoted('p_' + first.name)} > each_key.{quoted('l_' + first.name)}" if first else "TRUE"
+    rows = f"each_key.{shape.proved(first)} > each_key.{shape.live(first)}" if first else "TRUE"
     # Not by a measure: the stream may have a null sum.
-    missing = "each_key.version IS NULL"
+    missing = f"each_key.{shape.version} IS NULL"
     proved = _is_settled(shape) if shape.is_total else "w.proved_at IS NOT NULL"
     counts = f"{proved} OR {missing} OR ({rows})"
     own = {name: quoted(shape.own(name)) for name in ("state", "intervals", "version", "proved_until", "proved_below")}
     values = [
-        f"CASE WHEN {counts} THEN each_key.{quoted('p_' + each.name)} ELSE each_key.{quoted('l_' + each.name)} END "
+        f"CASE WHEN {counts} THEN each_key.{shape.proved(each)} ELSE each_key.{shape.live(each)} END "
         f"AS {quoted(each.name)}"
         for each in shape.measures
     ]
     sides = [
-        f"each_key.{quoted(side[0] + '_' + each.name)} AS {quoted(shape.own(f'{side}_{each.name}'))}"
+        f"each_key.{column(each)} AS {quoted(shape.own(f'{side}_{each.name}'))}"
         for each in shape.measures
-        for side in ("proved", "live")
+        for side, column in (("proved", shape.proved), ("live", shape.live))
     ]
     return (
         f"SELECT {', '.join(f'each_key.{quoted(each.name)}' for each in shape.keys)}, {', '.join(values)}, "
-        f"CASE WHEN {proved} THEN 'proved' WHEN each_key.intervals = 0 THEN 'live' ELSE 'both' END "
-        f"AS {own['state']}, {', '.join(sides)}, each_key.intervals AS {own['intervals']}, "
-        f"each_key.version AS {own['version']}, at.complete_until AS {own['proved_until']}, "
+        f"CASE WHEN {proved} THEN 'proved' WHEN each_key.{shape.intervals} = 0 THEN 'live' ELSE 'both' END "
+        f"AS {own['state']}, {', '.join(sides)}, each_key.{shape.intervals} AS {own['intervals']}, "
+        f"each_key.{shape.version} AS {own['version']}, at.complete_until AS {own['proved_until']}, "
         f"at.offsets AS {own['proved_below']} FROM ({both_layers(shape)}) AS each_key "
         f"{'' if shape.is_total else _windows(shape)}"
         f"LEFT JOIN proved.tidemark_positions at ON at.table_name = '{shape.table}' "
         # Keys that only the speed view has in a proved window are not registered yet, or no longer.
-        f"{'' if shape.is_total else 'WHERE w.proved_at IS NULL OR each_key.intervals > 0'}"
+        f"{'' if shape.is_total else f'WHERE w.proved_at IS NULL OR each_key.{shape.intervals} > 0'}"
     )
 
 
@@ -251,7 +253,8 @@ def _is_settled(shape: Shape) -> str:
     """Return the condition that intervals have registered all that a total's live value counts."""
     if not shape.has_live:
         return "FALSE"
-    return f"(each_key.intervals > 0 AND coalesce(each_key.version, {ALL} + 1) < coalesce(at.settled_below, {ALL}))"
+    version = f"coalesce(each_key.{shape.version}, {ALL} + 1)"
+    return f"(each_key.{shape.intervals} > 0 AND {version} < coalesce(at.settled_below, {ALL}))"
 
 
 def _digest(definition: str) -> str:

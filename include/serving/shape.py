@@ -91,7 +91,32 @@ class Shape:
 
     def own(self, name: str) -> str:
         """Return the name of a column that Tidemark adds; another one if the view has a column of that name."""
-        return f"tidemark_{name}" if name in {each.name for each in self.columns} else name
+        while name in {each.name for each in self.columns}:
+            name = f"tidemark_{name}"
+        return name
+
+    @property
+    def version(self) -> str:
+        """The column of the stream's table with the micro-batch that changed a row last."""
+        return self.own("version")
+
+    @property
+    def interval(self) -> str:
+        """The column of partial values with their interval."""
+        return self.own("tidemark_interval")
+
+    @property
+    def intervals(self) -> str:
+        """The column of both layers' keys with the number of intervals that have rows of the key."""
+        return self.own("intervals")
+
+    def proved(self, measure: Column) -> str:
+        """Return, as an identifier, the column of both layers' keys with the proved value of a measure."""
+        return quoted(self.own(f"p_{measure.name}"))
+
+    def live(self, measure: Column) -> str:
+        """Return, as an identifier, the column of both layers' keys with the live value of a measure."""
+        return quoted(self.own(f"l_{measure.name}"))
 
 
 def shape_of(pipeline: Pipeline, view: AdditiveView) -> Shape:

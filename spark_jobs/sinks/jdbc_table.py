@@ -1,8 +1,8 @@
 """A speed view's rows in a PostgreSQL table: one row per key, upserted in one transaction per micro-batch.
 
 The table `<pipeline>_<view>` in the database `serving` has the key's columns (a window as `window_start` and
-`window_end`), the measures, and `version`, that of the micro-batch which changed them last. A null in a key is a value
-of its own. `include/serving/live_rows.py` writes it.
+`window_end`), the measures, and `version`, that of the micro-batch which changed them last (`tidemark_version` where
+a key has that name). A null in a key is a value of its own. `include/serving/live_rows.py` writes it.
 """
 
 from __future__ import annotations

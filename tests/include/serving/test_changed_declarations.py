@@ -188,6 +188,52 @@ def test_layers_are_compared_by_a_measure_that_the_stream_has_when_another_is_de
     assert asked(f"SELECT count, state FROM live.{code.table}") == [(4, "both")]
 
 
+OWN = (
+    "version",
+    "tidemark_version",
+    "intervals",
+    "tidemark_interval",
+    "tidemark_start",
+    "p_count",
+    "live_count",
+    "state",
+)
+"""Names of columns that Tidemark adds to the relations of a view, or to queries of them."""
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_view_is_served_when_its_key_has_the_name_of_a_column_that_tidemark_adds(code: Code, name: str) -> None:
+    columns = code.pipeline.views[0].columns.replace("zip_code", name)
+    named = code.declaring(key=(name, "window"), columns=columns)
+    table, own = named.table, named.shape.own
+    merge(named.shape, [("1", *WINDOW, 5), ("2", *WINDOW, 7)], 7)
+    assert follow_ledger(named.pipeline) == []
+    asked(
+        f"INSERT INTO proved.{table} ({name}, window_start, window_end, count, {own('tidemark_interval')}) "
+        "VALUES ('1', %s, %s, 4, 1)",
+        WINDOW,
+    )
+    merge(named.shape, [("2", *WINDOW, 8)], 8)
+    added = ", ".join(map(own, ("state", "proved_count", "live_count", "intervals", "version")))
+    found = asked(f"SELECT {name}, count, {added} FROM live.{table} ORDER BY {name}")
+    assert found == [("1", 5, "both", 4, 5, 1, 7), ("2", 8, "live", None, 8, 0, 8)]
+    (page,) = answer_page(named.pipeline, named.pipeline.views[0], name, "2").rows
+    assert page.key == ("2",)
+    merge(named.shape, [("3", *WINDOW, 1)], 100, replace=True)
+    assert asked(f"SELECT {name}, count FROM {table}") == [("3", 1)]
+
+
+def test_total_is_served_when_its_key_has_the_name_of_a_column_that_tidemark_adds(code: Code) -> None:
+    total = next(view for view in load_pipeline("isp_hits").views if view.name == "zip_totals")
+    columns = total.columns.replace("zipcode", "version")
+    view = replace(total, key=("version",), columns=columns, sinks=(JdbcTable(),))
+    named = Code(replace(code.pipeline, views=(view,)))
+    merge(named.shape, [("1", 5)], 7)
+    assert follow_ledger(named.pipeline) == []
+    merge(named.shape, [("1", 6)], 8)
+    assert asked(f"SELECT version, {view.measures[0]}, tidemark_version FROM live.{named.table}") == [("1", 6, 8)]
+
+
 def shape_as_stored(code: Code) -> Shape:
     with transaction("") as cursor:
         stored, difference = ensure(cursor, code.shape)
