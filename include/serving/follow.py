@@ -22,7 +22,7 @@ from include.pipelines.spec import Pipeline
 from include.serving import DATABASE, transaction
 from include.serving.live_rows import ROWS_A_STATEMENT, note_windows, storable
 from include.serving.live_table import Found, find, new_generation
-from include.serving.relations import both_layers, ensure, lock_view, other_declaration
+from include.serving.relations import both_layers, ensure, ensure_states, lock_view, other_declaration
 from include.serving.shape import Shape, names, quoted, served_shapes
 
 _KNOWN = "SELECT interval_id, revision, covers, from_time, to_time FROM proved.tidemark_intervals WHERE table_name = %s"
@@ -62,6 +62,7 @@ def follow_ledger(pipeline: Pipeline, *, counted: bool = False) -> list[str]:
     changed = []
     for view, shape in served_shapes(pipeline).items():
         with transaction("repair the table, then ./tidemark doctor --repair") as asked:
+            ensure_states(asked)
             lock_view(asked, shape)
             shape, difference = ensure(asked, shape)
             if difference:

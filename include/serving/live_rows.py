@@ -25,7 +25,7 @@ def merge(shape: Shape, rows: Iterable[Sequence[object]], version: int, *, repla
     Raises ServiceUnreachable, and TidemarkError when the table has rows by another key and is not replaced.
     """
     with transaction("nothing of the micro-batch was written; repair the table and start again") as asked:
-        ensure_states(asked, shape)
+        ensure_states(asked)
         # First: code of before the present generation must not bring back the tables of its own declaration.
         if not _advance(asked, shape.table, version):
             return

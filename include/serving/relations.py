@@ -15,6 +15,7 @@ from dataclasses import replace
 from psycopg2.extensions import cursor
 
 from include.ledger.completeness.served import ALL
+from include.serving import transaction
 from include.serving.live_table import (
     Found,
     create,
@@ -55,15 +56,38 @@ _STATES = """
 """
 
 
-def ensure_states(asked: cursor, shape: Shape) -> None:
-    """Create the tables that hold markers, intervals, windows and positions, if they are missing."""
-    asked.execute("SELECT to_regclass('tidemark_versions')")
-    if asked.fetchone() == (None,):
-        _begin_change(asked, shape)
+_HAS_STATES = """
+    SELECT to_regnamespace('live') IS NOT NULL AND to_regclass('tidemark_versions') IS NOT NULL
+        AND to_regclass('proved.tidemark_intervals') IS NOT NULL AND to_regclass('proved.tidemark_windows') IS NOT NULL
+        AND to_regclass('proved.tidemark_windows_open') IS NOT NULL AND EXISTS (
+            SELECT FROM pg_attribute WHERE attrelid = to_regclass('proved.tidemark_positions')
+            AND attname = 'settled_below' AND NOT attisdropped)
+"""
+"""Whether nothing of `_STATES` is missing."""
+
+
+def ensure_states(asked: cursor) -> None:
+    """Create the tables that hold markers, intervals, windows and positions of all views, or what they lack.
+
+    To be called first in a transaction. The change has another one, which ends at once: its locks hold up all streams
+    and readers, and a view's first load takes minutes.
+    """
+    if _has_states(asked):
+        return
+    with transaction("repair the table, then ./tidemark doctor --repair") as changing:
+        # IF NOT EXISTS fails when two create at once: this lock lets one in after the other.
+        changing.execute("SELECT pg_advisory_xact_lock(hashtext('tidemark serving'))")
+        if not _has_states(changing):
+            changing.execute(_STATES)
+
+
+def _has_states(asked: cursor) -> bool:
+    asked.execute(_HAS_STATES)
+    return asked.fetchone() == (True,)
 
 
 def ensure_for_stream(asked: cursor, shape: Shape, *, as_base: bool) -> None:
-    """Give the stream's table the declared columns; the caller has moved the view's marker.
+    """Give the stream's table the declared columns; the caller has moved the view's marker (after `ensure_states`).
 
     Partial values and view are made if they are missing, with a generation's base, or with a table that had other
     columns. Otherwise they stay: a publication may know a later declaration than this driver.
@@ -71,7 +95,7 @@ def ensure_for_stream(asked: cursor, shape: Shape, *, as_base: bool) -> None:
     found = find(asked, shape)
     if is_current(shape, found, exactly=as_base) and not _is_to_serve(shape, found, as_base=as_base):
         return
-    _begin_change(asked, shape)
+    lock_view(asked, shape)
     found = find(asked, shape)
     is_other = not is_current(shape, found, exactly=as_base)
     if is_other:
@@ -88,8 +112,9 @@ def _is_to_serve(shape: Shape, found: Found, *, as_base: bool) -> bool:
 
 
 def ensure(asked: cursor, shape: Shape) -> tuple[Shape, str]:
-    """Create what is missing; partial values of another declaration are dropped, `follow` loads them again.
+    """Create what the view lacks; partial values of another declaration are dropped, `follow` loads them again.
 
+    The tables of all views are there (`ensure_states`).
     Return the shape with the stream's names for its measures. If the stream has written rows by another declaration
     that this one does not add to, change nothing and return in words how it differs: this code may be older or newer.
     """
@@ -97,7 +122,7 @@ def ensure(asked: cursor, shape: Shape) -> tuple[Shape, str]:
     stored = _as_stored(shape, found)
     if (found.proved, found.view) == _digests(stored) and bool(found.columns) == shape.has_live:
         return stored, ""
-    _begin_change(asked, shape)
+    lock_view(asked, shape)
     found = find(asked, shape)
     if difference := other_declaration(asked, shape, found):
         return shape, difference
@@ -128,13 +153,6 @@ def other_declaration(asked: cursor, shape: Shape, found: Found) -> str:
 def lock_view(asked: cursor, shape: Shape) -> None:
     """Wait until no other transaction changes the view's relations or its partial values."""
     asked.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", [f"tidemark serves {shape.table}"])
-
-
-def _begin_change(asked: cursor, shape: Shape) -> None:
-    lock_view(asked, shape)
-    # IF NOT EXISTS fails when two create at once: this lock lets one in after the other.
-    asked.execute("SELECT pg_advisory_xact_lock(hashtext('tidemark serving'))")
-    asked.execute(_STATES)
 
 
 def _as_stored(shape: Shape, found: Found) -> Shape:

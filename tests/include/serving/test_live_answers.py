@@ -40,9 +40,11 @@ from include.ledger.models import (
 )
 from include.pipelines import load_pipeline
 from include.pipelines.spec import AdditiveView, Console, JdbcTable, Pipeline, Sink
+from include.serving import transaction
 from include.serving.answers import Question, ask
 from include.serving.follow import follow_ledger
 from include.serving.live_rows import merge
+from include.serving.relations import ensure
 from include.serving.shape import shape_of
 from include.settings import settings
 from tests.conftest import REPOSITORY, Home
@@ -697,3 +699,32 @@ def test_stream_goes_on_when_a_process_that_wrote_the_same_window_was_stopped(wo
         holder.kill()
         holder.wait()
     assert world.answers()[("1", DAY + HOUR)] == (1, "live")
+
+
+def test_streams_and_readers_go_on_while_a_view_is_served_for_the_first_time(world: World) -> None:
+    world.produce("1", DAY, DAY)
+    world.stream()
+    world.register(0)
+    added = world_of(f"{world.pipeline.name}_added")
+    with transaction("") as loading:
+        ensure(loading, shape_of(added.pipeline, added.view))
+        began = time.monotonic()
+        world.produce("1", DAY + HOUR, DAY + HOUR)
+        world.stream()
+        assert world.answers() == {("1", DAY): (1, "proved"), ("1", DAY + HOUR): (1, "live")}
+        assert time.monotonic() - began < 5
+    assert added.answers() == {}
+
+
+def test_what_a_table_of_all_views_lacks_is_added_when_an_earlier_version_made_it(world: World) -> None:
+    world.produce("1", DAY, DAY)
+    world.stream()
+    asked("DROP INDEX proved.tidemark_windows_open")
+    asked("ALTER TABLE proved.tidemark_positions DROP COLUMN settled_below CASCADE")
+    world.register(0)
+    assert world.answers() == {("1", DAY): (1, "proved")}
+    (made,) = asked(
+        "SELECT to_regclass('proved.tidemark_windows_open') IS NOT NULL, EXISTS (SELECT FROM pg_attribute "
+        "WHERE attrelid = 'proved.tidemark_positions'::regclass AND attname = 'settled_below')"
+    )
+    assert made == (True, True)
