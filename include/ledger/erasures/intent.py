@@ -19,6 +19,7 @@ from include.ledger.archive.positions import ranges_with
 from include.ledger.database import session
 from include.ledger.erasures.coordinates import lock_erasing
 from include.ledger.erasures.scrub import Forget, expectations_naming, forget
+from include.ledger.intervals.pins import lock_pinning
 from include.ledger.intervals.revisions import move
 from include.ledger.intervals.states import RevisionState
 from include.ledger.models import Build, DivertedRecord, ErasedRecord, Erasure, QuarantineNote, Replay, Revision
@@ -130,6 +131,8 @@ def begin(lease: writers.Lease, request: Request, found: Found, names: Forget) -
         ledger.execute(text("SET LOCAL statement_timeout = 0"))
         writers.check(ledger, lease)
         lock_erasing(ledger, request.pipeline)
+        # An interval that is pinned is either among those below, or its builds know this erasure.
+        lock_pinning(ledger, request.pipeline)
         _check_alone(ledger, request.pipeline)
         row = Erasure(
             pipeline=request.pipeline,

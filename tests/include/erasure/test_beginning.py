@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, text
 
 from include import lake
 from include.erasure.check import remaining
@@ -23,7 +24,7 @@ from include.ledger.database import session
 from include.ledger.erasures import intent, kept_rows, unfinished
 from include.ledger.erasures.coordinates import being_erased, erased_within, in_file, intervals_with, last_erasure
 from include.ledger.erasures.intent import Found, Request
-from include.ledger.intervals import attempts, builds, evidence
+from include.ledger.intervals import attempts, builds, evidence, pins
 from include.ledger.intervals.findings import BuildFindings, RecordCounts, Validation
 from include.ledger.models import (
     Erasure,
@@ -45,7 +46,7 @@ from include.pipelines import load_pipeline
 from include.reconciliation import ReconciliationCounts
 from include.settings import settings
 from include.times import Interval
-from tests.conftest import Home
+from tests.conftest import Home, wait_for
 from tests.support import attempts as made
 from tests.support.committed import DAY, TP, commit, register, span
 
@@ -356,6 +357,25 @@ def test_build_is_refused_when_records_were_erased_while_it_read(pipeline: str) 
     with pytest.raises(AnotherWriter, match="erased"):
         builds.note_build(spec, [], BuildFindings((), {}, RecordCounts(), ReconciliationCounts()), known)
     assert attempts.load_attempt(attempt).build is None
+
+
+def test_interval_is_among_those_of_the_erasure_when_it_is_pinned_while_the_erasure_begins(pipeline: str) -> None:
+    commit(pipeline, 0, 0, 10, archived=10)
+    waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+
+    def is_waiting() -> bool:
+        with session() as other:
+            return bool(other.scalar(text(waits)))
+
+    with ThreadPoolExecutor(1) as others:
+        with session() as ledger:
+            pins.lock_pinning(ledger, pipeline)
+            pinned = pins.write(ledger, pipeline, Interval(DAY, DAY + HOUR), [span(0, 10)], {"events": "id"}, "test")
+            begun = others.submit(begin, pipeline, {at(1)}, set())
+            wait_for("the erasure", lambda: begun.done() or is_waiting())
+        erasure = begun.result()
+    with session() as ledger:
+        assert ledger.get_one(Erasure, erasure).intervals == [pinned.id]
 
 
 def test_build_is_registered_only_when_it_was_made_after_the_erasure(pipeline: str) -> None:
