@@ -89,7 +89,8 @@ def revisions_outside(tables: Iterable[str], lake: str) -> list[str]:
 def revisions_no_longer_needed(tables: Iterable[str], before: datetime) -> list[KnownRevision]:
     """Return revisions that were retired, or built and never registered, before a time; oldest first.
 
-    The files of an interval's latest build stay as long as a person has to decide about it.
+    The files of an interval's latest build stay as long as a person has to decide about it, or has approved it and it
+    is not published yet.
     """
     wanted = (
         select(Revision, IntervalRow)
@@ -98,7 +99,7 @@ def revisions_no_longer_needed(tables: Iterable[str], before: datetime) -> list[
             Revision.table_name.in_(list(tables)),
             Revision.state.in_({*RETIRED, RevisionState.BUILT, RevisionState.VALIDATED}),
             func.coalesce(Revision.retired_at, Revision.built_at) < before,
-            ~_waits_for_a_person().exists(),
+            ~_waits_for_a_person_or_publication().exists(),
         )
         .order_by(Revision.built_at)
     )
@@ -106,16 +107,23 @@ def revisions_no_longer_needed(tables: Iterable[str], before: datetime) -> list[
         return [_known(*row) for row in ledger.execute(wanted).tuples()]
 
 
-def _waits_for_a_person() -> Select:
-    later = aliased(Build)
+def _waits_for_a_person_or_publication() -> Select:
+    later, asked_again = aliased(Build), aliased(Approval)
     built_again = (
         select(later.id)
         .join(Attempt, Attempt.id == later.attempt_id)
         .where(later.interval_id == Revision.interval_id, later.id > Revision.build_id, Attempt.run_by != REBUILD)
         .correlate(Revision)
     )
-    return select(Approval.id).where(
-        Approval.build_id == Revision.build_id, Approval.approved.is_(None), ~built_again.exists()
+    is_last = (
+        ~select(asked_again.id).where(asked_again.build_id == Approval.build_id, asked_again.id > Approval.id).exists()
+    )
+    waits_for_publication = Approval.approved.is_(True) & Build.published_at.is_(None)
+    return (
+        select(Approval.id)
+        .join(Build, Build.id == Approval.build_id)
+        .where(Approval.build_id == Revision.build_id, is_last, Approval.approved.is_(None) | waits_for_publication)
+        .where(~built_again.exists())
     )
 
 

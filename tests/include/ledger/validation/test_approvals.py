@@ -199,3 +199,24 @@ def test_files_stay_when_a_question_about_them_is_open(pipeline: str) -> None:
     assert due() == [earlier.attempt, latest.attempt]
     mark_revisions_removed(revisions_no_longer_needed([pipeline], hour().to_time + timedelta(days=3650)))
     assert due() == []
+
+
+def test_files_stay_when_a_build_was_approved_and_is_not_published_yet(pipeline: str) -> None:
+    def due() -> list[int]:
+        return [each.attempt for each in revisions_no_longer_needed([pipeline], hour().to_time + timedelta(days=3650))]
+
+    first = ask(pipeline)
+    approvals.decide(first.id, approved=True, by="ada", reason="a quiet night")
+    assert due() == []
+    # Another suite asks again; the last answer counts.
+    again = approvals.ask(first.build, "suite-2", (WARNED,))
+    approvals.decide(again.id, approved=False, by="ada", reason="rows are missing")
+    assert due() == [first.attempt]
+
+
+def test_files_of_an_approved_build_go_when_the_interval_was_built_again(pipeline: str) -> None:
+    question = ask(pipeline)
+    approvals.decide(question.id, approved=True, by="ada", reason="a quiet night")
+    note_build(begin_attempt(pipeline))
+    due = revisions_no_longer_needed([pipeline], hour().to_time + timedelta(days=3650))
+    assert question.attempt in [each.attempt for each in due]
