@@ -94,8 +94,10 @@ def restore(pipeline: Pipeline) -> list[str]:
 
     A table whose metadata is gone is created again, without its history. Raises UsageError for another's table.
     """
-    begun, done = _being_registered(pipeline), []
+    done: list[str] = []
     with writing(pipeline.name), opened() as catalog:
+        # Under the lock, and before what is registered: a registration that begins later commits to Iceberg later.
+        begun = _being_registered(pipeline)
         for table in pipeline.iceberg_tables:
             done += _restore_table(catalog, pipeline, table, begun)
     return done

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from include import lake
 from include.doctor.open_tables import check_open_tables
 from include.errors import UsageError
 from include.iceberg import catalog as iceberg_catalog
+from include.iceberg import examine, tables
 from include.iceberg.examine import deviations, restore
 from include.ledger.intervals import builds, revisions
 from tests.support.open_tables import PASSED, OpenTable, pipeline_named, rows_of
@@ -97,12 +100,30 @@ def test_intervals_are_committed_when_they_were_registered_before_the_declaratio
 def test_interval_is_left_alone_when_it_is_being_registered(archive: OpenTable) -> None:
     spec, built = archive.build(0, {"2026-11-18": rows_of(0, 2)})
     begun = builds.begin_registration(spec, PASSED, archive.changes(spec, built))
-    from include.iceberg import tables
-
     tables.put_build(archive.pipeline, begun.pinned.id, begun.build, begun.changes)
     assert kinds(archive) == []
     assert restore(archive.pipeline) == []
     builds.finish_registration(begun)
+    assert kinds(archive) == []
+
+
+def test_interval_is_left_alone_when_its_registration_begins_while_the_lock_is_waited_for(
+    archive: OpenTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec, built = archive.build(0, {"2026-11-18": rows_of(0, 2)})
+    registrations = []
+
+    @contextmanager
+    def after_its_commit(pipeline: str) -> Iterator[None]:
+        begun = builds.begin_registration(spec, PASSED, archive.changes(spec, built))
+        tables.put_build(archive.pipeline, begun.pinned.id, begun.build, begun.changes)
+        registrations.append(begun)
+        with iceberg_catalog.writing(pipeline):
+            yield
+
+    monkeypatch.setattr(examine, "writing", after_its_commit)
+    assert restore(archive.pipeline) == []
+    builds.finish_registration(*registrations)
     assert kinds(archive) == []
 
 
