@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from include import quarantine
@@ -42,7 +42,11 @@ def digest_of_facts(request: Request) -> str:
 
     Nothing is changed. Raises UsageError for a record that is not in quarantine, and what reading Kafka raises.
     """
-    return hashlib.sha256("\n".join(sorted(_DECISIONS[request.choice].facts(request))).encode()).hexdigest()
+    return _digest(_DECISIONS[request.choice].facts(request))
+
+
+def _digest(facts: Iterable[str]) -> str:
+    return hashlib.sha256("\n".join(sorted(facts)).encode()).hexdigest()
 
 
 def carry_out(request: Request, *, digest: str, reason: str, by: str) -> list[str]:
@@ -53,13 +57,23 @@ def carry_out(request: Request, *, digest: str, reason: str, by: str) -> list[st
     """
     if not reason.strip():
         raise UsageError("a reason is needed, it is kept for ever", remedy="say why")
-    if digest_of_facts(request) != digest:
+    decision, said = _DECISIONS[request.choice], " ".join(reason.split())
+    _check_shown(request, digest, decision.facts(request))
+    if request.choice is Choice.DISCARD:
+        # A stream adds records at any time: once more, for just those that are discarded.
+        done = _discard(request, said, by, lambda chosen: _check_shown(request, digest, _told(chosen)))
+    else:
+        done = decision.carry_out(request, said, by)
+    return [one_line(line) for line in done]
+
+
+def _check_shown(request: Request, digest: str, facts: Iterable[str]) -> None:
+    if _digest(facts) != digest:
         raise UsageError(
             "the facts are no longer those that were shown; nothing was changed",
             remedy="trigger the decision again: it shows what is known now",
             pipeline=request.pipeline.name,
         )
-    return [one_line(line) for line in _DECISIONS[request.choice].carry_out(request, " ".join(reason.split()), by)]
 
 
 def _pinned(request: Request) -> Iterator[str]:
@@ -71,7 +85,10 @@ def _pinned(request: Request) -> Iterator[str]:
 
 
 def _records(request: Request) -> Iterable[str]:
-    chosen = quarantine.select(request.pipeline.name, request.selection)
+    return _told(quarantine.select(request.pipeline.name, request.selection))
+
+
+def _told(chosen: Iterable[quarantine.Quarantined]) -> Iterable[str]:
     return (f"{each.key} of {each.key.topic_id}: {each.reason}" for each in chosen)
 
 
@@ -111,8 +128,10 @@ def _pin_again(request: Request, reason: str, by: str) -> Iterator[str]:
     yield f"next: run interval__{request.pipeline.name} for it, which builds and registers these"
 
 
-def _discard(request: Request, reason: str, by: str) -> Iterator[str]:
-    counts = quarantine.discard(request.pipeline.name, request.selection, reason=reason, by=by)
+def _discard(
+    request: Request, reason: str, by: str, agreed: Callable[[Sequence[quarantine.Quarantined]], None] = lambda _: None
+) -> Iterator[str]:
+    counts = quarantine.discard(request.pipeline.name, request.selection, reason=reason, by=by, agreed=agreed)
     yield from (f"{name}: {count}" for name, count in counts.items())
 
 

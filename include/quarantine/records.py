@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -262,15 +262,23 @@ def check_there(pipeline: str, selection: Selection) -> None:
         raise _not_there(pipeline, selection.range)
 
 
-def discard(pipeline: str, selection: Selection, *, reason: str, by: str) -> dict[str, int]:
+def discard(
+    pipeline: str,
+    selection: Selection,
+    *,
+    reason: str,
+    by: str,
+    agreed: Callable[[Sequence[Quarantined]], None] = lambda _: None,
+) -> dict[str, int]:
     """Record that records of the quarantine are discarded, and why.
 
-    Their bytes stay, and so does their fate: they count as quarantined. What was replayed or discarded
-    before is left as it is. Returns counts; raises UsageError when a named record is not in quarantine.
+    Their bytes stay, and so does their fate: they count as quarantined. What was replayed or discarded before stays.
+    Returns counts; raises UsageError for one that is not there, and what `agreed` raises when it is given the records.
     """
     with ledger_quarantine.deciding(pipeline):
         decided = ledger_quarantine.decisions(pipeline)
-        keys = {each.key for each in select(pipeline, selection)}
+        agreed(chosen := select(pipeline, selection))
+        keys = {each.key for each in chosen}
         new = keys - decided.replays.keys() - decided.discards.keys()
         ledger_quarantine.record_discards(pipeline, new, reason=reason, by=by)
         replayed = len(keys & decided.replays.keys())

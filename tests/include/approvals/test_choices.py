@@ -11,6 +11,7 @@ from include.approvals import of_streams
 from include.approvals.choices import carry_out, digest_of_facts, what_is_known
 from include.approvals.request import Choice, Request
 from include.errors import UsageError
+from include.ledger import quarantine
 from include.ledger.database import session
 from include.ledger.models import LandingFileRow
 from include.offsets import OffsetRange
@@ -92,21 +93,43 @@ def test_loss_is_accepted_only_when_it_is_the_one_that_was_shown(monkeypatch: py
     ]
 
 
+def quarantine_at(pipeline: str, number: int, offsets: list[int]) -> None:
+    """A micro-batch with records in quarantine."""
+    batch = commit(pipeline, number, offsets[0], offsets[-1] + 1, quarantined=len(offsets))
+    with session() as ledger:
+        path = ledger.query(LandingFileRow).where(LandingFileRow.micro_batch_id == batch).one().path
+    write_quarantined(path, offsets)
+
+
 @pytest.mark.services
 def test_records_are_discarded_only_when_none_came_after_the_question(postgres: Any) -> None:
     pipeline = replace(load_pipeline("nest_cameras"), name="nest_decided")
     request = Request(Choice.DISCARD, pipeline, selection=Selection(reason="malformed_json"))
-
-    def quarantine_at(number: int, offsets: list[int]) -> None:
-        batch = commit(pipeline.name, number, offsets[0], offsets[-1] + 1, quarantined=len(offsets))
-        with session() as ledger:
-            path = ledger.query(LandingFileRow).where(LandingFileRow.micro_batch_id == batch).one().path
-        write_quarantined(path, offsets)
-
-    quarantine_at(0, [0, 1])
+    quarantine_at(pipeline.name, 0, [0, 1])
     shown = digest_of_facts(request)
-    quarantine_at(1, [2, 3])
+    quarantine_at(pipeline.name, 1, [2, 3])
     with pytest.raises(UsageError, match="no longer those"):
         carry_out(request, digest=shown, reason="a broken camera", by="somebody")
     assert {each["state"] for each in records(pipeline.name)} == {"quarantined"}
     assert "discarded: 4" in carry_out(request, digest=digest_of_facts(request), reason="broken", by="somebody")
+
+
+@pytest.mark.services
+def test_record_is_not_discarded_when_it_comes_while_the_decision_waits_for_its_turn(
+    postgres: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = replace(load_pipeline("nest_cameras"), name="nest_decided_late")
+    request = Request(Choice.DISCARD, pipeline, selection=Selection(reason="malformed_json"))
+    quarantine_at(pipeline.name, 0, [0, 1])
+    shown, deciding = digest_of_facts(request), quarantine.deciding
+
+    def after_another_record(name: str) -> Any:
+        quarantine_at(name, 1, [2])
+        return deciding(name)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(quarantine, "deciding", after_another_record)
+        with pytest.raises(UsageError, match="no longer those"):
+            carry_out(request, digest=shown, reason="a broken camera", by="somebody")
+    assert {each["state"] for each in records(pipeline.name)} == {"quarantined"}
+    assert "discarded: 3" in carry_out(request, digest=digest_of_facts(request), reason="broken", by="somebody")
