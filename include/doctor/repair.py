@@ -94,8 +94,8 @@ def move_landing_aside(pipeline: str, locations: Sequence[str], aside: str, prog
     """
     with ExitStack() as held:
         try:
-            held.enter_context(alone(pipeline))
-            held.enter_context(quarantine.deciding(pipeline, timedelta(0)))
+            checks = [held.enter_context(alone(pipeline))]
+            checks.append(held.enter_context(quarantine.deciding(pipeline, timedelta(0))))
         except AnotherWriter as error:
             progress(f"{pipeline}: landing files are left: {error.message}")
             return
@@ -106,6 +106,8 @@ def move_landing_aside(pipeline: str, locations: Sequence[str], aside: str, prog
             progress(f"{pipeline}: what the live driver may be writing is left: {error.message}")
             live = InFlight.of(pipeline)
         for location in locations:
+            for check in checks:
+                check()
             if not (_is_committed(pipeline, location) or (live and live.driver_may_write(location))):
                 _move_aside(location, aside, progress)
 

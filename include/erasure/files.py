@@ -20,23 +20,27 @@ from include.ledger.archive.landing_files import LandingFile
 from include.ledger.erasures import unfinished
 from include.ledger.erasures.coordinates import in_file
 from include.ledger.erasures.unfinished import Begun
+from include.ledger.held_locks import Check, no_lock
 from include.offsets import Coordinates, Fate
 from include.pipelines.spec import Pipeline
 
 _COLUMNS = ["kafka_topic", "kafka_partition", "kafka_offset"]
 
 
-def rewrite_files(pipeline: Pipeline, erasure: Begun) -> int:
-    """Rewrite the files that hold records of an erasure without them, and return how many files there were."""
+def rewrite_files(pipeline: Pipeline, erasure: Begun, check: Check = no_lock) -> int:
+    """Rewrite the files that hold records of an erasure without them, and return how many files there were.
+
+    `check` is called before each change of what readers see.
+    """
     gone = unfinished.records_of(erasure.id)
     paths = unfinished.files_to_look_at(erasure)
     written = 0
     for path, topic_ids in landing_files.topic_ids_of_files(paths).items():
-        written += _rewrite(pipeline, erasure.id, path, in_file(gone, topic_ids))
+        written += _rewrite(pipeline, erasure.id, path, in_file(gone, topic_ids), check)
     return written
 
 
-def _rewrite(pipeline: Pipeline, erasure: int, path: str, gone: Collection[Coordinates]) -> bool:
+def _rewrite(pipeline: Pipeline, erasure: int, path: str, gone: Collection[Coordinates], check: Check) -> bool:
     location = lake.uri(path)
     counted = _rows_of(location, gone)
     if not counted:
@@ -48,6 +52,7 @@ def _rewrite(pipeline: Pipeline, erasure: int, path: str, gone: Collection[Coord
         times = lake.time_bounds(written.metadata, pipeline.archive.event_time)
     # The ledger's row has its real fate.
     file = LandingFile(Fate.ARCHIVED, lake.below_lake(target), rows, lake.size(target), times)
+    check()
     unfinished.swap_file(path, file, counted.keys(), counted)
     crash_point("erased_file_swapped")
     lake.delete_file(location)

@@ -30,6 +30,7 @@ from include.ledger.erasures import intent, unfinished
 from include.ledger.erasures.coordinates import intervals_with
 from include.ledger.erasures.intent import Request
 from include.ledger.erasures.unfinished import Begun
+from include.ledger.held_locks import Check
 from include.ledger.streams import writers
 from include.ledger.streams.writers import Lease
 from include.monitor.lag import total_lag
@@ -78,7 +79,7 @@ def erase(pipeline: Pipeline, wish: Wish, tell: Tell) -> dict[str, Any]:
                 pipeline=pipeline.name,
             )
         return {**_finished(pipeline, wish, tell), "references": check.references_naming(pipeline, keys)}
-    with no_stream(pipeline.name) as lease, _renewed(lease), _files_stay(pipeline):
+    with no_stream(pipeline.name) as lease, _renewed(lease), _files_stay(pipeline) as check_locks:
         # What this ledger names is searched, and stays when the rest of what was set aside is deleted.
         replaced.put_back(pipeline.name)
         tell(f"{pipeline.name}: searching {quantity(len(wish.keys), 'key')}")
@@ -86,6 +87,7 @@ def erase(pipeline: Pipeline, wish: Wish, tell: Tell) -> dict[str, Any]:
         _check_others(pipeline, found, whole_records=wish.whole_records)
         salt = secrets.token_hex(16)
         hashes = hashes_of(wish.keys, salt)
+        check_locks()
         intent.begin(
             lease,
             Request(pipeline.name, columns, reason, wish.by, salt, hashes, bool(pipeline.views)),
@@ -141,8 +143,8 @@ def resume(pipeline: Pipeline, tell: Tell) -> dict[str, Any]:
     accounts.write(erasure)
     counts = erasure.counts
     tell(f"{pipeline.name}: erasure {erasure.id}: {quantity(counts['records'], 'record')} from now on read by nobody")
-    with _files_stay(pipeline):
-        steps.rewrite(pipeline, erasure, tell)
+    with _files_stay(pipeline) as check_locks:
+        steps.rewrite(pipeline, erasure, tell, check_locks)
     steps.build_views(pipeline, erasure, tell)
     steps.build_intervals(pipeline, erasure, tell)
     if delta_table_exists(pipeline):
@@ -191,10 +193,18 @@ def _check_others(pipeline: Pipeline, found: Search, *, whole_records: bool) -> 
 
 
 @contextmanager
-def _files_stay(pipeline: Pipeline) -> Iterator[None]:
-    """Hold the locks on replaying, discarding, compacting and deleting. Raises AnotherWriter."""
-    with ledger_quarantine.deciding(pipeline.name), alone(pipeline.name):
-        yield
+def _files_stay(pipeline: Pipeline) -> Iterator[Check]:
+    """Hold the locks on replaying, discarding, compacting and deleting. Raises AnotherWriter.
+
+    Yields a function that raises when one of them was lost: call it before each change.
+    """
+    with ledger_quarantine.deciding(pipeline.name) as check_quarantine, alone(pipeline.name) as check_files:
+
+        def check_locks() -> None:
+            check_quarantine()
+            check_files()
+
+        yield check_locks
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from include.intervals import steps
 from include.lake import delta_tables
 from include.ledger.erasures import named_partitions, unfinished
 from include.ledger.erasures.unfinished import Begun
+from include.ledger.held_locks import Check
 from include.ledger.intervals import attempts, locks
 from include.ledger.intervals.pins import PinnedInterval
 from include.ledger.intervals.states import Source
@@ -35,9 +36,9 @@ _LONG_AGO = timedelta(days=30)
 """An attempt that began longer ago is no longer under way."""
 
 
-def rewrite(pipeline: Pipeline, erasure: Begun, tell: Tell) -> None:
+def rewrite(pipeline: Pipeline, erasure: Begun, tell: Tell, check: Check) -> None:
     """Rewrite landing and quarantine without the records, and delete reports that may list them."""
-    written = rewrite_files(pipeline, erasure)
+    written = rewrite_files(pipeline, erasure, check)
     for label in unfinished.labels_to_report_again(erasure):
         lake.delete(lake.uri("reports", pipeline.name, f"{label}.html"))
     tell(f"{pipeline.name}: {written} files of landing and quarantine were written again")
@@ -120,8 +121,9 @@ def sweep(pipeline: Pipeline, erasure: Begun, tell: Tell) -> dict[str, int]:
     Raises AnotherWriter while an attempt of any interval is under way: leftovers could be its files.
     """
     _check_nobody_builds(pipeline, datetime.now(UTC))
-    done, times = Done(pipeline.name, dry_run=False), Times.at_once()
-    with alone(pipeline.name):
+    times = Times.at_once()
+    with alone(pipeline.name) as check:
+        done = Done(pipeline.name, dry_run=False, check=check)
         pointed_at = {
             catalog.comparable_location(each.location) for each in catalog.partitions(pipeline.tables).values()
         }
@@ -136,6 +138,7 @@ def sweep(pipeline: Pipeline, erasure: Begun, tell: Tell) -> dict[str, int]:
         crash_point("erased_revisions_retired")
         snapshots = open_tables.forget(pipeline, retired, names_of(pipeline, erasure))
         for location in locations:
+            check()
             lake.delete(location)
         if not sweep_landing(pipeline, times, done):
             raise AnotherWriter(

@@ -12,10 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from include import lake
-from include.errors import TidemarkError
+from include.errors import AnotherWriter, TidemarkError
 from include.lake.scan import COMPACTED, scan_files
 from include.ledger.archive import landing_files, removal
 from include.ledger.archive.landing_files import LandingFile
+from include.ledger.held_locks import Check, no_lock
 from include.offsets import Fate
 
 KEPT = (Fate.EMPTY, Fate.QUARANTINED)
@@ -87,17 +88,19 @@ def _compacted_paths(pipeline: str, fate: Fate) -> list[str]:
     return [lake.below_lake(location) for location in scan_files(*_folder(pipeline, fate))]
 
 
-def compact(pipeline: str, day: Day) -> str:
+def compact(pipeline: str, day: Day, check: Check = no_lock) -> str:
     """Merge a day's files into one, record in the ledger that their rows lie there, and return its path below the lake.
 
     Order: the file is written beside its place under a name that readers do not see; it is read back and
     must hold the same rows, by their order-independent hash, and as many as the ledger counts; it is moved
     to its place; one transaction moves the ledger's rows to it. The old files go later
-    (`include/housekeeping/sweep.py`), because somebody may be reading them.
-    Raises TidemarkError, with nothing changed, when the rows differ or a file is not there.
+    (`include/housekeeping/sweep.py`), because somebody may be reading them. `check` is called before each change.
+    Raises TidemarkError, with nothing changed, when the rows differ or a file is not there, AnotherWriter when an
+    erasure wrote one of the files anew meanwhile.
     """
     if len(day.paths) == 1:
-        landing_files.move_into(day.files, day.paths[0], day.files[0].bytes)
+        check()
+        removal.move_into(pipeline, day.files, day.paths[0], day.files[0].bytes)
         return day.paths[0]
     noted: Counter[str] = Counter()
     for file in day.files:
@@ -117,9 +120,17 @@ def compact(pipeline: str, day: Day) -> str:
             pipeline=pipeline,
         )
     target = f"{folder}/{day.day}-{after.total:032x}"[: len(folder) + 24] + ".parquet"
-    lake.move(temporary, target)
-    landing_files.move_into(day.files, lake.below_lake(target), lake.size(target))
-    return lake.below_lake(target)
+    path = lake.below_lake(target)
+    try:
+        check()
+        lake.move(temporary, target)
+        removal.move_into(pipeline, day.files, path, lake.size(target))
+    except AnotherWriter:
+        # It may hold what was erased.
+        if not landing_files.files_at(pipeline, [path]):
+            lake.delete_file(target)
+        raise
+    return path
 
 
 def _merge(pipeline: str, paths: Sequence[str], noted: Mapping[str, int], target: str) -> RowDigest:

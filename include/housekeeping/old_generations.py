@@ -33,6 +33,7 @@ def sweep_checkpoints(pipeline: Pipeline, times: Times, done: Done, kept: Collec
             counts["files"] += len(entries)
             counts["bytes"] += sum(entry.bytes for entry in entries)
         if not done.dry_run:
+            done.check()
             lake.delete(location)
 
 

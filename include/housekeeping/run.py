@@ -13,7 +13,7 @@ from typing import Any
 
 from include import catalog, lake
 from include.crash_points import crash_point
-from include.errors import AnotherWriter, TidemarkError
+from include.errors import AnotherWriter, ServiceUnreachable, TidemarkError
 from include.housekeeping import compaction, replaced
 from include.housekeeping.old_generations import sweep_checkpoints, sweep_logs
 from include.housekeeping.sweep import Done, Times, sweep_landing, sweep_tables
@@ -29,7 +29,7 @@ from include.ledger import inventory
 from include.ledger.archive import holdings, landing_files, removal
 from include.ledger.archive.decoders import decoders_of
 from include.ledger.archive.holdings import Holding
-from include.ledger.held_locks import held_lock
+from include.ledger.held_locks import Check, held_lock
 from include.ledger.intervals.revisions import decoders_of_registered
 from include.ledger.inventory import KnownRevision
 from include.ledger.streams.incarnations import closed
@@ -54,7 +54,7 @@ def keep_house(
     if elsewhere := revisions_elsewhere(pipeline):
         done.kept.append(f"tables: {elsewhere}: none that it does not know here is deleted; {TO_ITS_LAKE}")
     times = Times.of(pipeline, older_than, unknown_stay=bool(of_others), moved=bool(elsewhere))
-    with alone(pipeline.name):
+    with alone(pipeline.name) as done.check:
         if not dry_run:
             done.put_back += replaced.put_back(pipeline.name)
         pointed_at = {
@@ -89,12 +89,15 @@ def put_back(pipeline: str, progress: Callable[[str], None]) -> None:
 
 
 @contextmanager
-def alone(pipeline: str) -> Iterator[None]:
-    """Hold the lock on removing and moving the pipeline's files during the block. Raises AnotherWriter at once."""
-    with held_lock(f"housekeeping:{pipeline}") as is_alone:
-        if not is_alone:
+def alone(pipeline: str) -> Iterator[Check]:
+    """Hold the lock on removing and moving the pipeline's files during the block. Raises AnotherWriter at once.
+
+    Yields a function that raises when the lock was lost: call it before each change.
+    """
+    with held_lock(f"housekeeping:{pipeline}") as lock:
+        if lock is None:
             raise AnotherWriter("another housekeeping is under way", remedy="wait for it to end", pipeline=pipeline)
-        yield
+        yield lock.check
 
 
 def _retire_landing(pipeline: Pipeline, times: Times, done: Done) -> None:
@@ -115,6 +118,7 @@ def _retire_landing(pipeline: Pipeline, times: Times, done: Done) -> None:
     files = landing_files.files_of(batches, (Fate.ARCHIVED,))
     done.landing = {"micro_batches": len(batches), "files": len(files), "bytes": sum(file.bytes for file in files)}
     if batches and not done.dry_run:
+        done.check()
         removal.mark_removed(pipeline.name, batches)
 
 
@@ -140,7 +144,10 @@ def _compact(pipeline: Pipeline, times: Times, done: Done) -> None:
     for day in compaction.closed_days(pipeline.name, times.now):
         try:
             if not done.dry_run:
-                compaction.compact(pipeline.name, day)
+                compaction.compact(pipeline.name, day, done.check)
+        except ServiceUnreachable:
+            # The lock may be lost.
+            raise
         except TidemarkError as error:
             done.kept.append(error.message)
             continue
@@ -163,6 +170,7 @@ def _retire_revisions(pipeline: Pipeline, times: Times, pointed_at: set[str], do
     done.revisions["revisions"] += len(due)
     done.revisions["bytes"] += sum(file["bytes"] for revision in due for file in revision.files.values())
     if not done.dry_run:
+        done.check()
         inventory.mark_revisions_removed(due)
 
 
@@ -172,6 +180,7 @@ def _sweep_open_tables(pipeline: Pipeline, times: Times, done: Done) -> None:
         return
     from include.iceberg.metadata_sweep import sweep_metadata
 
+    done.check()
     unneeded = sweep_metadata(pipeline, min(times.revisions, times.unknown_revisions), dry_run=done.dry_run)
     done.kept += unneeded.left
     done.metadata += [lake.below_lake(each.location) for each in unneeded.files]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -14,6 +14,7 @@ from include.housekeeping import replaced
 from include.housekeeping.in_flight import InFlight
 from include.lake.scan import COMPACTED, Folder, scan_files, scan_landing, scan_table
 from include.ledger.archive import landing_files
+from include.ledger.held_locks import Check, no_lock
 from include.ledger.intervals.states import RevisionState
 from include.ledger.inventory import attempts_under_way, states_at
 from include.pipelines.spec import Pipeline
@@ -57,10 +58,12 @@ class Done:
     """Files that no commit names, below the lake."""
     kept: list[str] = field(default_factory=list)
     """What is due and was left, and why."""
+    check: Check = no_lock
+    """Called before each deletion; raises when the lock on deleting the pipeline's files was lost."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the form that `--json` prints."""
-        return asdict(self)
+        return {name: value for name, value in vars(self).items() if name != "check"}
 
 
 @dataclass(frozen=True)
@@ -191,6 +194,7 @@ def _let_go(files: Mapping[str, int], unknown: Collection[str], times: Times, do
         counts["bytes"] += size
         if done.dry_run:
             continue
+        done.check()
         if stays:
             replaced.set_aside(done.pipeline, location, times.now)
         else:
@@ -232,4 +236,5 @@ def _delete(folder: Folder, done: Done) -> None:
     done.deleted["files"] += len(folder.files)
     done.deleted["bytes"] += folder.bytes
     if not done.dry_run:
+        done.check()
         lake.delete(folder.location)

@@ -70,6 +70,8 @@ def server_options(*, but: Collection[str] = ()) -> str:
         "lock_timeout": f"{LOCK_SECONDS}s",
         "statement_timeout": f"{STATEMENT_SECONDS}s",
         "idle_in_transaction_session_timeout": f"{IDLE_SECONDS}s",
+        # Whatever the database's own is: the connection of a lock that is held for hours is idle all the time.
+        "idle_session_timeout": "0",
         "tcp_keepalives_idle": f"{SILENT_SECONDS // 3}s",
         "tcp_keepalives_interval": f"{SILENT_SECONDS // 6}s",
         "tcp_keepalives_count": "4",

@@ -7,7 +7,7 @@ hold back the database's cleaning.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -17,6 +17,9 @@ from sqlalchemy.exc import OperationalError
 from tenacity import Retrying, retry_if_not_result, stop_after_delay, wait_fixed
 
 from include.ledger.database import engine, unreachable
+
+Check = Callable[[], None]
+"""Raises ServiceUnreachable when a lock that the caller holds was lost: call it before each change under the lock."""
 
 AT_ONCE = timedelta(0)
 """No patience: whoever finds the lock taken goes on without it."""
@@ -37,6 +40,10 @@ class HeldLock:
             self._connection.execute(select(1))
         except OperationalError as error:
             raise unreachable(error) from error
+
+
+def no_lock() -> None:
+    """Check nothing: the caller holds no lock that could be lost."""
 
 
 @contextmanager

@@ -275,11 +275,12 @@ def discard(
     Their bytes stay, and so does their fate: they count as quarantined. What was replayed or discarded before stays.
     Returns counts; raises UsageError for one that is not there, and what `agreed` raises when it is given the records.
     """
-    with ledger_quarantine.deciding(pipeline):
+    with ledger_quarantine.deciding(pipeline) as check:
         decided = ledger_quarantine.decisions(pipeline)
         agreed(chosen := select(pipeline, selection))
         keys = {each.key for each in chosen}
         new = keys - decided.replays.keys() - decided.discards.keys()
+        check()
         ledger_quarantine.record_discards(pipeline, new, reason=reason, by=by)
         replayed = len(keys & decided.replays.keys())
         return {

@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 from include import lake, quarantine
 from include.crash_points import crash_point
 from include.ledger import quarantine as ledger_quarantine
+from include.ledger.held_locks import Check
 from include.ledger.quarantine import LandedReplay, RecordKey
 from include.ledger.streams import incarnations
 from include.offsets import Coordinates, Fate, OffsetRange, TopicPartition
@@ -47,13 +48,13 @@ def replay(spark: SparkSession, pipeline: Pipeline, selection: Selection, *, by:
     commit the rows are not part of the archive, and the unique key of `replays` lets a record through once. The next
     interval to be pinned delivers the rows (`include/ledger/quarantine/replays.py`). Raises AnotherWriter.
     """
-    with ledger_quarantine.deciding(pipeline.name):
+    with ledger_quarantine.deciding(pipeline.name) as check:
         decided = ledger_quarantine.decisions(pipeline.name)
         chosen = quarantine.select(pipeline.name, selection)
         tried = quarantine.pending(chosen, decided, selection)
         counts = quarantine.initial_counts(chosen, decided, len(tried))
         for alike in _without_namesakes(pipeline, tried):
-            landed = _replay(spark, pipeline, alike, by)
+            landed = _replay(spark, pipeline, alike, by, check)
             for fate in landed.fates.values():
                 counts["replayed" if fate == Fate.ARCHIVED else "empty"] += 1
             counts["still_failing"] += len(landed.failures)
@@ -69,7 +70,9 @@ def _without_namesakes(pipeline: Pipeline, tried: Sequence[Quarantined]) -> list
     return list(by_topic.values())
 
 
-def _replay(spark: SparkSession, pipeline: Pipeline, tried: Sequence[Quarantined], by: str) -> LandedReplay:
+def _replay(
+    spark: SparkSession, pipeline: Pipeline, tried: Sequence[Quarantined], by: str, check: Check
+) -> LandedReplay:
     """Land and commit a replay of records, of which no two have the same coordinates."""
     started = time.monotonic()
     number = ledger_quarantine.next_replay(pipeline.name)
@@ -77,6 +80,8 @@ def _replay(spark: SparkSession, pipeline: Pipeline, tried: Sequence[Quarantined
     version = decoder_version(pipeline.name)
     try:
         landed = _land(spark, pipeline, tried, folder)
+        # Without the lock, the records may have been erased or discarded meanwhile.
+        check()
     except BaseException:
         lake.delete(folder)
         raise

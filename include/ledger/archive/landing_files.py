@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from sqlalchemy import Boolean, ColumnElement, Select, func, select, update
+from sqlalchemy import Boolean, ColumnElement, Select, func, select
 from sqlalchemy.orm import Session
 
 from include.ledger.archive.positions import ARCHIVE, of_incarnation, overlaps, topic_ids
@@ -287,13 +287,3 @@ def have_namesakes(pipeline: str, files: Sequence[LandingFile]) -> bool:
     )
     with session() as ledger:
         return ledger.scalar(wanted.limit(1)) is not None
-
-
-def move_into(files: Iterable[LandingFile], path: str, size: int) -> None:
-    """Record that the rows of the files lie in the compacted file at `path`, in one transaction."""
-    with session() as ledger:
-        ledger.execute(
-            update(LandingFileRow)
-            .where(LandingFileRow.id.in_({file.id for file in files}))
-            .values(path=path, bytes=size, compacted_at=func.now())
-        )

@@ -2,18 +2,21 @@
 
 A micro-batch's archived rows lie in its landing files until all of these are marked removed at once. From then on they
 are read from the registered revisions of the intervals that hold its offsets (`include/ledger/archive/holdings.py`).
+Files of the other fates stay, and are merged.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 
 from sqlalchemy import ColumnElement, case, func, select, update
 from sqlalchemy.orm import Session
 
+from include.errors import AnotherWriter
 from include.ledger.archive.holdings import registered_around
+from include.ledger.archive.landing_files import LandingFile
 from include.ledger.archive.positions import ARCHIVE, overlaps
 from include.ledger.database import session
 from include.ledger.intervals import pins
@@ -145,3 +148,24 @@ def _removed_of(ledger: Session, pipeline: str, wanted: OffsetRange) -> list[Off
             removed += run[:until_removed]
             run, until_removed = [], 0
     return removed
+
+
+def move_into(pipeline: str, files: Collection[LandingFile], path: str, size: int) -> None:
+    """Record that the rows of the files lie in the compacted file at `path`, in one transaction.
+
+    Raises AnotherWriter, with nothing changed, when one of them no longer lies where `files` says.
+    """
+    with session() as ledger:
+        moved = ledger.execute(
+            update(LandingFileRow)
+            .where(LandingFileRow.id.in_({file.id for file in files}))
+            .where(LandingFileRow.path.in_({file.path for file in files}))
+            .values(path=path, bytes=size, compacted_at=func.now())
+            .returning(LandingFileRow.id)
+        ).all()
+        if len(moved) != len(files):
+            raise AnotherWriter(
+                f"a file was written anew while those of its day were merged into {path}; nothing was changed",
+                remedy=f"merge them again: ./tidemark housekeeping {pipeline}",
+                pipeline=pipeline,
+            )

@@ -11,6 +11,7 @@ from typing import Any
 from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session
 
+from include.errors import AnotherWriter
 from include.ledger.archive.landing_files import LandingFile
 from include.ledger.archive.positions import ranges_with
 from include.ledger.database import session
@@ -151,10 +152,18 @@ def swap_file(path: str, file: LandingFile, removed: Collection[Coordinates], ro
     """Record that a file without some records lies where `file` says, and no longer at `path`, in one transaction.
 
     `rows`: how many rows each of the removed records had. `file.rows` counts all micro-batches in it.
+    Raises AnotherWriter when nothing lies at `path` any more.
     """
     low, high = file.event_times or (None, None)
     with session() as ledger:
         parts = ledger.scalars(select(LandingFileRow).where(LandingFileRow.path == path).with_for_update()).all()
+        if not parts:
+            pipeline = path.split("/")[1]
+            raise AnotherWriter(
+                f"{path} was merged while its records were erased: the erasure is unfinished",
+                remedy=f"finish it: ./tidemark erase {pipeline} --resume",
+                pipeline=pipeline,
+            )
         fewer = _by_batch(ledger, parts, removed, rows)
         for part in parts:
             part.path, part.bytes = file.path, file.bytes

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from include.errors import AnotherWriter
 from include.ledger.database import session
-from include.ledger.held_locks import held_lock
+from include.ledger.held_locks import Check, held_lock
 from include.ledger.models import DivertedRecord, IntervalRow, QuarantineNote, Replay
 from include.ledger.quarantine.records import RecordKey
 from include.times import Interval
@@ -56,17 +56,18 @@ class Decisions:
 
 
 @contextmanager
-def deciding(pipeline: str, patience: timedelta = _PATIENCE) -> Iterator[None]:
+def deciding(pipeline: str, patience: timedelta = _PATIENCE) -> Iterator[Check]:
     """Let one replay or discard at a time decide about the pipeline's quarantine, during the block.
 
+    Yields a function that raises when the lock was lost: call it before each change.
     Raises AnotherWriter when another one does not end within `patience`.
     """
-    with held_lock(f"quarantine:{pipeline}", patience) as is_alone:
-        if not is_alone:
+    with held_lock(f"quarantine:{pipeline}", patience) as lock:
+        if lock is None:
             raise AnotherWriter(
                 "a replay or discard of its quarantine is under way", remedy="wait for its end", pipeline=pipeline
             )
-        yield
+        yield lock.check
 
 
 def is_being_decided(pipeline: str) -> bool:

@@ -18,8 +18,8 @@ from include.erasure.check import remaining
 from include.erasure.files import rewrite_files
 from include.erasure.keys import FORGOTTEN, Keys, hashes_of
 from include.erasure.run import Wish, account, erase
-from include.errors import AnotherWriter, UsageError
-from include.ledger.archive import landing_files
+from include.errors import AnotherWriter, ServiceUnreachable, UsageError
+from include.ledger.archive import landing_files, removal
 from include.ledger.database import session
 from include.ledger.erasures import intent, kept_rows, unfinished
 from include.ledger.erasures.coordinates import being_erased, erased_within, in_file, intervals_with, last_erasure
@@ -153,6 +153,29 @@ def test_nothing_is_left_to_write_when_files_are_written_again_after_a_kill(pipe
         rows = ledger.query(LandingFileRow).where(LandingFileRow.path == path).order_by(LandingFileRow.micro_batch_id)
         assert [(row.rows, row.bytes) for row in rows] == [(4, place.stat().st_size), (3, place.stat().st_size)]
     assert rewrite_files(declared, begun) == 0
+
+
+def test_no_file_is_put_in_place_when_the_lock_was_lost_or_it_was_merged_meanwhile(pipeline: str) -> None:
+    commit(pipeline, 0, 0, 10, archived=5)
+    (path,) = landing_files.files_covering(pipeline, [span(0, 10)], Fate.ARCHIVED)
+    write(path, [0, 1, 2, 3, 4])
+    begin(pipeline, {at(1)}, set())
+    begun = unfinished.unfinished(pipeline)
+    assert begun is not None
+
+    def lost() -> None:
+        raise ServiceUnreachable("the lock was lost", remedy="")
+
+    with pytest.raises(ServiceUnreachable):
+        rewrite_files(load_pipeline("nest_cameras"), begun, lost)
+    assert landing_files.files_covering(pipeline, [span(0, 10)], Fate.ARCHIVED) == [path]
+
+    def merged() -> None:
+        removal.move_into(pipeline, landing_files.files_at(pipeline, [path]), f"landing/{pipeline}/merged", 1)
+
+    with pytest.raises(AnotherWriter, match="merged while"):
+        rewrite_files(load_pipeline("nest_cameras"), begun, merged)
+    assert lake.exists(lake.uri(path))
 
 
 def test_record_at_the_same_offset_stays_when_its_topic_was_created_again(pipeline: str) -> None:

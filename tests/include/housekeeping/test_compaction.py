@@ -11,11 +11,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from include import lake
-from include.errors import TidemarkError
+from include.errors import AnotherWriter, TidemarkError
 from include.housekeeping import compaction
+from include.lake.scan import scan_files
 from include.ledger import quarantine
 from include.ledger.archive import landing_files
+from include.ledger.archive.landing_files import LandingFile
 from include.ledger.database import session
+from include.ledger.erasures import unfinished
 from include.ledger.models import IntervalRange, MicroBatchRange
 from include.offsets import Fate
 from tests.support.committed import TP, commit, register, span
@@ -67,6 +70,31 @@ def test_day_is_not_compacted_when_a_file_holds_other_rows_than_the_ledger_count
     with pytest.raises(TidemarkError, match="holds 2 rows, the ledger counts 3"):
         compaction.compact(pipeline, day)
     assert landing_files.files_covering(pipeline, [span(0, 20)], "quarantined") == paths
+
+
+@pytest.mark.services
+def test_nothing_is_merged_when_an_erasure_wrote_a_file_anew_meanwhile(
+    pipeline: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register(pipeline, 0, 0, 20)
+    commit(pipeline, 0, 0, 10, quarantined=3)
+    commit(pipeline, 1, 10, 20, quarantined=3)
+    first, second = landing_files.files_covering(pipeline, [span(0, 20)], "quarantined")
+    merge, anew = compaction._merge, first.replace(".parquet", "-e1.parquet")
+
+    def merge_before_the_erasure(*arguments: Any) -> compaction.RowDigest:
+        digest = merge(*arguments)
+        record = (TP.topic, TP.partition, 1)
+        unfinished.swap_file(first, LandingFile(Fate.QUARANTINED, anew, 2, 10), [record], {record: 1})
+        return digest
+
+    monkeypatch.setattr(compaction, "_merge", merge_before_the_erasure)
+    (day,) = compaction.closed_days(pipeline, datetime.now(UTC))
+    with pytest.raises(AnotherWriter, match="nothing was changed"):
+        compaction.compact(pipeline, day)
+    assert landing_files.files_covering(pipeline, [span(0, 20)], "quarantined") == sorted([anew, second])
+    # The merged file holds the erased record.
+    assert {lake.below_lake(at) for at in scan_files("quarantine", pipeline)} == {first, second}
 
 
 @pytest.mark.services

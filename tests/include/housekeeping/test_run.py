@@ -6,12 +6,14 @@ import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import psycopg2
 import pytest
 from sqlalchemy import create_engine, func, select, text
 
 from include import lake
 from include.airflow.drivers import this_host
-from include.errors import AnotherWriter
+from include.errors import AnotherWriter, ServiceUnreachable
+from include.housekeeping import run
 from include.housekeeping.run import alone, keep_house
 from include.ledger import quarantine
 from include.ledger.database import session
@@ -24,6 +26,7 @@ from include.settings import settings
 from include.times import Interval
 from tests.conftest import Home
 from tests.support.committed import DAY, register
+from tests.support.ledger_faults import end_backends, lock_holders
 
 pytestmark = pytest.mark.services
 
@@ -37,8 +40,12 @@ def test_second_housekeeping_is_refused_when_one_runs(pipeline: str) -> None:
 
 @pytest.fixture
 def attempt(postgres: Home) -> tuple[int, int]:
+    return ended_attempt(0)
+
+
+def ended_attempt(number: int) -> tuple[int, int]:
     """An interval of the declared pipeline with an attempt that has ended."""
-    interval = register("nest_cameras", 0, 0, 10)
+    interval = register("nest_cameras", number, 0, 10)
     with session() as ledger:
         row = Attempt(interval_id=interval, run_by="test", code_version="1", source="kafka", ended_at=func.now())
         ledger.add(row)
@@ -114,6 +121,22 @@ def test_old_revisions_are_removed_when_they_are_not_in_use(postgres: Home, atte
         states = dict(ledger.execute(select(Revision.id, Revision.state)).tuples().all())
     assert {states[f"r{n}"] for n in range(2, 6)} == {"removed"}
     assert (states["r1"], states["r6"], states["r7"]) == ("registered", "superseded", "superseded")
+
+
+def test_nothing_is_deleted_when_the_lock_was_lost(postgres: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = revise(ended_attempt(8), "r8", "superseded", 8)
+
+    def lose_the_lock(place: str) -> None:
+        with psycopg2.connect(postgres.database) as connection, connection.cursor() as cursor:
+            end_backends(cursor, [*lock_holders(cursor)])
+
+    monkeypatch.setattr(run, "crash_point", lose_the_lock)
+    with pytest.raises(ServiceUnreachable):
+        keep_house(load_pipeline("nest_cameras"), dry_run=False, progress=quiet)
+    assert old.exists()
+    monkeypatch.undo()
+    keep_house(load_pipeline("nest_cameras"), dry_run=False, progress=quiet)
+    assert not old.exists()
 
 
 def test_leftovers_of_killed_jobs_go_only_when_they_are_old(postgres: Home) -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import timedelta
 
 import pytest
@@ -112,6 +113,18 @@ def test_both_sides_notice_it_when_the_other_has_vanished(postgres: Home) -> Non
             assert client.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 1000 * SILENT_SECONDS
         for name in ("tcp_user_timeout", "tcp_keepalives_idle", "client_connection_check_interval"):
             assert connection.scalar(text(f"SELECT setting::int FROM pg_settings WHERE name = '{name}'")) > 0
+
+
+def test_idle_connection_stays_when_the_database_ends_idle_sessions(postgres: Home) -> None:
+    """A lock that is held for minutes lies on a connection that is idle for as long."""
+    with engine().connect().execution_options(isolation_level="AUTOCOMMIT") as owner:
+        owner.execute(text("ALTER DATABASE ledger SET idle_session_timeout = '1s'"))
+        try:
+            with closing(connection.connect()) as idle, idle.cursor() as cursor:
+                cursor.execute("SHOW idle_session_timeout")
+                assert cursor.fetchone() == ("0",)
+        finally:
+            owner.execute(text("ALTER DATABASE ledger RESET idle_session_timeout"))
 
 
 def test_version_is_named_when_the_ledger_is_of_other_code(postgres: Home) -> None:

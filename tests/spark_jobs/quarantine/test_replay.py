@@ -6,20 +6,26 @@ import json
 from datetime import UTC, datetime
 from typing import Any
 
+import psycopg2
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from include import lake
+from include.errors import ServiceUnreachable
 from include.ledger import quarantine as ledger_quarantine
 from include.ledger.database import session
 from include.ledger.models import LandingFileRow, MicroBatch, MicroBatchRange, Topic
+from include.ledger.quarantine import LandedReplay
 from include.ledger.streams import incarnations
+from include.offsets import Fate
 from include.pipelines import load_pipeline
-from include.quarantine import Selection
+from include.quarantine import Quarantined, Selection
 from include.topics import TopicIdentity
+from spark_jobs.quarantine import replay as replays
 from spark_jobs.quarantine.replay import replay
 from tests.conftest import Home
+from tests.support.ledger_faults import end_backends, lock_holders
 
 pytestmark = pytest.mark.services
 
@@ -83,6 +89,20 @@ def landed() -> list[tuple[int, str]]:
         with lake.open_parquet(lake.uri(path)) as file:
             rows += file.read(columns=["kafka_offset", "user"]).to_pylist()
     return sorted((row["kafka_offset"], row["user"]) for row in rows)
+
+
+def test_replay_is_not_committed_when_its_lock_was_lost(postgres: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    quarantined("lost", 2, [8])
+
+    def lose_the_lock(_: Any, __: Any, tried: list[Quarantined], *___: Any) -> LandedReplay:
+        with psycopg2.connect(postgres.database) as connection, connection.cursor() as cursor:
+            end_backends(cursor, [*lock_holders(cursor)])
+        return LandedReplay({each.key: str(Fate.EMPTY) for each in tried})
+
+    monkeypatch.setattr(replays, "_land", lose_the_lock)
+    with pytest.raises(ServiceUnreachable):
+        replay(None, load_pipeline("isp_hits"), Selection("isp-hits", 0, 8), by="test")  # type: ignore[arg-type]
+    assert ledger_quarantine.decisions("isp_hits").replays == {}
 
 
 def test_each_record_is_delivered_once_when_a_topic_that_was_recreated_has_another_at_the_same_offset(
