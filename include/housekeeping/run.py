@@ -25,11 +25,11 @@ from include.intervals.lake_of_ledger import (
     revisions_elsewhere,
 )
 from include.lake.revision_files import damage_of
-from include.ledger import inventory
+from include.ledger import inventory, quarantine
 from include.ledger.archive import holdings, landing_files, removal
 from include.ledger.archive.decoders import decoders_of
 from include.ledger.archive.holdings import Holding
-from include.ledger.held_locks import Check, held_lock
+from include.ledger.held_locks import AT_ONCE, Check, held_lock
 from include.ledger.intervals.revisions import decoders_of_registered
 from include.ledger.inventory import KnownRevision
 from include.ledger.streams.incarnations import closed
@@ -144,7 +144,7 @@ def _compact(pipeline: Pipeline, times: Times, done: Done) -> None:
     for day in compaction.closed_days(pipeline.name, times.now):
         try:
             if not done.dry_run:
-                compaction.compact(pipeline.name, day, done.check)
+                _merge(pipeline, day, done.check)
         except ServiceUnreachable:
             # The lock may be lost.
             raise
@@ -154,6 +154,15 @@ def _compact(pipeline: Pipeline, times: Times, done: Done) -> None:
         done.compacted["days"] += 1
         done.compacted["files"] += len(day.paths)
         done.compacted["rows"] += sum(file.rows for file in day.files)
+
+
+def _merge(pipeline: Pipeline, day: compaction.Day, check: Check) -> None:
+    if day.fate != Fate.QUARANTINED:
+        compaction.compact(pipeline.name, day, check)
+        return
+    # A replay reads the files of the records that it has selected, for minutes; the sweep sets merged ones aside.
+    with quarantine.deciding(pipeline.name, AT_ONCE):
+        compaction.compact(pipeline.name, day, check)
 
 
 def _retire_revisions(pipeline: Pipeline, times: Times, pointed_at: set[str], done: Done) -> None:

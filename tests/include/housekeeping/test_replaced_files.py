@@ -242,6 +242,17 @@ def test_files_stay_aside_when_another_ledger_may_have_known_them(postgres: Home
     assert aside(postgres) == []
 
 
+def test_quarantine_is_merged_only_when_no_replay_may_be_reading_its_files(postgres: Home) -> None:
+    files = [each["quarantined"] for each in (land(18), land(19))]
+    with quarantine.deciding(PIPELINE):
+        done = kept_house()
+        assert all(path.exists() for path in files)
+        assert [line for line in done["kept"] if "replay" in line]
+        assert done["compacted"]["days"] == 1
+    assert kept_house()["compacted"]["days"] == 1
+    assert not any(path.exists() for path in files)
+
+
 def test_day_is_left_when_a_file_of_it_is_not_there(postgres: Home) -> None:
     land(12)["quarantined"].unlink()
     land(13)
