@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 
 from include import lake
 from include.erasure.keys import hashes_of
+from include.erasure.names import columns_now
 from include.ledger.erasures.unfinished import Begun, erasures
 from include.monitor.text import quantity
 from include.pipelines import load_pipeline
@@ -49,8 +50,9 @@ class Account:
     @property
     def remedy(self) -> str:
         """What to do when the ledger does not know it."""
-        declared = load_pipeline(self.pipeline).archive.subject
-        named = () if self.columns == (declared,) else self.columns
+        pipeline = load_pipeline(self.pipeline)
+        asked = sorted(columns_now(pipeline, self.columns))
+        named = [] if asked == [pipeline.archive.subject] else asked
         columns = "".join(f"--column {shlex.quote(each)} " for each in named)
         return (
             "let the stream catch up first, then erase the same keys again: "
@@ -108,13 +110,13 @@ def forget_repeated(pipeline: str, keys: Iterable[str]) -> list[Account]:
 
 def _erased_since(account: Account, keys: Sequence[str]) -> int:
     """Return how many records the later erasures in the ledger of these keys, in its columns at least, erased."""
-    begun_at = parse_time(account.begun_at)
+    begun_at, pipeline = parse_time(account.begun_at), load_pipeline(account.pipeline)
     # No record is counted twice: one that an erasure has erased is not found by the next.
     return sum(
         each.counts["records"]
         for each in erasures(account.pipeline)
         if each.begun_at > begun_at
-        and {*account.columns} <= {*each.columns}
+        and columns_now(pipeline, account.columns) <= columns_now(pipeline, each.columns)
         and sorted(each.key_hashes) == hashes_of(keys, each.salt)
     )
 

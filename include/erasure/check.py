@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from include import lake
 from include.erasure import open_tables
 from include.erasure.keys import Keys
-from include.erasure.names import columns_of
+from include.erasure.names import columns_now, columns_of
 from include.errors import UsageError
 from include.ledger import proofs
 from include.ledger.erasures.unfinished import Begun
@@ -87,7 +87,7 @@ def remaining(pipeline: Pipeline) -> list[str]:
 def remaining_in_proofs(pipeline: Pipeline, erasure: Begun) -> list[str]:
     """Return in words which results in earlier proofs quote a key; none where these proofs are replaced."""
     quoted = erasure.counts.get("expectations", 0)
-    if not quoted or set(erasure.columns) <= set(pipeline.archive.partition_by.values()):
+    if not quoted or columns_now(pipeline, erasure.columns) <= set(pipeline.archive.partition_by.values()):
         return []
     results = quantity(quoted, "result")
     return [

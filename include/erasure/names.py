@@ -56,9 +56,16 @@ class Names:
 NONE = Names(())
 
 
+def columns_now(pipeline: Pipeline, columns: Iterable[str]) -> set[str]:
+    """Return erased columns, which are paths inside archive rows, by the names that they are declared with now."""
+    now = {before: name for name, olds in pipeline.archive.formerly.items() for before in olds}
+    paths = (each.partition(".") for each in columns)
+    return {"".join((now.get(name, name), *inner)) for name, *inner in paths}
+
+
 def columns_of(pipeline: Pipeline, columns: Iterable[str]) -> list[str]:
     """Return the partition columns of the archive table whose values come from one of the erased columns."""
-    asked = set(columns)
+    asked = columns_now(pipeline, columns)
     return [name for name, source in pipeline.archive.partition_by.items() if source in asked]
 
 

@@ -110,6 +110,22 @@ def test_account_stays_when_its_keys_are_erased_again_in_another_column(folder: 
     assert findings() == []
 
 
+def test_account_is_forgotten_when_its_keys_are_erased_again_in_its_renamed_column(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cameras = load_pipeline(PIPELINE)
+    columns = cameras.archive.columns.replace("device_id", "camera_id")
+    renamed = replace(
+        cameras.archive, columns=columns, rules=(), subject="where_id", renamed={"camera_id": "device_id"}
+    )
+    accounts.write(replace(erased(SALTS[0]), columns=("device_id",)))
+    monkeypatch.setattr(accounts, "load_pipeline", lambda _: replace(cameras, archive=renamed, reports=()))
+    (told,) = findings()
+    assert "--column camera_id" in told
+    erase_again(columns=["camera_id"])
+    assert findings() == []
+
+
 def test_remedy_names_no_column_when_the_keys_were_in_the_declared_one(folder: Path) -> None:
     subject = load_pipeline(PIPELINE).archive.subject
     accounts.write(replace(erased(SALTS[0]), columns=(subject,)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import psycopg2
 import pytest
@@ -15,6 +16,7 @@ from include.ledger.erasures import named_partitions, unfinished
 from include.ledger.intervals.states import RevisionState
 from include.ledger.models import Build, Erasure, Revision
 from include.pipelines import load_pipeline
+from include.pipelines.spec import Pipeline
 from tests.conftest import Home
 from tests.support import remnants
 from tests.support.proved import PIPELINE, register_hour
@@ -44,6 +46,20 @@ def test_counts_stay_when_a_key_is_the_same_number() -> None:
 def test_partition_columns_are_found_when_their_values_come_from_erased_columns() -> None:
     assert columns_of(load_pipeline("isp_hits"), ["zipcode", "user"]) == ["zip"]
     assert columns_of(load_pipeline("isp_hits"), ["user"]) == []
+
+
+def renamed_isp() -> Pipeline:
+    """The pipeline after its column `zipcode` was renamed."""
+    isp = load_pipeline("isp_hits")
+    columns = isp.archive.columns.replace("zipcode", "zip_code")
+    by = {"partition_by": {"zip": "zip_code"}, "renamed": {"zip_code": "zipcode"}}
+    return replace(isp, archive=replace(isp.archive, columns=columns, rules=(), **by))  # type: ignore[arg-type]
+
+
+def test_partition_columns_are_found_when_their_column_was_renamed_since_the_erasure_began() -> None:
+    isp = renamed_isp()
+    assert columns_of(isp, ["zipcode"]) == columns_of(isp, ["zip_code"]) == ["zip"]
+    assert columns_of(isp, ["user"]) == []
 
 
 def erase(*columns: str) -> int:
@@ -108,6 +124,7 @@ def test_names_are_found_by_their_hashes_when_an_erasure_goes_on(postgres: Home)
     begun = unfinished.unfinished(PIPELINE)
     assert begun is not None
     assert names_of(isp, begun).parts == {f"zip={ZIP}"}
+    assert names_of(renamed_isp(), begun).parts == {f"zip={ZIP}"}
     with session() as ledger:
         ledger.query(Erasure).delete()
     erase("user")
