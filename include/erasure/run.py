@@ -150,7 +150,7 @@ def resume(pipeline: Pipeline, tell: Tell) -> dict[str, Any]:
     if delta_table_exists(pipeline):
         # Nobody may append meanwhile: files that are not in a version yet are deleted with older versions.
         with no_stream(pipeline.name) as lease, _renewed(lease):
-            steps.erase_from_delta(pipeline, erasure, tell)
+            steps.erase_from_delta(pipeline, erasure, lease, tell)
     swept = steps.sweep(pipeline, erasure, tell)
     replaced = steps.forget_names(pipeline, erasure, tell)
     done = unfinished.finish(erasure.id, {**swept, **replaced})
@@ -213,7 +213,8 @@ def _renewed(lease: Lease) -> Iterator[None]:
     ended = threading.Event()
 
     def renew() -> None:
-        # If the lease is lost, the transaction that begins the erasure finds out; a shorter outage does no harm.
+        # If the lease is lost, the transaction that begins the erasure, or the Delta table's step, finds out; a
+        # shorter outage does no harm.
         while not ended.wait(settings().lease_seconds / 4):
             with suppress(Exception):  # the thread's edge
                 writers.renew(lease)

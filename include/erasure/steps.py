@@ -23,6 +23,8 @@ from include.ledger.intervals import attempts, locks
 from include.ledger.intervals.pins import PinnedInterval
 from include.ledger.intervals.states import Source
 from include.ledger.inventory import attempts_under_way
+from include.ledger.streams import writers
+from include.ledger.streams.writers import Lease
 from include.monitor.text import quantity
 from include.pipelines.spec import Pipeline
 from include.proof.replace import replace_proofs, replaced_by
@@ -103,16 +105,25 @@ def _ended(pipeline: Pipeline, what: str, code: int) -> TidemarkError:
     )
 
 
-def erase_from_delta(pipeline: Pipeline, erasure: Begun, tell: Tell) -> None:
+def erase_from_delta(pipeline: Pipeline, erasure: Begun, lease: Lease, tell: Tell) -> None:
     """Delete the records from the Delta table, its older versions and its log, and pin its view again.
 
-    Raises the error of the application's exit code.
+    Raises the error of the application's exit code, AnotherWriter when the lease was lost meanwhile.
     """
     tell(f"{pipeline.name}: the Delta table is written again, its older versions are deleted")
-    arguments = ("--pipeline", pipeline.name, "--erasure", str(erasure.id))
+    arguments = ("--pipeline", pipeline.name, "--erasure", str(erasure.id), "--token", str(lease.token))
     job = submission("erase_subject", *arguments, name=f"erase {pipeline.name}", short=True, delta=True)
     if code := run_job(job):
         raise _ended(pipeline, "the Delta table's application", code)
+    try:
+        writers.renew(lease)
+    except AnotherWriter as error:
+        raise AnotherWriter(
+            "the lease was lost while the Delta table was written again, and files of another driver may be gone, too: "
+            "the erasure is unfinished",
+            remedy=f"./tidemark stream {pipeline.name} --stop, then: ./tidemark erase {pipeline.name} --resume",
+            pipeline=pipeline.name,
+        ) from error
 
 
 def sweep(pipeline: Pipeline, erasure: Begun, tell: Tell) -> dict[str, int]:

@@ -9,6 +9,8 @@ from include.erasure.names import names_being_erased
 from include.lake.delta_log import forget_values
 from include.ledger.erasures.unfinished import records_of, twins_of
 from include.ledger.intervals import attempts
+from include.ledger.streams import writers
+from include.ledger.streams.writers import Lease
 from include.pipelines.spec import Pipeline
 from spark_jobs.archive.delta import (
     delete_older_files,
@@ -21,11 +23,12 @@ from spark_jobs.archive.delta import (
 from spark_jobs.publication.delta import pin_view, pinned_version, restore_rows
 
 
-def erase_from_delta(spark: SparkSession, pipeline: Pipeline, erasure: int) -> None:
+def erase_from_delta(spark: SparkSession, pipeline: Pipeline, erasure: int, lease: Lease) -> None:
     """Remove an erasure's records from every version of a Delta table. Nothing may append to it meanwhile.
 
     The log keeps its transactions and what commits state about intervals. Time travel begins at a new version, to which
     the view is pinned before older files are deleted. Repeating it changes nothing.
+    Raises AnotherWriter when the lease was lost before files are deleted: others may be writing some.
     """
     erased = {each.coordinates for each in records_of(erasure)}
     with attempts.publishing_delta(pipeline.name):
@@ -39,6 +42,7 @@ def erase_from_delta(spark: SparkSession, pipeline: Pipeline, erasure: int) -> N
         if pinned is not None:
             pin_view(spark, pipeline, version)
         crash_point("delta_view_pinned")
+        writers.renew(lease)
         delete_older_files(spark, pipeline)
         crash_point("delta_files_deleted")
         forget_values(location(pipeline), version, names_being_erased(pipeline).text)

@@ -1,0 +1,71 @@
+"""An erasure's Delta table is not cleaned beside a new driver, on a real PostgreSQL and without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from include.erasure import steps
+from include.errors import AnotherWriter
+from include.ledger.database import session
+from include.ledger.erasures.unfinished import Begun
+from include.ledger.models import Writer
+from include.ledger.streams import writers
+from include.pipelines import load_pipeline
+from spark_jobs.erasure import delta
+from tests.conftest import Home
+
+pytestmark = pytest.mark.services
+
+GPS = load_pipeline("gps_positions")
+
+
+@pytest.fixture
+def lease(postgres: Home) -> Iterator[writers.Lease]:
+    held = writers.acquire(GPS.name)
+    yield held
+    writers.release(replace(held, token=token()))
+
+
+def token() -> int:
+    with session() as ledger:
+        return ledger.get_one(Writer, GPS.name).token
+
+
+def shut_out(*_: Any, **__: Any) -> int:
+    """Another driver takes the lease."""
+    with session() as ledger:
+        ledger.get_one(Writer, GPS.name).token += 1
+    return 0
+
+
+def test_older_files_stay_when_the_lease_was_lost_while_rows_were_deleted(
+    lease: writers.Lease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deleted: list[Any] = []
+    monkeypatch.setattr(delta, "pinned_version", lambda *_: None)
+    monkeypatch.setattr(delta, "delete_records", shut_out)
+    monkeypatch.setattr(delta, "write_checkpoint", lambda *_: 1)
+    monkeypatch.setattr(delta, "forget_values", lambda *_: None)
+    monkeypatch.setattr(delta, "delete_older_files", lambda *_: deleted.append(_))
+    with pytest.raises(AnotherWriter) as raised:
+        delta.erase_from_delta(None, GPS, 0, lease)  # type: ignore[arg-type]
+    assert (raised.value.exit_code, deleted) == (5, [])
+
+
+def test_erasure_is_unfinished_when_the_lease_was_lost_while_its_application_ran(
+    lease: writers.Lease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = datetime.now(UTC)
+    begun = Begun(1, GPS.name, ("vehicle_id",), "test", "test", now, None, "", (), {}, (), 0, None)
+    monkeypatch.setattr(steps, "submission", lambda *_, **__: None)
+    monkeypatch.setattr(steps, "run_job", lambda _: 0)
+    steps.erase_from_delta(GPS, begun, lease, lambda _: None)
+    monkeypatch.setattr(steps, "run_job", shut_out)
+    with pytest.raises(AnotherWriter, match="the erasure is unfinished") as raised:
+        steps.erase_from_delta(GPS, begun, lease, lambda _: None)
+    assert "--resume" in raised.value.remedy
