@@ -11,7 +11,7 @@ from include import kafka
 from include.errors import OffsetsLost, ServiceUnreachable, UsageError
 from include.kafka import offset_search
 from include.kafka.offset_search import Spans
-from include.kafka.sources import check_topics_read, describe_source, source_topic_partitions
+from include.kafka.sources import check_topics_read, describe_source, how_to_create, source_topic_partitions
 from include.kafka.timestamps import TOLERANCE, Boundary, TimestampRule
 from include.kafka.truncation import check_ends, timestamps_at
 from include.ledger.archive.archived_offsets import CommittedSpan, commit_of
@@ -153,7 +153,7 @@ def read_log(pipeline: Pipeline) -> SourceLog:
             f"topic {', '.join(sorted(missing))} does not exist"
             if missing
             else f"no topic matches {pipeline.source.pattern!r}",
-            remedy=f"produce into it first: ./tidemark produce {pipeline.name} --events 1000",
+            remedy=how_to_create(pipeline.name, pipeline.source),
             pipeline=pipeline.name,
         )
     bounds = kafka.offset_bounds(source_topic_partitions(pipeline.source, topics), "read_uncommitted")

@@ -73,10 +73,18 @@ def existing_bounds(pipeline: str, source: KafkaTopics) -> dict[TopicPartition, 
     if not described:
         raise UsageError(
             f"no topic {' or '.join(source.named) or source.pattern} exists",
-            remedy="create it, or write to it by `./tidemark produce`",
+            remedy=how_to_create(pipeline, source),
             pipeline=pipeline,
         )
     return kafka.offset_bounds(source_topic_partitions(source, described))
+
+
+def how_to_create(pipeline: str, source: KafkaTopics) -> str:
+    """Return what to do where a source lacks a topic: events that are made up have no place in one that others read."""
+    if source.pattern:
+        return "create one"
+    created = f", or start the stream, which does: ./tidemark stream {pipeline}" if source.subscribe else ""
+    return f"create it{created}"
 
 
 def first_offsets(source: KafkaTopics, bounds: Mapping[TopicPartition, tuple[int, int]]) -> dict[TopicPartition, int]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import pytest
 from confluent_kafka import TopicPartition
 
-from include.errors import TopicRecreated, UsageError
+from include.errors import OffsetsLost, TopicRecreated, UsageError
 from include.intervals.pinning import pin_interval
 from include.ledger.archive import micro_batches
 from include.ledger.archive.micro_batches import ARCHIVE
@@ -83,6 +84,21 @@ def two(request: pytest.FixtureRequest) -> Two:
     made.archive(made.kept, made.former)
     assert made.ranges(both, 0) == ((0, 2), (0, 2))
     return made
+
+
+def test_remedy_writes_no_events_when_a_topic_of_the_source_is_missing(two: Two) -> None:
+    # Events that are made up have no place in a topic that others read.
+    new, kept, missing = f"{two.one.name}_new", two.kept.topic, f"{two.kept.topic}-b"
+    cases = [
+        (KafkaTopics(subscribe=(kept, missing)), f"topic {missing} does not exist", f"./tidemark stream {new}"),
+        (KafkaTopics(assign={kept: (0,), missing: (0,)}), f"topic {missing} does not exist", "create it"),
+        (KafkaTopics(pattern=f"{missing}.*"), f"no topic matches '{missing}.*'", "create one"),
+    ]
+    for source, error, remedy in cases:
+        with pytest.raises(OffsetsLost, match=re.escape(error)) as raised:
+            pin_interval(replace(two.one, name=new, source=source), hour(1), pinned_by="test")
+        assert remedy in raised.value.remedy
+        assert "produce" not in raised.value.remedy
 
 
 def test_rest_of_a_topic_is_in_the_next_interval_when_it_left_and_was_deleted(two: Two) -> None:
