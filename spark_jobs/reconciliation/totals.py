@@ -9,7 +9,8 @@ proved      what other registered intervals hold that the speed view has read wh
 older       the same, built by other code
 delivered   of these two, rows that replays put there; the speed view never saw them
 rest        rows that the speed view has read and no such interval holds: the newest ones, those of intervals that were
-            never built or are pinned again, those that were built before the view was declared or rows were erased
+            never built or are pinned again, those that were built before the view was declared or rows were erased,
+            those whose part is damaged
 inside      rows of this interval that the speed view has read
 beyond      rows of this interval that it has not
 replayed    rows that replays put into this interval
@@ -27,7 +28,6 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
-from include.errors import TidemarkError
 from include.lake.revision_files import damaged_files
 from include.ledger.archive import micro_batches
 from include.ledger.archive.decoders import counted_otherwise, decoded_otherwise
@@ -55,6 +55,7 @@ from spark_jobs.reconciliation.views import (
     summed_by_side,
 )
 from spark_jobs.spark.frames import empty_frame
+from spark_jobs.spark.log import log_of
 from spark_jobs.spark.schemas import struct_of
 from spark_jobs.views.aggregate import aggregate_view
 from spark_jobs.views.speed_topic import speed_values
@@ -68,8 +69,7 @@ _BATCH_HOLDS = ("inside", "beyond", "replayed")
 def reconcile_total(run: IntervalRun, view: AdditiveView, batch_view: DataFrame, replayed: Replayed) -> Reconciliation:
     """Compare the batch view of a pinned interval, and the parts of all others, with the speed view's totals.
 
-    All keys of the view are compared; those without a row in this interval are reported only if unexplained. Raises
-    TidemarkError when the files of a registered part are damaged.
+    All keys of the view are compared; those without a row in this interval are reported only if unexplained.
     """
     pipeline = run.pipeline
     position = evidence.speed_position(pipeline.name, view.name)
@@ -131,10 +131,30 @@ class _Meeting:
         )
 
     def _partials(self) -> Partials:
-        """Return the other registered intervals that the speed view has read whole."""
+        """Return the other registered intervals that the speed view has read whole, and whose files are as built.
+
+        If a damaged part were an error here, two of them would keep each other's interval from being run again.
+        """
         pipeline, table = self.run.pipeline, self.run.pipeline.view_table(self.view)
-        read = self.position.offsets
-        return registered_partials(pipeline.name, table, but=self.run.pinned.id, read=read, closed=self.closed)
+        left_out = {self.run.pinned.id}
+        while True:
+            held = registered_partials(pipeline.name, table, left_out, read=self.position.offsets, closed=self.closed)
+            # Asked again without them: parts and their ranges are of one snapshot.
+            if not (damaged := {each.interval_id for each in held.parts if self._is_damaged(each)}):
+                return held
+            left_out |= damaged
+
+    def _is_damaged(self, part: Partial) -> bool:
+        damage = next(damaged_files(part.location, part.files, deep=False), None)
+        if damage is not None:
+            log_of(self.run.pipeline.name).warning(
+                "the part of the total %s that an interval registered is damaged, and is counted from the archive: "
+                "%s: %s; run that interval again",
+                self.view.name,
+                part.location,
+                damage,
+            )
+        return damage is not None
 
     def _reached(self, ranges: Iterable[OffsetRange]) -> Iterator[OffsetRange]:
         """Yield the parts of the ranges that the speed view has read."""
@@ -144,13 +164,6 @@ class _Meeting:
             yield OffsetRange(each.topic_partition, each.from_offset, max(each.from_offset, until), each.topic_id)
 
     def _rows(self, parts: Sequence[Partial]) -> DataFrame:
-        for each in parts:
-            if damage := next(damaged_files(each.location, each.files, deep=False), None):
-                raise TidemarkError(
-                    f"a registered part of the total {self.view.name} is damaged: {each.location}: {damage}",
-                    remedy="./tidemark doctor; run its interval again",
-                    pipeline=self.run.pipeline.name,
-                )
         paths = [f"{each.location}/{name}" for each in parts for name in sorted(each.files)]
         return read_files(self.run.spark, paths, struct_of(self.view.columns), self.view.formerly)
 

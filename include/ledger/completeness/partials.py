@@ -38,7 +38,7 @@ _REVISIONS = """
     SELECT i.id, v.id, v.location, v.files, v.code_version
     FROM revisions v JOIN intervals i ON i.id = v.interval_id LEFT JOIN erased e ON e.interval_id = i.id
     WHERE v.table_name = %(table)s AND v.state = 'registered' AND i.state = 'registered'
-        AND i.pipeline = %(pipeline)s AND i.id <> %(but)s
+        AND i.pipeline = %(pipeline)s AND i.id <> ALL(%(but)s::bigint[])
         AND (e.interval_id IS NULL OR coalesce(v.build_id, 0) > e.last_build)
         AND NOT EXISTS (
             SELECT FROM interval_ranges r
@@ -76,9 +76,9 @@ _EXTENTS = """
 
 
 def registered_partials(
-    pipeline: str, table: str, but: int, *, read: Mapping[TopicPartition, int], closed: Collection[str]
+    pipeline: str, table: str, but: Collection[int], *, read: Mapping[TopicPartition, int], closed: Collection[str]
 ) -> Partials:
-    """Return the intervals with a registered revision of the view's table, one left out, in one snapshot.
+    """Return the intervals with a registered revision of the view's table, without those in `but`, in one snapshot.
 
     Of these, the ones of which the speed view has read everything: up to the offsets `read`, and topics with the ids
     `closed` completely. Excluded are intervals that are pinned again, whose revision has other ranges, and those that
@@ -87,7 +87,7 @@ def registered_partials(
     values = {
         "pipeline": pipeline,
         "table": table,
-        "but": but,
+        "but": list(but),
         "topics": [tp.topic for tp in read],
         "numbers": [tp.partition for tp in read],
         "offsets": list(read.values()),

@@ -174,7 +174,7 @@ def test_part_is_not_summed_up_when_it_was_built_before_an_erasure(world: World)
         world.register(hour)
     name = world.pipeline.name
 
-    def partials(but: int = 0, until: int = 10, closed: Collection[str] = ()) -> Partials:
+    def partials(*but: int, until: int = 10, closed: Collection[str] = ()) -> Partials:
         read = {TopicPartition(name, 0): until}
         return registered_partials(name, world.table, but, read=read, closed=closed)
 
@@ -188,7 +188,7 @@ def test_part_is_not_summed_up_when_it_was_built_before_an_erasure(world: World)
         facts = {"columns": [], "key_hashes": [], "counts": {}, "reason": "asked", "begun_by": "test", "salt": ""}
         ledger.add(Erasure(pipeline=name, intervals=[first.interval_id], last_build=7, **facts))
     assert partials() == Partials((second,), (replace(whole, from_offset=5),))
-    assert partials(but=second.interval_id) == Partials((), ())
+    assert partials(second.interval_id) == Partials((), ())
 
 
 def test_nothing_is_proved_when_the_archive_begins_before_the_first_interval(world: World) -> None:

@@ -1,0 +1,80 @@
+"""Parts of a total whose files are damaged, on a real ledger: no interval keeps another from being run again."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from include import lake
+from include.ledger.intervals import attempts, builds
+from include.ledger.intervals.builds import Changes
+from include.ledger.intervals.evidence import SpeedPosition
+from include.ledger.intervals.findings import BuildFindings, FateCounts, RecordCounts, Validation
+from include.ledger.lineage import BuiltRevision
+from include.offsets import TopicPartition
+from include.pipelines import load_pipeline
+from include.reconciliation import ReconciliationCounts
+from spark_jobs.reconciliation.interval_run import IntervalRun
+from spark_jobs.reconciliation.totals import _Meeting
+from tests.conftest import Home
+from tests.support.attempts import TOPIC, begin_attempt, hour
+
+pytestmark = pytest.mark.services
+
+PIPELINE = load_pipeline("isp_hits")
+VIEW = next(view for view in PIPELINE.views if view.is_total)
+WITHIN = TopicPartition(TOPIC, 0)
+
+
+def register_part(number: int) -> Path:
+    """Register an hour with its part of the total, and return the part's file."""
+    attempt = begin_attempt(PIPELINE.name, hour(number), topic_partitions=1)
+    spec = attempts.load_attempt(attempt)
+    partition = f"interval={spec.pinned.interval.label}"
+    location = lake.uri("tables", PIPELINE.view_table(VIEW), partition, f"r-{attempt}")
+    file = Path(lake.filesystem(location)[1]) / "part-0.parquet"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"rows")
+    files: dict[str, Any] = {file.name: {"rows": 1, "bytes": 4}}
+    built = BuiltRevision(PIPELINE.view_table(VIEW), partition, f"r-{attempt}", location, 1, "v2:0123", files)
+    findings = BuildFindings(
+        spec.pinned.ranges,
+        {WITHIN: FateCounts(95, 2, 3, 0)},
+        RecordCounts(in_ranges=100, archived=95, empty=2, quarantined=3),
+        ReconciliationCounts(matched=1),
+    )
+    builds.note_build(spec, [built], findings)
+    registration = builds.begin_registration(
+        attempts.load_attempt(attempt), Validation(True, PIPELINE.name), Changes(points=(built,))
+    )
+    builds.finish_registration(registration)
+    return file
+
+
+def held_beside(number: int) -> list[tuple[int, int]]:
+    """The offsets that a run of the hour again takes from other intervals' parts; others are read from the archive."""
+    spec = attempts.load_attempt(begin_attempt(PIPELINE.name, hour(number), topic_partitions=1))
+    run = IntervalRun(cast("Any", None), PIPELINE, spec)
+    position = SpeedPosition({WITHIN: 300}, batch_id=7, query_id="speed")
+    held = _Meeting(run, VIEW, position, frozenset())._partials()
+    assert spec.pinned.id not in {each.interval_id for each in held.parts}
+    return [(each.from_offset, each.until_offset) for each in held.ranges]
+
+
+def test_damaged_parts_are_left_to_the_archive_when_any_interval_is_run_again(
+    postgres: Home, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second, _ = (register_part(number) for number in range(3))
+    assert held_beside(0) == [(100, 300)]
+    first.unlink()
+    second.write_bytes(b"other rows")
+    with caplog.at_level(logging.WARNING):
+        assert held_beside(0) == [(200, 300)]
+        assert held_beside(1) == [(200, 300)]
+    told = caplog.text
+    assert f"file://{second.parent}: wrong size: part-0.parquet" in told
+    assert f"file://{first.parent}: file missing: part-0.parquet" in told
+    assert held_beside(2) == []
