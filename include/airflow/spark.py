@@ -99,6 +99,9 @@ class JobOperator(SparkSubmitOperator):
         if issubclass(failed, ValidationFailed):
             log_step(self.job, int(self.attempt), failed=True)
             meaning = _validation(int(self.attempt)) or meaning
+        elif self._lines.own:
+            # An alert is made of this text alone: the line names the offsets, and after “ — ” what to do.
+            meaning += f"; last line: {self._lines.own}"
         note_failure(int(self.attempt), code)
         for line in self._lines.reasons(code):
             self.log.error("driver: %s", line)

@@ -21,6 +21,9 @@ HELD = 30
 END = 128 * 1024
 """How many bytes are read from the end of a log: one of a stream grows as long as it runs."""
 
+OWN = "tidemark: "
+"""How the lines of Tidemark's own code begin."""
+
 _NOISE = re.compile(
     r"WARNING: |Warning: |OpenJDK .*warning: |Java HotSpot.*warning: |SLF4J|:: |Ivy |Using Spark's default log4j|"
     r"Setting default log level|To adjust logging level|Spark-Submit cmd: |(\[\d+\.\d+s\])?\[warning\]\["
@@ -47,9 +50,13 @@ class DriverLines:
     _is_held: bool = False
     _last: str = ""
     """The last line that was shown."""
+    own: str = ""
+    """The last line that Tidemark's code printed, without its prefix: the error, if the driver could name one."""
 
     def passes(self, line: str) -> bool:
         """Return whether a line is shown at once; others are kept in `held`. TIDEMARK_DEBUG shows all."""
+        if line.startswith(OWN):
+            self.own = line.removeprefix(OWN).strip()
         if os.environ.get("TIDEMARK_DEBUG") or not line.strip():
             return bool(line.strip())
         self._is_held = self._is_foreign(line) or (self._is_held and _CONTINUED.match(line) is not None)
@@ -66,7 +73,7 @@ class DriverLines:
         """
         if error_class(code) is not TidemarkError:
             return ()
-        return (*self.held, *([self._last] if self.held and self._last.startswith("tidemark: ") else ()))
+        return (*self.held, *([self._last] if self.held and self._last.startswith(OWN) else ()))
 
     def _is_foreign(self, line: str) -> bool:
         start = line.lstrip()

@@ -29,7 +29,8 @@ class Advice:
 _REMEDIES = {
     ValidationFailed.exit_code: "read which expectation failed on the interval's page; correct the source or the suite",
     ReconciliationFailed.exit_code: "read the unexplained differences on the interval's page, and what doctor finds",
-    OffsetsLost.exit_code: "see which offsets are gone; accept the loss or adopt the new topic, with a reason",
+    OffsetsLost.exit_code: "read what was archived of its offsets; accept the loss or adopt the new topic, with a "
+    "reason, only if the stream's error asks for that",
     AnotherWriter.exit_code: "wait until the other writer has ended, then run the interval again",
     ServiceUnreachable.exit_code: "see which service does not answer and start it, then run the interval again",
     ArchiveBehind.exit_code: "check that the stream runs and catches up, then run the interval again",
@@ -53,7 +54,8 @@ def of_failure(pipeline: str, interval: Interval, exit_code: int) -> Advice:
     """Return what the exit code of an attempt means, what to do, and the first command for it."""
     first = {
         ReconciliationFailed.exit_code: "./tidemark doctor",
-        OffsetsLost.exit_code: f"./tidemark ranges {shlex.quote(pipeline)}",
+        # The only way on for an interval that is run again after retention: the stream has lost nothing.
+        OffsetsLost.exit_code: f"{run_command(pipeline, interval)} --source archive",
         ServiceUnreachable.exit_code: "./tidemark status",
         ArchiveBehind.exit_code: f"./tidemark lag {shlex.quote(pipeline)}",
     }

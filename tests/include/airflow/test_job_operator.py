@@ -13,7 +13,9 @@ import pytest
 import structlog
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
+from include.airflow.notifier import AlertNotifier
 from include.airflow.spark import JobOperator
+from include.ledger.alerts import open_alerts
 from include.ledger.database import session
 from include.ledger.intervals import attempts, builds
 from include.ledger.intervals.findings import ExpectationResult, Validation
@@ -80,3 +82,24 @@ def test_warnings_of_spark_are_told_when_the_driver_died_without_naming_an_error
         row = ledger.get_one(Attempt, attempt)
         assert (row.exit_code, row.ended_at) == (1, None), "nobody announced it"
     assert any("HiveConf" in each["event"] for each in logged if each["log_level"] == "error")
+
+
+def test_alert_names_offsets_and_remedy_when_the_driver_s_last_line_did(driver: Path) -> None:
+    attempt = begin_attempt(NAME)
+    error = "hits-0 [10, 90) is below the earliest retained offset 95"
+    remedy = "read what was archived of them instead: --source archive"
+    program = driver.with_name("spark-submit")
+    program.write_text(
+        program.read_text().replace("validating", f'validating"\necho "tidemark: isp_hits: {error} — {remedy}')
+    )
+    driver.write_text("4")
+    with pytest.raises(AirflowFailException, match="offsets are lost, or the topic was recreated") as raised:
+        publish(attempt)
+    failed: Any = {
+        "ti": SimpleNamespace(dag_id="interval__isp_hits", run_id="r", task_id="publish"),
+        "exception": raised.value,
+    }
+    AlertNotifier(NAME).notify(failed)
+    (told,) = open_alerts("task/interval__isp_hits/r/")
+    assert error in told.what
+    assert told.todo == remedy

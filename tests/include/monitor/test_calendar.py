@@ -16,6 +16,7 @@ from include.ledger.totals import interval_counts
 from include.ledger.validation import approvals
 from include.monitor.history.calendar import Attention, Calendar, CellState, read_calendar
 from include.monitor.history.drill import read_interval
+from include.monitor.history.remedies import run_command
 from include.monitor.history.trend import read_table
 from include.pipelines import load_pipeline
 from include.pipelines.spec import Pipeline
@@ -88,6 +89,16 @@ def test_interval_stays_failed_when_a_build_for_comparison_succeeds(pipeline: Pi
     told = attention_of(pipeline, hour)
     assert told is not None
     assert told.advice.meaning.startswith("exit code 3")
+
+
+def test_advice_reads_the_archive_when_an_interval_s_offsets_are_lost(pipeline: Pipeline) -> None:
+    hour = past_hour(2)
+    announced(pipeline, hour, code=4)
+    told = attention_of(pipeline, hour)
+    assert told is not None
+    assert told.advice.command == f"{run_command(pipeline.name, hour)} --source archive"
+    # Both are refused where the stream is past these offsets.
+    assert "the stream's error" in told.advice.remedy
 
 
 def test_question_stays_open_when_what_is_registered_is_built_for_comparison(pipeline: Pipeline) -> None:

@@ -62,3 +62,11 @@ def test_what_was_held_back_is_shown_before_the_last_line_when_the_exit_code_say
     for line in said:
         lines.passes(line)
     assert list(lines.reasons(code)) == shown
+
+
+def test_last_own_line_is_known_when_others_follow_it() -> None:
+    lines = DriverLines()
+    assert lines.own == ""
+    for line in ("tidemark: isp_hits: hits-0 [1, 2) is gone — restore it\n", *NOISE, "Killed"):
+        lines.passes(line)
+    assert lines.own == "isp_hits: hits-0 [1, 2) is gone — restore it"
