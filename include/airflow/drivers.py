@@ -121,6 +121,17 @@ def holds_lease(launch: launches.Launch, live: writers.LiveWriter) -> bool:
     return _is_of(launch, live)
 
 
+def is_command(live: writers.LiveWriter | None, launch: str) -> bool:
+    """Return whether a command holds the lease instead of a driver: only a driver notes a Spark application.
+
+    A launch's own driver notes it only once Spark has started, and may hang before that.
+    """
+    if live is None or live.application_id:
+        return False
+    noted = launches.find(launch) if launch else None
+    return noted is None or not holds_lease(noted, live)
+
+
 def _is_of(launch: launches.Launch, writer: writers.LiveWriter) -> bool:
     """Whether the writer is the driver of a launch on another host or on YARN."""
     is_there = launch.host == applications.HOST or _is_at(writer.holder, launch.host)
@@ -153,10 +164,12 @@ def stop_driver(pipeline: str, launch: str, patience: float = 30.0) -> None:
         left = restarts.STARTING - restarts.age_of(launch)
         _wait(lambda: writers.live_writer(pipeline) is not None or _ended(launch), left.total_seconds())
         live = writers.live_writer(pipeline)
+    # A command, such as an erasure, is not ended in its midst: the next driver waits for it.
+    may_be_ended = not is_command(live, launch)
     writers.request_stop(pipeline)
     if process is not None:
         _end(process, patience)
-    if live is not None and not _wait(lambda: not _holds(pipeline, live.token), patience):
+    if live is not None and may_be_ended and not _wait(lambda: not _holds(pipeline, live.token), patience):
         restarts.shut_out(pipeline, live.token)
         if on_yarn and noted is not None:
             applications.kill(noted)

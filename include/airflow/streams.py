@@ -66,7 +66,7 @@ class StreamTrigger(BaseTrigger):
                     if progress is None:
                         stalls = await asyncio.to_thread(restarts.stalls_in_a_row, self.pipeline, self.launch)
                         progress = Progress(patience_after(stalls))
-                    event = await asyncio.to_thread(look_at_progress, self.pipeline, progress, looked)
+                    event = await asyncio.to_thread(look_at_progress, self.pipeline, progress, looked, self.launch)
                     # A driver that a person started is theirs to replace.
                     if event is None and self.launch:
                         event = await asyncio.to_thread(deployments.event)
@@ -84,13 +84,14 @@ class StreamTrigger(BaseTrigger):
         await asyncio.to_thread(drivers.stop_driver, self.pipeline, self.launch)
 
 
-def look_at_progress(pipeline: str, progress: Progress, now: float) -> dict[str, Any] | None:
+def look_at_progress(pipeline: str, progress: Progress, now: float, launch: str) -> dict[str, Any] | None:
     """Return the event of a stream with a stalled query; None for a stream that works.
 
     An output that waits does not count: its database comes back without another driver. Of a pipeline that is no longer
-    declared nobody knows what waits: its driver is left to the ledger, and to `./tidemark doctor`.
+    declared nobody knows what waits: its driver is left to the ledger, and to `./tidemark doctor`. While a command
+    holds the lease, an erasure for example, nothing is to be committed.
     """
-    if pipeline not in pipeline_names():
+    if pipeline not in pipeline_names() or drivers.is_command(writers.live_writer(pipeline), launch):
         return None
     declared = load_pipeline(pipeline)
     outputs = {each.name for each in declared.outputs}

@@ -17,6 +17,7 @@ from include.airflow.streams import look_at_progress
 from include.errors import AnotherWriter
 from include.ledger.streams import launches, writers
 from include.ledger.streams.restarts import STALLED_AT_START, failures_in_a_row, has_committed, stalls_in_a_row
+from include.streams.generations import no_stream
 from tests.conftest import Home, wait_for
 from tests.support.committed import DAY, commit
 
@@ -46,10 +47,16 @@ def elsewhere() -> str:
 
 
 class Driver(threading.Thread):
-    """Holds the lease like a driver, and commits nothing; ends when asked to, unless it hangs."""
+    """Holds the lease like a driver, and commits nothing; ends when asked to, unless it hangs.
 
-    def __init__(self, *, hangs: bool = False, starts_after: threading.Event | None = None) -> None:
+    Without an `application` it is a command: only drivers note one.
+    """
+
+    def __init__(
+        self, *, application: str = "app-1", hangs: bool = False, starts_after: threading.Event | None = None
+    ) -> None:
         super().__init__(daemon=True)
+        self.application = application
         self.hangs, self.starts_after = hangs, starts_after
         self.was_asked = self.was_shut_out = False
         self.start()
@@ -60,14 +67,15 @@ class Driver(threading.Thread):
         lease = writers.acquire(NAME)
         try:
             while not self.was_asked or self.hangs:
-                self.was_asked = writers.renew(lease)
+                self.was_asked = writers.renew(lease, self.application)
         except AnotherWriter:
             self.was_shut_out = True
         writers.release(lease)
 
 
 def holds_lease() -> bool:
-    return writers.live_writer(NAME) is not None
+    live = writers.live_writer(NAME)
+    return live is not None and bool(live.application_id)
 
 
 def test_failures_are_counted_back_to_a_stop_or_long_life_when_they_are_in_a_row(in_process: Home) -> None:
@@ -244,12 +252,30 @@ def test_stream_is_stalled_when_records_wait_and_its_driver_only_renews_its_leas
     driver = Driver()
     wait_for("its lease", holds_lease, 10)
     progress = Progress(after=HOUR)
-    assert look_at_progress(NAME, progress, 0) is None
-    assert look_at_progress(NAME, progress, HOUR.total_seconds()) is None
-    assert look_at_progress(NAME, progress, HOUR.total_seconds() + 1) == {"event": "stalled", "query": "archive"}
+    assert look_at_progress(NAME, progress, 0, "") is None
+    assert look_at_progress(NAME, progress, HOUR.total_seconds(), "") is None
+    assert look_at_progress(NAME, progress, HOUR.total_seconds() + 1, "") == {"event": "stalled", "query": "archive"}
     drivers.stop_driver(NAME, "", patience=10)
     driver.join(10)
     assert driver.was_asked
+
+
+@pytest.mark.parametrize("launch", ["", "far"])
+def test_command_is_neither_stalled_nor_shut_out_when_it_holds_the_lease_and_records_wait(
+    in_process: Home, elsewhere: str, launch: str
+) -> None:
+    in_process.run("produce", NAME, "--events", "10")
+    # As an erasure holds it, also after the lease of the launch's driver had run out.
+    with no_stream(NAME) as lease:
+        progress = Progress()
+        assert drivers.look_at(NAME, launch) is None
+        assert look_at_progress(NAME, progress, 0, launch) is None
+        assert look_at_progress(NAME, progress, HOUR.total_seconds(), launch) is None
+        drivers.stop_driver(NAME, launch, patience=2)
+        live = writers.live_writer(NAME)
+        assert live is not None
+        assert live.token == lease.token
+        writers.renew(lease)
 
 
 def test_log_is_returned_in_whole_new_lines_and_bounded_when_its_driver_lives(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def test_trigger_watches_the_driver_when_its_pipeline_is_removed(
     lease: writers.Lease, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(streams, "_LOOK_AT_PROGRESS", 0.0)
-    assert streams.look_at_progress(NAME, Progress(), 0.0) is None
+    assert streams.look_at_progress(NAME, Progress(), 0.0, "") is None
 
     async def watch() -> object:
         events = streams.StreamTrigger(NAME, "", poll_seconds=0.1).run()
