@@ -33,7 +33,7 @@ def no_stream(pipeline: str) -> Iterator[Lease]:
     if (writer := writers.live_writer(pipeline)) is not None:
         raise AnotherWriter(
             f"a driver writes this pipeline: {writer.holder} (fencing token {writer.token})",
-            remedy=f"stop it first: ./tidemark stream {pipeline} --stop",
+            remedy=writers.stop_first(pipeline),
             pipeline=pipeline,
         )
     lease = writers.acquire(pipeline)

@@ -121,10 +121,18 @@ def acquire(pipeline: str) -> Lease:
             holder, token = (row.holder, row.token) if row else ("nobody", 0)
         raise AnotherWriter(
             f"another driver writes this pipeline: {holder} (fencing token {token})",
-            remedy=f"stop it first: ./tidemark stream {pipeline} --stop",
+            remedy=stop_first(pipeline),
             pipeline=pipeline,
         )
     return lease
+
+
+def stop_first(pipeline: str) -> str:
+    """Return how a stream is stopped, for a command that needs its lease: Airflow starts another driver at once."""
+    return (
+        f"stop it first: pause stream__{pipeline} if Airflow runs it, then `./tidemark stream {pipeline} --stop`, "
+        "and repeat this when it has ended"
+    )
 
 
 def check(ledger: Session, lease: Lease) -> None:

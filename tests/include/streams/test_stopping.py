@@ -11,7 +11,9 @@ import pytest
 
 from include.airflow import streams
 from include.airflow.progress import Progress
+from include.errors import AnotherWriter
 from include.ledger.streams import writers
+from include.streams.generations import no_stream
 from include.streams.stopping import undeclared_streams
 from include.times import parse_time
 from tests.conftest import Home, settings_of
@@ -66,6 +68,20 @@ def test_status_names_the_stream_and_its_end_when_its_pipeline_is_removed(postgr
         writers.release(each)
     assert postgres.json("status", "--json")["undeclared_streams"] == []
     assert NAME not in postgres.run("status").stdout
+
+
+def test_remedy_pauses_the_dag_first_when_a_command_needs_the_lease(postgres: Home, lease: writers.Lease) -> None:
+    # A stream that is only stopped, Airflow starts again at once.
+    remedy = (
+        f"stop it first: pause stream__{NAME} if Airflow runs it, then `./tidemark stream {NAME} --stop`, "
+        "and repeat this when it has ended"
+    )
+    with pytest.raises(AnotherWriter) as refused, no_stream(NAME):
+        pass
+    assert refused.value.remedy == remedy
+    with settings_of(postgres, TIDEMARK_LEASE_SECONDS="2"), pytest.raises(AnotherWriter) as waited:
+        writers.acquire(NAME)
+    assert waited.value.remedy == remedy
 
 
 def test_declared_streams_and_those_of_lines_are_not_named_when_they_run(lease: writers.Lease) -> None:
