@@ -174,9 +174,7 @@ def _mark(finding: Finding) -> str:
 def doctor(
     as_json: AsJson = False,
     repair: Annotated[bool, typer.Option("--repair", help="announce each repair, then make it")] = False,
-    deep: Annotated[
-        bool, typer.Option("--deep", help="also read all registered files and compare their hashes")
-    ] = False,
+    deep: Annotated[bool, typer.Option("--deep", help="also read all files, and compare hashes and checksums")] = False,
 ) -> None:
     """Check machine, services, ledger, catalog and files.
 

@@ -14,7 +14,7 @@ from include.pipelines.spec import Pipeline
 
 
 def disagreements_of(pipeline: Pipeline, *, deep: bool) -> list[Disagreement]:
-    """Return what ledger, catalog and files of a pipeline disagree about; `deep` also compares the files' hashes.
+    """Return what ledger, catalog and files of a pipeline disagree about; `deep` also reads every file whole.
 
     The three are read one after the other, and a stream or an interval may go on meanwhile: what is registered between
     two of the readings looks like a disagreement. So they are compared once more, and only what is found again is
@@ -24,14 +24,18 @@ def disagreements_of(pipeline: Pipeline, *, deep: bool) -> list[Disagreement]:
     if not first:
         return []
     again = {identity(each): each for each in _look(pipeline, deep=False)}
-    # Only reading files whole finds changed content, and no registration changes a file.
-    again |= {identity(each): each for each in first if each.kind == "changed content"}
+    # Only reading files whole finds these, and no registration changes a file.
+    again |= {identity(each): each for each in first if each.kind in ("changed content", "landing file damaged")}
     return [again[identity(each)] for each in first if identity(each) in again]
 
 
 def _look(pipeline: Pipeline, *, deep: bool) -> list[Disagreement]:
-    others = (check_landing, check_open_tables, check_completeness, check_served_views)
-    return [*check_tables(pipeline, deep=deep), *chain.from_iterable(check(pipeline) for check in others)]
+    others = (check_open_tables, check_completeness, check_served_views)
+    return [
+        *check_tables(pipeline, deep=deep),
+        *check_landing(pipeline, deep=deep),
+        *chain.from_iterable(check(pipeline) for check in others),
+    ]
 
 
 def identity(each: Disagreement) -> tuple[object, ...]:

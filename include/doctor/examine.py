@@ -68,7 +68,7 @@ def effective_settings() -> dict[str, str]:
 
 
 def examine(*, repair: bool, progress: Callable[[str], None], deep: bool = False) -> list[Finding]:
-    """Look at everything and return what was found; `deep` also reads every registered file and compares its hash.
+    """Look at everything and return what was found; `deep` also reads every file whole.
 
     `repair` fetches damaged jars, closes open files and starts dead services first. Then it prints what it will do
     about the tables, does it, and looks again.

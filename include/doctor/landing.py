@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from datetime import UTC, datetime
 
 from include import lake
-from include.doctor.disagreement import REPAIR, Disagreement
+from include.doctor.disagreement import REPAIR, Disagreement, Kind
 from include.housekeeping import replaced
 from include.housekeeping.in_flight import InFlight
 from include.lake.scan import COMPACTED, Folder, scan_files, scan_landing
@@ -17,8 +17,8 @@ from include.offsets import Fate
 from include.pipelines.spec import Pipeline
 
 
-def check_landing(pipeline: Pipeline) -> Iterator[Disagreement]:
-    """Yield disagreements about a pipeline's landing and quarantine files."""
+def check_landing(pipeline: Pipeline, *, deep: bool = False) -> Iterator[Disagreement]:
+    """Yield disagreements about a pipeline's landing and quarantine files; `deep` also reads each file whole."""
     # Read before the files are listed: what begins later is newer than this.
     in_flight = InFlight.of(pipeline.name)
     folders = [*scan_landing(pipeline.name).values()]
@@ -27,7 +27,7 @@ def check_landing(pipeline: Pipeline) -> Iterator[Disagreement]:
         lake.below_lake(f"{folder.location}/{name}"): size for folder in folders for name, size in folder.files.items()
     }
     files_on_disk |= {lake.below_lake(file.location): file.bytes for file in loose}
-    yield from _lost_files(pipeline, files_on_disk)
+    yield from _lost_files(pipeline, files_on_disk, deep=deep)
     known = {file.path for file in landing_files.files_at(pipeline.name, list(files_on_disk))}
     unknown = [file for file in loose if lake.below_lake(file.location) not in known]
     for folder in folders:
@@ -62,15 +62,19 @@ def _unknown_parts(folder: Folder, known: Collection[str]) -> list[Folder]:
     return [Folder(f"{folder.location}/{name}", {name: 0}, folder.files[name], folder.newest) for name in unknown]
 
 
-def _lost_files(pipeline: Pipeline, files_on_disk: dict[str, int]) -> Iterator[Disagreement]:
+def _lost_files(pipeline: Pipeline, files_on_disk: dict[str, int], *, deep: bool) -> Iterator[Disagreement]:
     wanted = landing_files.files_to_be_there(pipeline.name)
     lost = [file for file in wanted if files_on_disk.get(file.path) != file.bytes]
+    gone = {file.path for file in lost}
+    whole = [file for file in wanted if deep and file.path not in gone]
+    damaged = {file.path: why for file in whole if (why := _damage(file))}
+    lost += [file for file in whole if file.path in damaged]
     # Tables cannot distinguish the rows of a recreated topic from those of the one before.
     may_be_settled = bool(lost) and not closed(pipeline.name)
     settled = removal.settled_batches(pipeline.name, datetime.now(UTC), (Fate.ARCHIVED,)) if may_be_settled else {}
     aside = replaced.to_put_back(pipeline.name) if lost else {}
     for file in lost:
-        if file.path in aside:
+        if file.path in aside and file.path not in damaged:
             yield Disagreement(
                 "landing file missing",
                 pipeline.name,
@@ -80,15 +84,30 @@ def _lost_files(pipeline: Pipeline, files_on_disk: dict[str, int]) -> Iterator[D
                 location=file.path,
             )
             continue
-        yield _lost(pipeline, file, files_on_disk.get(file.path), file.micro_batch in settled)
+        kind, detail = _loss(file, files_on_disk.get(file.path), damaged.get(file.path, ""))
+        yield _lost(pipeline, file, kind, detail, is_settled=file.micro_batch in settled)
 
 
-def _lost(pipeline: Pipeline, file: LandingFile, size_on_disk: int | None, is_settled: bool) -> Disagreement:
+def _damage(file: LandingFile) -> str:
+    """Return why a file of the right size cannot be read; empty if it can, or if it has gone since it was listed."""
+    try:
+        return lake.unreadable(lake.uri(file.path))
+    except FileNotFoundError:
+        return ""
+
+
+def _loss(file: LandingFile, size_on_disk: int | None, damage: str) -> tuple[Kind, str]:
+    if size_on_disk is None:
+        return "landing file missing", "is missing"
+    if damage:
+        return "landing file damaged", f"cannot be read: {damage}"
+    return "landing file of wrong size", f"has {size_on_disk} bytes, {file.bytes} when it was committed"
+
+
+def _lost(pipeline: Pipeline, file: LandingFile, kind: Kind, detail: str, *, is_settled: bool) -> Disagreement:
     is_replaced = file.fate == Fate.ARCHIVED and is_settled
-    is_missing = size_on_disk is None
-    detail = "is missing" if is_missing else f"has {size_on_disk} bytes, {file.bytes} when it was committed"
     return Disagreement(
-        "landing file missing" if is_missing else "landing file of wrong size",
+        kind,
         pipeline.name,
         f"{file.path} ({file.fate}, {file.rows} rows of micro-batch {file.micro_batch}) {detail}",
         f"{REPAIR}: its rows are read from the registered revisions from then on"

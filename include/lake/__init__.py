@@ -28,7 +28,15 @@ from include.lake.files import (
     write_bytes,
     write_text,
 )
-from include.lake.parquet import change_footer, column_bounds, constant_value, open_parquet, read_footer, time_bounds
+from include.lake.parquet import (
+    change_footer,
+    column_bounds,
+    constant_value,
+    open_parquet,
+    read_footer,
+    time_bounds,
+    unreadable,
+)
 
 __all__ = [
     "SAFE_VALUE",
@@ -60,6 +68,7 @@ __all__ = [
     "size",
     "size_and_mtime",
     "time_bounds",
+    "unreadable",
     "uri",
     "write_bytes",
     "write_text",

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import struct
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, date, datetime, time
+from functools import partial
+from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
-from include.lake.files import filesystem, raises_unreachable
+from include.errors import one_line
+from include.lake import object_store
+from include.lake.files import filesystem, raises_unreachable, root
 from include.times import utc
 
 
@@ -17,6 +24,44 @@ def read_footer(location: str) -> pq.FileMetaData:
     """Return the footer of a Parquet file: number of rows and column statistics, without reading data."""
     with open_parquet(location) as file:
         return file.metadata
+
+
+@raises_unreachable()
+def unreadable(location: str) -> str:
+    """Read a Parquet file whole; return why that fails, empty for one that is read.
+
+    By the checksums that Spark writes, into the file's pages and, on a disk, beside the file: what Spark refuses later
+    is found now. Raise FileNotFoundError.
+    """
+    system, path = filesystem(location)
+    with system.open_input_file(path) as file:
+        try:
+            for _ in pq.ParquetFile(file, page_checksum_verification=True).iter_batches():
+                pass
+        except (pa.ArrowException, OSError) as error:
+            if object_store.unreachable_error(root(), str(error)):
+                raise
+            return one_line(str(error))
+    return "" if _fits_checksums(path) else "its checksums, which Hadoop wrote beside it, are of other bytes"
+
+
+_CRC_HEADER = struct.Struct(">4sI")
+"""Of Hadoop's checksum file: its mark, and how many bytes each CRC-32 after it covers."""
+
+
+def _fits_checksums(path: str) -> bool:
+    file = Path(path)
+    beside = file.with_name(f".{file.name}.crc")
+    # None in a bucket, and none of files that were not written by Spark.
+    if object_store.is_bucket_uri(root()) or not beside.exists():
+        return True
+    noted = beside.read_bytes()
+    mark, covered = _CRC_HEADER.unpack_from(noted)
+    if mark != b"crc\0":
+        return True
+    with file.open("rb") as content:
+        read = b"".join(zlib.crc32(part).to_bytes(4, "big") for part in iter(partial(content.read, covered), b""))
+    return read == noted[_CRC_HEADER.size :]
 
 
 _END = 8

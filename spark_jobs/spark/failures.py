@@ -184,8 +184,8 @@ def _unreadable_file(path: str, *, missing: bool) -> ReconciliationFailed:
     below = path.replace("file:/", "file:///").replace("file://////", "file:///").removeprefix(lake.root() + "/")
     return ReconciliationFailed(
         f"{below} {'is missing' if missing else 'cannot be read, it is damaged'}; nothing was registered",
-        remedy="put it back from a copy (./tidemark doctor names every damaged file), then run the interval again; "
-        "without one: include/docs/runbook.md, “Files that are gone for good”",
+        remedy="put it back from a copy (./tidemark doctor --deep names every damaged file), then run the interval "
+        "again; without one: include/docs/runbook.md, “Files that are gone for good”",
     )
 
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from sqlalchemy import delete
+from sqlalchemy import delete, update
 
 from include import lake
+from include.doctor.disagreement import Disagreement
 from include.doctor.landing import check_landing
 from include.doctor.repair import repair
 from include.housekeeping.run import alone
@@ -159,6 +163,38 @@ def test_rows_are_read_from_revisions_when_a_landing_file_was_lost(postgres: Hom
     repair([found], lambda _: None)
     offsets = OffsetRange(TopicPartition(TOPIC, 0), 0, 50)
     assert snapshots.rows_of_ranges(PIPELINE, PIPELINE, [offsets]).removed == [offsets]
+
+
+@pytest.mark.parametrize("written_by_spark", [True, False], ids=["checksums beside it", "checksums in its pages"])
+def test_damaged_landing_file_is_found_only_when_the_look_is_deep(postgres: Home, written_by_spark: bool) -> None:
+    number = 3 if written_by_spark else 4
+    register_hour(number)
+    path = lost_file(number)
+    file = Path(lake.filesystem(lake.uri(path))[1])
+    file.parent.mkdir(parents=True)
+    table = pa.table({"text": [f"a text of its own: {n:050d}" for n in range(95)]})
+    pq.write_table(table, file, compression="none", write_page_checksum=True, use_dictionary=False)
+    content = bytearray(file.read_bytes())
+    if written_by_spark:
+        parts = [content[at : at + 512] for at in range(0, len(content), 512)]
+        noted = b"crc\0" + (512).to_bytes(4, "big") + b"".join(zlib.crc32(part).to_bytes(4, "big") for part in parts)
+        file.with_name(f".{file.name}.crc").write_bytes(noted)
+    with session() as ledger:
+        ledger.execute(update(LandingFileRow).where(LandingFileRow.path == path).values(bytes=len(content)))
+
+    def found(**deep: bool) -> list[Disagreement]:
+        return [each for each in check_landing(load_pipeline(PIPELINE), **deep) if each.location == path]
+
+    assert found(deep=True) == []
+    # Hadoop's checksums cover the footer, too. The text of a row in the middle is in no statistics.
+    content[-40 if written_by_spark else content.index(b"%050d" % 50)] ^= 1
+    file.write_bytes(content)
+    assert found() == []
+    [damaged] = found(deep=True)
+    assert (damaged.kind, damaged.repair) == ("landing file damaged", "read from revisions")
+    assert f"{path} (archived, 95 rows" in damaged.what
+    repair([damaged], lambda _: None)
+    assert found(deep=True) == []
 
 
 def test_rows_of_a_lost_file_are_not_read_from_revisions_when_its_topic_was_created_again(
