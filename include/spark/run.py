@@ -10,13 +10,15 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from types import FrameType
 
 import psutil
 
+from include.errors import TidemarkError
 from include.spark import driver_folders
 from include.spark.cluster_run import run_on_cluster, run_stream_on_cluster
-from include.spark.driver_lines import DriverLines
+from include.spark.driver_lines import OWN, DriverLines
 from include.spark.submission import SparkSubmission
 
 _PR_SET_PDEATHSIG = 1
@@ -61,7 +63,7 @@ def run_job(job: SparkSubmission) -> int:
         _pass_on(process, lines)
         code = process.wait()
         _show(lines.reasons(code) if code else ())
-        return code
+        return _own_code(job, code)
     except KeyboardInterrupt:
         os.killpg(process.pid, signal.SIGTERM)
         process.wait()
@@ -74,6 +76,20 @@ def _show(lines: Iterable[str]) -> None:
     for line in lines:
         sys.stderr.write(f"{line}\n")
     sys.stderr.flush()
+
+
+def _own_code(job: SparkSubmission, code: int) -> int:
+    """Return the exit code of a driver as commands end with it, and report one that a signal ended: it said nothing.
+
+    `spark-submit` ends with the signal's number beyond 128 or, where its driver was killed, below 256.
+    """
+    if 0 <= code < 128:
+        return code
+    number = -code if code < 0 else min(code - 128, 256 - code)
+    ended = f"was killed (signal {number})" if code != 255 else "ended with exit code 255"
+    place = "".join(f"{name}: " for option, name in pairwise(job.arguments) if option == "--pipeline")
+    _show([f"{OWN}{place}the driver {ended} — was memory short? nothing half written was committed; start it again"])
+    return TidemarkError.exit_code
 
 
 def run_attached(job: SparkSubmission) -> int:
@@ -117,7 +133,8 @@ def stopping_on_signals() -> Iterator[None]:
 class _StopOnSignal:
     """Asks a driver to stop when this process gets SIGTERM or SIGINT."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
+    def __init__(self, job: SparkSubmission, process: subprocess.Popen[str]) -> None:
+        self._job = job
         self._process = process
         self._asked = False
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -128,9 +145,10 @@ class _StopOnSignal:
         _forward(self._process)
 
     def code(self, code: int) -> int:
-        """Return the exit code of a driver that ended with `code`."""
+        """Return the exit code of a driver that ended with `code`; report one that was killed."""
         # A driver that was still starting has nothing to finish: if the signal ended it, it stopped as asked.
-        return 0 if self._asked and code in (-signal.SIGTERM, 128 + signal.SIGTERM) else code
+        was_starting = self._asked and code in (-signal.SIGTERM, 128 + signal.SIGTERM)
+        return 0 if was_starting else _own_code(self._job, code)
 
 
 def run_stream_job(job: SparkSubmission, ask_to_stop: Callable[[], bool] = lambda: False) -> int:
@@ -141,7 +159,7 @@ def run_stream_job(job: SparkSubmission, ask_to_stop: Callable[[], bool] = lambd
     if job.mode == "cluster":
         return run_stream_on_cluster(job, ask_to_stop)
     process = _start(job)
-    stop = _StopOnSignal(process)
+    stop = _StopOnSignal(job, process)
     _pass_on(process, DriverLines(shows_warnings=True))
     code = process.wait()
     driver_folders.sweep()
@@ -154,7 +172,7 @@ def run_watched_job(job: SparkSubmission, look: Callable[[], None]) -> int:
     SIGTERM and SIGINT ask it to stop; the code is 0 then.
     """
     process = _start(job)
-    stop = _StopOnSignal(process)
+    stop = _StopOnSignal(job, process)
     passing_on = threading.Thread(target=_pass_on, args=(process, DriverLines(shows_warnings=True)), daemon=True)
     passing_on.start()
     while True:

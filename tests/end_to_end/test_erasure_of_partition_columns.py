@@ -21,6 +21,7 @@ from include.producing.messages import wiki_changes
 from tests.conftest import Home, iso, last_hours
 from tests.support import audit, remnants
 from tests.support.checkout import HomeOfCheckout, copy_checkout
+from tests.support.killed import was_killed
 
 pytestmark = [pytest.mark.services, pytest.mark.slow, pytest.mark.faults, pytest.mark.timeout(3600)]
 
@@ -115,8 +116,7 @@ def erased(landed: HomeOfCheckout, former: list[Path]) -> dict[str, Any]:
     for moment in KILLED_AT:
         killed = landed.run(*asked, expect=None, TIDEMARK_CRASH_AT=moment, **signing(landed))
         # Its own process, or its application.
-        is_killed = killed.returncode < 0 or "ended with -9" in killed.stderr
-        assert is_killed, f"not killed at {moment}: {killed.stderr[-3000:]}"
+        assert was_killed(killed), f"not killed at {moment}: {killed.stderr[-3000:]}"
         asked = ("erase", TABLE, "--resume")
     account: dict[str, Any] = landed.json(*asked, "--json", **signing(landed))
     return account

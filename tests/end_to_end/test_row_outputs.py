@@ -20,6 +20,7 @@ from tests.conftest import Home, end_of, iso, last_hours, wait_for
 from tests.support import audit, mariadb_server
 from tests.support.checkout import Checkout, copy_checkout
 from tests.support.hits import archived
+from tests.support.killed import was_killed
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
 
@@ -130,7 +131,7 @@ def streamed(checkout: Checkout, shop: Shop) -> Home:
             "stream", "isp_hits", "--until-caught-up", expect=None,
             TIDEMARK_CRASH_AT=point, TIDEMARK_MAX_OFFSETS_PER_TRIGGER="500", **shop.setting,
         )  # fmt: skip
-        assert killed.returncode not in range(8), point
+        assert was_killed(killed), point
     checkout.run("stream", "isp_hits", "--until-caught-up", **shop.setting)
     return home
 

@@ -12,6 +12,7 @@ import pytest
 from include.times import Interval
 from tests.conftest import Home, iso, last_hours
 from tests.support import audit
+from tests.support.killed import was_killed
 from tests.support.registered import Registered, in_catalog, in_ledger
 
 pytestmark = [pytest.mark.services, pytest.mark.faults]
@@ -20,7 +21,7 @@ pytestmark = [pytest.mark.services, pytest.mark.faults]
 def kill_interval(home: Home, interval: Interval, moment: str) -> None:
     bounds = ("--from", iso(interval.from_time), "--to", iso(interval.to_time))
     killed = home.run("interval", "nest_cameras", *bounds, expect=None, TIDEMARK_CRASH_AT=moment)
-    assert killed.returncode not in (0, 1, 2, 3), f"not killed at {moment}: {killed.stderr[-2000:]}"
+    assert was_killed(killed), f"not killed at {moment}: {killed.stderr[-2000:]}"
 
 
 @pytest.fixture

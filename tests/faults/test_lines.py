@@ -17,6 +17,7 @@ from include.pipelines import load_pipeline
 from tests.conftest import Home, end_of, last_hours, wait_for
 from tests.support import hits
 from tests.support.hits import check_archive, fates, ledger, move_in
+from tests.support.killed import was_killed
 
 pytestmark = [pytest.mark.services, pytest.mark.own_drivers, pytest.mark.faults, pytest.mark.slow]
 
@@ -72,7 +73,7 @@ def test_each_line_of_a_folder_is_there_once_when_the_driver_is_killed_and_files
         # A new file before each kill, so that every kill hits a micro-batch with work in it.
         move_in(tmp_path, f"a{number}", GOOD[100 * number : 100 * number + 100])
         killed = home.run("stream", "isp_hits", *source, "--until-caught-up", expect=None, TIDEMARK_CRASH_AT=at)
-        assert killed.returncode not in range(8)
+        assert was_killed(killed), killed.stderr[-2000:]
     stream = home.start("stream", "isp_hits", *source)
     try:
         wait_for("the first files", lambda: committed(home, "isp_hits_files") == 300)

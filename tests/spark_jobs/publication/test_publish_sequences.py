@@ -28,6 +28,7 @@ from include.times import Interval
 from tests.conftest import Home, iso, last_hours, settings_of, warm_jvm
 from tests.support import audit
 from tests.support.busier import busier_before
+from tests.support.killed import was_killed
 
 pytestmark = [pytest.mark.services]
 
@@ -143,7 +144,7 @@ class Hour:
         """Run the whole interval and kill it at a named place."""
         bounds = ("--from", iso(self.interval.from_time), "--to", iso(self.interval.to_time))
         killed = self.home.run("interval", PIPELINE.name, *bounds, expect=None, TIDEMARK_CRASH_AT=moment)
-        assert killed.returncode not in (0, 1, 2, 3), f"not killed at {moment}: {killed.stderr[-2000:]}"
+        assert was_killed(killed), f"not killed at {moment}: {killed.stderr[-2000:]}"
 
 
 def cut_file(file: Path) -> None:
