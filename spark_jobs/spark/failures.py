@@ -210,7 +210,10 @@ def _offsets_lost(thrown: Thrown) -> TidemarkError | None:
     gone = "org.apache.kafka.clients.consumer.OffsetOutOfRangeException" in thrown.kinds
     if not gone and not thrown.condition.startswith("KAFKA_DATA_LOSS"):
         return None
-    return OffsetsLost(one_line(thrown.message), remedy="see `./tidemark ranges` and the topic's retention")
+    # A stream's own error, with its loss per topic partition, takes the place of this one.
+    return OffsetsLost(
+        one_line(thrown.message), remedy="read what was archived of an interval instead: --source archive"
+    )
 
 
 def _checkpoint_shared(thrown: Thrown) -> TidemarkError | None:

@@ -98,6 +98,8 @@ class Verb:
     parameters: tuple[str, ...]
     """Names of its arguments."""
     options: frozenset[str]
+    required: int = 0
+    """How many of its arguments it cannot do without."""
 
 
 @cache
@@ -115,6 +117,7 @@ def verbs() -> dict[str, Verb]:
         " ".join(dict.fromkeys(name.split(" "))): Verb(
             tuple(p.name for p in each.params if p.param_type_name == "argument"),
             frozenset(opt for p in each.params if p.param_type_name == "option" for opt in p.opts),
+            sum(p.required for p in each.params if p.param_type_name == "argument"),
         )
         for name, each in found.items()
     }
@@ -182,6 +185,29 @@ def wrong_in(usage: Usage) -> str:
 def test_every_command_exists_when_a_page_names_it(page: str) -> None:
     written = usages(PAGES.get(page, CHANGELOG))
     assert [f"{usage}: {wrong}" for usage in written if (wrong := wrong_in(usage))] == []
+
+
+def remedies_in(module: Path) -> Iterator[Usage]:
+    """Yield the commands that a module's errors tell a person to run; what is filled in is a word in capitals."""
+    keywords = [each for each in ast.walk(ast.parse(module.read_text())) if isinstance(each, ast.keyword)]
+    for remedy in (each.value for each in keywords if each.arg == "remedy"):
+        texts = [part for part in ast.walk(remedy) if isinstance(part, ast.Constant | ast.FormattedValue)]
+        filled = {id(inner) for part in texts if isinstance(part, ast.FormattedValue) for inner in ast.walk(part.value)}
+        written = [part for part in texts if id(part) not in filled]
+        text = "".join(str(part.value) if isinstance(part, ast.Constant) else "FILLED" for part in written)
+        # A sentence goes on after the command: it ends with its code, or with the word before a comma or colon.
+        for code in re.findall(r"\./tidemark ([^`;|—)\n]+)", text):
+            yield _usage([word.strip("[]") for word in re.sub(r"[,:](\s.*|$)", "", code).split()])
+
+
+def test_every_command_exists_with_its_argument_when_an_error_names_it() -> None:
+    modules = [path for package in ("include", "spark_jobs", "dags") for path in (REPOSITORY / package).rglob("*.py")]
+    written = [(path, usage) for path in sorted(modules) for usage in remedies_in(path)]
+    assert len(written) > 50
+    unknown = {f"{path.name}: {usage}: {wrong}" for path, usage in written if (wrong := wrong_in(usage))}
+    known = [(path, usage) for path, usage in written if not wrong_in(usage)]
+    short = {f"{path.name}: {usage}" for path, usage in known if len(usage.arguments) < verbs()[usage.verb].required}
+    assert (unknown, short) == (set(), set())
 
 
 def test_every_verb_has_all_its_options_when_commands_are_documented() -> None:

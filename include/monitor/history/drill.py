@@ -12,6 +12,7 @@ from pyarrow import ArrowInvalid
 
 from include import lake, quarantine
 from include.ledger.erasures.coordinates import erased_within
+from include.ledger.intervals.states import RevisionState
 from include.ledger.lineage import RangeFates
 from include.ledger.pages import calendar as calendar_pages
 from include.ledger.pages import interval as pages
@@ -105,6 +106,8 @@ class FilePage:
     is_there: bool
     ranges: tuple[RangeFates, ...]
     """Pinned ranges that its rows may come from, by the bounds noted when it was built."""
+    command: str
+    """Builds a registered file again; empty for a file of another revision, which nothing builds again."""
 
 
 def read_file(page: IntervalPage, table: str, partition: str, revision: str, name: str) -> FilePage | None:
@@ -113,7 +116,9 @@ def read_file(page: IntervalPage, table: str, partition: str, revision: str, nam
         if (each.partition, each.revision) == (partition, revision) and name in each.files:
             facts, location = each.files[name], f"{each.location}/{name}"
             ranges = tuple(fates for fates in page.ranges if _may_hold(facts, fates))
-            return FilePage(page.pipeline, page.label, each, name, facts, location, lake.exists(location), ranges)
+            is_there = lake.exists(location)
+            command = page.command if each.state == RevisionState.REGISTERED else ""
+            return FilePage(page.pipeline, page.label, each, name, facts, location, is_there, ranges, command)
     return None
 
 

@@ -111,7 +111,9 @@ class Pipeline:
         for view in self.views:
             if not view.is_total and view.plain_key:
                 return Top(f"Largest by {view.measures[0]}", view.name, view.measures[0], view.plain_key)
-        raise UsageError(f"{self.name} has no view with windows", remedy="add one, or look at ./tidemark shell")
+        raise UsageError(
+            f"{self.name} has no view with windows", remedy=f"add one, or look at ./tidemark shell {self.name}"
+        )
 
     @property
     def watched_reports(self) -> list[Listing]:

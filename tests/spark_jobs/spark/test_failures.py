@@ -144,7 +144,9 @@ def test_offsets_are_lost_when_kafka_no_longer_holds_them(spark: Any) -> None:
     jvm = spark._jvm
     gone = jvm.org.apache.kafka.clients.consumer.OffsetOutOfRangeException("gone", jvm.java.util.HashMap())
     failed = Py4JJavaError("reading", jvm.java.lang.RuntimeException("a task failed", gone))
-    assert isinstance(translate(failed), OffsetsLost)
+    lost = translate(failed)
+    assert isinstance(lost, OffsetsLost)
+    assert lost.remedy.endswith("--source archive")
 
 
 def test_another_writer_is_reported_when_it_writes_the_checkpoint(spark: Any) -> None:

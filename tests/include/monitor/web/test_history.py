@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from sqlalchemy import select, update
 
+from include import lake
 from include.doctor.watch import doctor_watch
 from include.ledger import quarantine as ledger_quarantine
 from include.ledger.database import session
@@ -18,6 +20,7 @@ from include.ledger.intervals import attempts
 from include.ledger.intervals.findings import ExpectationResult
 from include.ledger.models import Build, ExpectationRow, IntervalRange, IntervalRow, MicroBatchRange, QuarantineCount
 from include.ledger.validation import approvals
+from include.monitor.history.remedies import run_command
 from include.monitor.live_page import serving
 from include.monitor.web.alone import app_alone
 from include.offsets import OffsetRange
@@ -118,6 +121,27 @@ def test_interval_links_to_file_range_and_record_when_it_is_opened(client: httpx
     assert client.get(f"{place}/record", params=record_at(world, 0)).status_code == 404
     for wrong in (f"/intervals/{NAME}/2020-01-01T00", f"/intervals/{NAME}/nonsense", f"{place}/file?table=x"):
         assert client.get(wrong).status_code in (404, 422)
+
+
+def test_missing_file_is_built_by_its_interval_only_when_its_revision_is_registered(
+    client: httpx.Client, world: World
+) -> None:
+    for hour, command in ((2, run_command(NAME, world.interval(2))), (3, "")):
+        place = f"/intervals/{NAME}/{label(world, hour)}"
+        (revision,) = client.get(f"{place}?format=json").json()["tables"][NAME]
+        named = {"table": NAME, "partition": revision["partition"], "revision": revision["revision"]}
+        at = {**named, "name": "part-0.parquet"}
+        file = Path(lake.filesystem(f"{revision['location']}/part-0.parquet")[1])
+        content = file.read_bytes()
+        file.unlink()
+        try:
+            shown = client.get(f"{place}/file", params=at).text
+        finally:
+            file.write_bytes(content)
+        assert "The file is missing" in shown
+        # It builds for comparison, and throws away what it built.
+        assert "tidemark rebuild" not in shown
+        assert ("builds it again" in shown, command in shown) == (bool(command), True)
 
 
 def test_findings_stand_on_the_pages_with_what_to_do_when_doctor_has_some(client: httpx.Client, world: World) -> None:
