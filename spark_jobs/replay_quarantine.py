@@ -1,7 +1,7 @@
 """Replays quarantined records of a pipeline through the current code.
 
 spark-submit spark_jobs/replay_quarantine.py --pipeline NAME --by USER@HOST --result FILE
-    [--topic T] [--partition P] [--offset O] [--reason CODE]
+    [--topic T] [--partition P] [--offset O] [--reason CODE] [--topic-id ID]
 """
 
 from __future__ import annotations
@@ -28,9 +28,11 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--partition", type=int)
     parser.add_argument("--offset", type=int)
     parser.add_argument("--reason")
+    parser.add_argument("--topic-id")
     arguments = parser.parse_args(argv)
     pipeline = load_pipeline(arguments.pipeline)
-    selection = Selection.of(pipeline, arguments.topic, arguments.partition, arguments.offset, arguments.reason)
+    named = (arguments.topic, arguments.partition, arguments.offset, arguments.reason, arguments.topic_id)
+    selection = Selection.of(pipeline, *named)
     counts = replay(build_session(f"replay {pipeline.name}"), pipeline, selection, by=arguments.by)
     arguments.result.write_text(json.dumps(counts))
     return 0

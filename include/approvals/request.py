@@ -47,7 +47,8 @@ class Request:
             raise UsageError("the topic is missing", remedy=f"name the topic that {_ABOUT[choice]}")
         if choice is Choice.DISCARD:
             chosen = (form.get("topic_partition"), form.get("offset"), form.get("reason_code") or None)
-            selection = Selection.of(pipeline, topic or None, *chosen)
+            topic_id = str(form.get("topic_id") or "") or None
+            selection = Selection.of(pipeline, topic or None, *chosen, topic_id)
             if selection.everything:
                 raise UsageError("no record is named", remedy="give a reason code, or topic partition and offset")
         if choice is Choice.REPIN:

@@ -23,6 +23,9 @@ from include.user import user_at_host
 Topic = Annotated[str | None, typer.Option("--topic", help="records of this topic")]
 Partition = Annotated[int | None, typer.Option("--partition", min=0, help="records of this topic partition")]
 Offset = Annotated[int | None, typer.Option("--offset", min=0, help="the record at this offset")]
+TopicId = Annotated[
+    str | None, typer.Option("--topic-id", help="of the topic with this id, where it was deleted and created again")
+]
 ReasonCode = Annotated[str | None, typer.Option("--code", "--reason", help="records with this reason code")]
 
 
@@ -85,11 +88,12 @@ def show(
     raw: Annotated[
         Path | None, typer.Option("--raw", help="write the value's bytes to this file (- for standard output) instead")
     ] = None,
+    topic_id: TopicId = None,
     as_json: AsJson = False,
 ) -> None:
     """One record whole: coordinates, reason, key, value and headers, safe to print."""
     declared = load_pipeline(pipeline)
-    record = quarantine.find(declared.name, TopicPartition(topic, partition), offset)
+    record = quarantine.find(declared.name, TopicPartition(topic, partition), offset, topic_id)
     if raw is not None:
         _write_raw(raw, record["value"])
         return
@@ -100,9 +104,9 @@ def show(
         print_json(facts)
     else:
         print_facts(facts)
-        suggest(
-            f"./tidemark quarantine replay {declared.name} --topic {topic} --partition {partition} --offset {offset}"
-        )
+        named = f"--topic {topic} --partition {partition} --offset {offset}"
+        of_id = f" --topic-id {topic_id}" if topic_id else ""
+        suggest(f"./tidemark quarantine replay {declared.name} {named}{of_id}")
 
 
 def _pairs(headers: list[dict[str, bytes]] | None) -> list[tuple[bytes, bytes | None]]:
@@ -125,6 +129,7 @@ def replay(
     partition: Partition = None,
     offset: Offset = None,
     reason: ReasonCode = None,
+    topic_id: TopicId = None,
     as_json: AsJson = False,
 ) -> None:
     """Decode quarantined records again with the current code; what passes lands in the interval pinned next.
@@ -133,7 +138,7 @@ def replay(
     A discarded record is replayed only when its offset is named.
     """
     declared = load_pipeline(pipeline)
-    selection = Selection.of(declared, topic, partition, offset, reason)
+    selection = Selection.of(declared, topic, partition, offset, reason, topic_id)
     with working(f"{declared.name}: decoding again", as_json=as_json):
         code, counts = quarantine.replay(declared, selection, by=user_at_host())
     if code:
@@ -149,16 +154,17 @@ def discard(
     partition: Partition = None,
     offset: Offset = None,
     code: Annotated[str | None, typer.Option("--code", help="records with this reason code")] = None,
+    topic_id: TopicId = None,
     everything: Annotated[bool, typer.Option("--all", help="all records that are still in quarantine")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Discard records: recorded with reason, who and when. Their bytes stay; a replay skips them."""
     declared = load_pipeline(pipeline)
-    selection = Selection.of(declared, topic, partition, offset, code)
+    selection = Selection.of(declared, topic, partition, offset, code, topic_id)
     if selection.everything is not everything:
         raise UsageError(
             "say which records to discard: a selector, or all of them, not both",
-            remedy="--topic, --partition, --offset, --code, or --all",
+            remedy="--topic, --partition, --offset, --code, --topic-id, or --all",
             pipeline=declared.name,
         )
     if not why.strip():

@@ -25,8 +25,9 @@ def replay(pipeline: Pipeline, selection: Selection, *, by: str) -> tuple[int, d
         return 0, initial_counts(chosen, decided)
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "result.json"
-        named = {f"--{each.name}": getattr(selection, each.name) for each in fields(selection)}
-        selectors = [part for name, value in named.items() if value is not None for part in (name, str(value))]
+        named = {each.name.replace("_", "-"): getattr(selection, each.name) for each in fields(selection)}
+        # In one word: an id may begin with a hyphen.
+        selectors = [f"--{name}={value}" for name, value in named.items() if value is not None]
         arguments = ["--pipeline", pipeline.name, "--by", by, "--result", str(result), *selectors]
         name = f"replay {pipeline.name}"
         if code := run_job(submission("replay_quarantine", *arguments, name=name, decoder=pipeline.decoder)):

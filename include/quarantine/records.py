@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,10 +29,18 @@ class Selection:
     partition: int | None = None
     offset: int | None = None
     reason: str | None = None
+    topic_id: str | None = None
+    """Kafka's id of the topic: one that was created again has other records at the same offsets."""
 
     @classmethod
     def of(
-        cls, pipeline: Pipeline, topic: str | None, partition: int | None, offset: int | None, reason: str | None
+        cls,
+        pipeline: Pipeline,
+        topic: str | None,
+        partition: int | None,
+        offset: int | None,
+        reason: str | None,
+        topic_id: str | None = None,
     ) -> Selection:
         """Return a selection of a pipeline; the topic may be left out if there is only one.
 
@@ -42,7 +50,7 @@ class Selection:
             topic = pipeline.source.named[0]
         if offset is not None and (topic is None or partition is None):
             raise UsageError("an offset needs its topic partition", remedy="--topic T --partition P --offset O")
-        return cls(topic, partition, offset, reason)
+        return cls(topic, partition, offset, reason, topic_id)
 
     @property
     def everything(self) -> bool:
@@ -54,17 +62,19 @@ class Selection:
         """The one offset it names."""
         if self.topic is None or self.partition is None or self.offset is None:
             return None
-        return OffsetRange(TopicPartition(self.topic, self.partition), self.offset, self.offset + 1)
+        tp = TopicPartition(self.topic, self.partition)
+        return OffsetRange(tp, self.offset, self.offset + 1, self.topic_id or "")
 
-    def holds(self, row: dict[str, Any]) -> bool:
-        """Return whether a quarantined record is meant."""
+    def holds(self, row: dict[str, Any], topic_id: str = "") -> bool:
+        """Return whether a quarantined record, of a topic with this id, is meant."""
         wanted = {
             "kafka_topic": self.topic,
             "kafka_partition": self.partition,
             "kafka_offset": self.offset,
             "reason": self.reason,
         }
-        return all(value is None or row[name] == value for name, value in wanted.items())
+        is_of_topic = self.topic_id in (None, topic_id)
+        return is_of_topic and all(value is None or row[name] == value for name, value in wanted.items())
 
 
 @dataclass(frozen=True)
@@ -80,17 +90,33 @@ class Quarantined:
 def select(pipeline: str, selection: Selection) -> list[Quarantined]:
     """Return the records of a selection, whatever became of them.
 
-    Raises UsageError when it names a record that is not in quarantine.
+    Raises UsageError when it names a record that is not in quarantine, or an offset without the id of its topic where
+    several incarnations of the topic have a record there.
     """
     selected = [
         Quarantined(record_key(row, file), row["reason"], file.path, _origin(row, file).decoder_version)
         for file in ledger_quarantine.files(pipeline, selection.range)
         for row in _read(pipeline, file, ["kafka_topic", "kafka_partition", "kafka_offset", "reason"])
-        if selection.holds(row)
+        if selection.holds(row, _origin(row, file).topic_id)
     ]
-    if not selected and selection.range is not None:
-        raise _not_there(pipeline, selection.range)
+    _check_named(pipeline, selection.range, (each.key.topic_id for each in selected))
     return selected
+
+
+def _check_named(pipeline: str, wanted: OffsetRange | None, topic_ids: Iterable[str]) -> None:
+    """Raise UsageError when a selection names one offset, and not one record is there."""
+    if wanted is None:
+        return
+    found = sorted(set(topic_ids))
+    if not found:
+        raise _not_there(pipeline, wanted)
+    if len(found) > 1:
+        raise UsageError(
+            f"{wanted.topic_partition} offset {wanted.from_offset} is in quarantine for each of the topic ids "
+            f"{', '.join(found)}: the topic was created again",
+            remedy="say which one: --topic-id ID, or follow its link on the quarantine's page",
+            pipeline=pipeline,
+        )
 
 
 def _not_there(pipeline: str, wanted: OffsetRange) -> UsageError:
@@ -117,9 +143,9 @@ def records(
     columns = [*_SHOWN, *(["key", "value", "headers"] if whole else [])]
     for file in files:
         for row in _read(pipeline, file, columns):
-            if not wanted.holds(row):
-                continue
             key = record_key(row, file)
+            if not wanted.holds(row, key.topic_id):
+                continue
             became = _became(key, decided)
             if state in (None, became["state"]):
                 known = {"kafka_timestamp": format_time(row["kafka_timestamp"]), "topic_id": key.topic_id}
@@ -127,7 +153,10 @@ def records(
 
 
 def records_within(pipeline: str, within: OffsetRange, most: int) -> list[dict[str, Any]]:
-    """Return the first quarantined records of a range with the keys of `records`, in the order of offsets."""
+    """Return the first quarantined records of a range with the keys of `records`, in the order of offsets.
+
+    Those of its incarnation of the topic; of every one if the range names none.
+    """
     tp = within.topic_partition
     rows = [
         (record_key(row, file), row)
@@ -135,6 +164,8 @@ def records_within(pipeline: str, within: OffsetRange, most: int) -> list[dict[s
         for row in _read(pipeline, file, _SHOWN)
         if (row["kafka_topic"], row["kafka_partition"]) == (tp.topic, tp.partition)
         and within.from_offset <= row["kafka_offset"] < within.until_offset
+        # A compacted file also holds records of micro-batches that were not asked for.
+        and _origin(row, file).topic_id
     ]
     first = sorted(rows, key=lambda each: each[0].offset)[:most]
     return _with_decisions(pipeline, dict(first))
@@ -169,7 +200,7 @@ def _latest_of(pipeline: str, selection: Selection, batches: list[int]) -> dict[
         (origin.micro_batch, row, record_key(row, file))
         for file in ledger_quarantine.files(pipeline, batches=batches)
         for row in _read(pipeline, file, _SHOWN)
-        if selection.holds(row) and (origin := _origin(row, file)).topic_id
+        if (origin := _origin(row, file)).topic_id and selection.holds(row, origin.topic_id)
     ]
     return {key: row for _, row, key in sorted(found, key=lambda each: -each[0])}
 
@@ -227,12 +258,12 @@ def _became(key: RecordKey, decided: Decisions) -> dict[str, Any]:
     return {"state": "quarantined", "since": None, "by": None, "interval": None, "note": note}
 
 
-def find(pipeline: str, topic_partition: TopicPartition, offset: int) -> dict[str, Any]:
-    """Return one record whole. Raises UsageError when it is not in quarantine."""
-    wanted = Selection(topic_partition.topic, topic_partition.partition, offset)
-    for row in records(pipeline, wanted, whole=True):
-        return row
-    raise _not_there(pipeline, OffsetRange(topic_partition, offset, offset + 1))
+def find(pipeline: str, topic_partition: TopicPartition, offset: int, topic_id: str | None = None) -> dict[str, Any]:
+    """Return one record whole. Raises UsageError like `select`."""
+    wanted = Selection(topic_partition.topic, topic_partition.partition, offset, topic_id=topic_id)
+    found = list(records(pipeline, wanted, whole=True))
+    _check_named(pipeline, wanted.range, (row["topic_id"] for row in found))
+    return found[0]
 
 
 def pending(chosen: list[Quarantined], decided: Decisions, selection: Selection) -> list[Quarantined]:
@@ -257,9 +288,9 @@ def initial_counts(chosen: list[Quarantined], decided: Decisions, tried: int = 0
 
 
 def check_there(pipeline: str, selection: Selection) -> None:
-    """Raise UsageError when a selection names a record that is not in quarantine."""
-    if selection.range is not None and not records_within(pipeline, selection.range, 1):
-        raise _not_there(pipeline, selection.range)
+    """Raise UsageError when a selection names one record, and it is not in quarantine or may be several."""
+    if selection.range is not None:
+        select(pipeline, selection)
 
 
 def discard(
@@ -273,7 +304,7 @@ def discard(
     """Record that records of the quarantine are discarded, and why.
 
     Their bytes stay, and so does their fate: they count as quarantined. What was replayed or discarded before stays.
-    Returns counts; raises UsageError for one that is not there, and what `agreed` raises when it is given the records.
+    Returns counts; raises UsageError like `select`, and what `agreed` raises when it is given the records.
     """
     with ledger_quarantine.deciding(pipeline) as check:
         decided = ledger_quarantine.decisions(pipeline)

@@ -11,9 +11,9 @@ from include.ledger.database import session
 from include.ledger.models import LandingFileRow
 from include.offsets import OffsetRange, TopicPartition
 from include.pipelines import load_pipeline
-from include.quarantine import Selection, latest_records, printable
+from include.quarantine import Selection, discard, find, latest_records, printable, records_within
 from tests.conftest import Home
-from tests.support.committed import commit, write_quarantined
+from tests.support.committed import TP, commit, commit_recreated, write_quarantined
 
 PIPELINE = load_pipeline("nest_cameras")
 ROW = {"kafka_topic": "nest-logs", "kafka_partition": 3, "kafka_offset": 0, "reason": "not_utf8"}
@@ -74,3 +74,36 @@ def test_latest_records_come_first_and_each_once_when_one_file_holds_a_day_of_mi
         pages.append([each["kafka_offset"] for each in found])
     assert [page[0] for page in pages] == [240, 140, 40]
     assert [offset for page in pages for offset in page] == sorted(offsets, key=lambda each: (-(each // 10), each))
+
+
+@pytest.mark.services
+def test_record_of_the_named_topic_id_is_taken_when_a_topic_was_recreated(postgres: Home) -> None:
+    pipeline = "recreated_and_found"
+    commit_recreated(pipeline)
+    for topic_id, value in (("id", b"older"), ("newer", b"newer")):
+        assert find(pipeline, TP, 5, topic_id)["value"] == value
+        (row,) = records_within(pipeline, OffsetRange(TP, 5, 6, topic_id), 10)
+        assert row["topic_id"] == topic_id
+    counts = discard(pipeline, Selection("events", 0, 5, topic_id="newer"), reason="a test", by="ada")
+    assert (counts["selected"], counts["discarded"]) == (1, 1)
+    assert [find(pipeline, TP, 5, each)["state"] for each in ("id", "newer")] == ["quarantined", "discarded"]
+
+
+@pytest.mark.services
+def test_both_topic_ids_are_named_when_an_offset_means_two_records(postgres: Home) -> None:
+    pipeline = "recreated_and_refused"
+    commit_recreated(pipeline)
+    with pytest.raises(UsageError, match="events-0 offset 5 is in quarantine for each of the topic ids id, newer"):
+        find(pipeline, TP, 5)
+    with pytest.raises(UsageError, match="topic ids id, newer"):
+        discard(pipeline, Selection("events", 0, 5), reason="a test", by="ada")
+    with pytest.raises(UsageError, match="offset 5 is not in quarantine"):
+        find(pipeline, TP, 5, "another")
+
+
+@pytest.mark.services
+def test_offset_of_the_new_topic_is_not_in_quarantine_when_only_its_namesake_is(postgres: Home) -> None:
+    pipeline = "recreated_and_archived"
+    commit_recreated(pipeline, newer=0)
+    assert records_within(pipeline, OffsetRange(TP, 5, 6, "newer"), 1) == []
+    assert find(pipeline, TP, 5)["value"] == b"older"

@@ -73,9 +73,22 @@ def register(pipeline: str, number: int, begin: int, until: int, state: str = "r
         return row.id
 
 
-def write_quarantined(path: str, offsets: list[int], reason: str = "malformed_json") -> None:
+def write_quarantined(path: str, offsets: list[int], reason: str = "malformed_json", value: bytes = b"x") -> None:
     """Write a quarantine file with a record per offset, at the path of one that the ledger lists."""
     same = {"kafka_topic": "events", "kafka_partition": 0, "kafka_timestamp": DAY, "reason": reason, "detail": ""}
     _, place = lake.filesystem(lake.uri(path))
-    columns = {name: [value] * len(offsets) for name, value in same.items()}
-    pq.write_table(pa.table({**columns, "kafka_offset": offsets}), place)
+    columns = {name: [each] * len(offsets) for name, each in {**same, "key": b"k", "value": value}.items()}
+    headers = pa.array([[]] * len(offsets), pa.list_(pa.struct({"key": pa.string(), "value": pa.binary()})))
+    pq.write_table(pa.table({**columns, "headers": headers, "kafka_offset": offsets}), place)
+
+
+def commit_recreated(pipeline: str, older: int = 6, newer: int = 6, offsets: int = 10) -> None:
+    """Commit the same offsets of a topic and of its successor, with records in quarantine, `older` and `newer`."""
+    counts = {"id": ("older", older), "newer": ("newer", newer)}
+    for number, (topic_id, (value, count)) in enumerate(counts.items()):
+        batch = commit(pipeline, number, 0, offsets, **({"quarantined": count} if count else {"archived": offsets}))
+        with session() as ledger:
+            ledger.query(MicroBatchRange).filter_by(micro_batch_id=batch).one().topic_id = topic_id
+            files = [row.path for row in ledger.query(LandingFileRow).filter_by(micro_batch_id=batch)]
+        if count:
+            write_quarantined(files[0], list(range(count)), value=value.encode())

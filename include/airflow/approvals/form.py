@@ -26,6 +26,13 @@ def decision_form() -> dict[str, Param]:
         "reason_code": Param(None, type=text, title="Reason code", section=record),
         "topic_partition": Param(None, type=number, minimum=0, title="Topic partition", section=record),
         "offset": Param(None, type=number, minimum=0, title="Offset", section=record),
+        "topic_id": Param(
+            None,
+            type=text,
+            title="Topic id",
+            section=record,
+            description="Where the topic was created again, and both had a record at the offset.",
+        ),
         "from": Param(None, type=text, format="date-time", title="From", section=interval),
         "to": Param(None, type=text, format="date-time", title="To", section=interval),
     }

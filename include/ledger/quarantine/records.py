@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Select, select
 
-from include.ledger.archive.positions import overlaps
+from include.ledger.archive.positions import of_incarnation, overlaps
 from include.ledger.database import session
 from include.ledger.models import LandingFileRow, MicroBatch, MicroBatchRange
 from include.offsets import Coordinates, Fate, OffsetRange, TopicPartition
@@ -66,7 +66,8 @@ def files(
 ) -> list[QuarantineFile]:
     """Return the quarantine files of committed micro-batches, oldest first.
 
-    `within`: only those that may hold its offsets; `batches`: only those of these micro-batches.
+    `within`: only those that may hold its offsets, of its incarnation of the topic; `batches`: only those of these
+    micro-batches.
     """
     wanted = (
         select(
@@ -94,6 +95,7 @@ def files(
             MicroBatchRange.topic == tp.topic,
             MicroBatchRange.topic_partition == tp.partition,
             overlaps(MicroBatchRange, within),
+            of_incarnation(MicroBatchRange, within),
         )
     if batches is not None:
         wanted = wanted.where(LandingFileRow.micro_batch_id.in_(list(batches)))

@@ -40,7 +40,7 @@ class Replays:
     def begin(self, pipeline: Pipeline, selection: Selection, *, by: str) -> None:
         """Begin a replay. Raise AnotherWriter while one is under way, UsageError when a named record is not there."""
         quarantine.check_there(pipeline.name, selection)
-        named = (selection.topic, selection.partition, selection.offset, selection.reason)
+        named = (selection.topic, selection.partition, selection.offset, selection.reason, selection.topic_id)
         words = " ".join(str(each) for each in named if each is not None)
         with self._lock:
             last = self._last.get(pipeline.name)

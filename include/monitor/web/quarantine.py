@@ -62,20 +62,26 @@ def record(
     topic: str,
     partition: Partition,
     offset: Offset,
+    topic_id: str = "",
 ) -> Response:
     """One record whole."""
     token = _form_token(request)
-    raw = _find(pipeline, topic, partition, offset)
+    raw = _find(pipeline, topic, partition, offset, topic_id)
     record_page = read_whole(pipeline, raw, may_act=visitor.may_act(pipeline.name), token=token)
     return _with_token(request, page(request, "quarantined.html", record_page), token)
 
 
 @router.get("/quarantine/{pipeline}/download")
 def download(
-    pipeline: ReadablePipeline, topic: str, partition: Partition, offset: Offset, part: str = "value"
+    pipeline: ReadablePipeline,
+    topic: str,
+    partition: Partition,
+    offset: Offset,
+    topic_id: str = "",
+    part: str = "value",
 ) -> Response:
     """The bytes of a record's value or key."""
-    content = bytes_of(_find(pipeline, topic, partition, offset), part)
+    content = bytes_of(_find(pipeline, topic, partition, offset, topic_id), part)
     if content is None:
         raise HTTPException(404, f"the record has no {part}")
     name = quote(f"{topic}-{partition}-{offset}.{part}")
@@ -92,13 +98,14 @@ def chosen(
     partition: Text = "",
     offset: Text = "",
     code: Text = "",
+    topic_id: Text = "",
 ) -> Selection:
     """Return the records that a form of these pages names. Raise 403 for a foreign form, 422 without a selection."""
     if not form or not secrets.compare_digest(form.encode(), request.cookies.get(FORM, "").encode()):
         raise HTTPException(403, "the form is not of this page, or too old: open the page again")
     try:
         numbers = [int(each) if each else None for each in (partition, offset)]
-        selection = Selection.of(pipeline, topic or None, numbers[0], numbers[1], code or None)
+        selection = Selection.of(pipeline, topic or None, numbers[0], numbers[1], code or None, topic_id or None)
     except (ValueError, UsageError) as error:
         raise HTTPException(422, f"not a selection of records: {error}") from error
     if selection.everything:
@@ -136,9 +143,9 @@ def replay(
     return _back(request, pipeline, Selection())
 
 
-def _find(pipeline: Pipeline, topic: str, partition: int, offset: int) -> dict[str, object]:
+def _find(pipeline: Pipeline, topic: str, partition: int, offset: int, topic_id: str) -> dict[str, object]:
     try:
-        return quarantine.find(pipeline.name, TopicPartition(topic, partition), offset)
+        return quarantine.find(pipeline.name, TopicPartition(topic, partition), offset, topic_id or None)
     except UsageError as error:
         raise HTTPException(404, error.message) from error
 
@@ -157,5 +164,7 @@ def _back(request: Request, pipeline: Pipeline, selection: Selection) -> Respons
     place = f"{request.scope.get('root_path', '')}/quarantine/{pipeline.name}"
     if selection.offset is not None:
         named = {"topic": selection.topic, "partition": selection.partition, "offset": selection.offset}
+        if selection.topic_id is not None:
+            named["topic_id"] = selection.topic_id
         place = f"{place}/record?{urlencode(named)}"
     return RedirectResponse(place, 303)

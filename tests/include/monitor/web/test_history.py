@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from include.pipelines import load_pipeline
 from include.times import format_time
 from tests.conftest import Home, last_hours, wait_for
 from tests.support.browser import show_in, telephone, violations
+from tests.support.committed import commit_recreated
 from tests.support.corpora import NAUGHTY
 from tests.support.pages_world import PER_HOUR, BadRecord, World
 
@@ -314,6 +316,24 @@ def test_decision_is_refused_when_its_form_is_not_of_this_site(
     decided = ledger_quarantine.decisions(NAME)
     assert {each.offset for each in decided.discards} <= {TO_BE_DISCARDED}
     assert (decided.replays, decided.failures) == ({}, {})
+
+
+def test_page_acts_on_the_record_it_shows_when_its_topic_was_recreated(client: httpx.Client) -> None:
+    name = "wiki_changes"
+    commit_recreated(name)
+    listed = client.get(f"/quarantine/{name}").text
+    links = {unescape(each) for each in re.findall(r'href="([^"]*/record\?[^"]*offset=5[^"]*)"', listed)}
+    assert len(links) == 2
+    pages = {link: client.get(link).text for link in links}
+    assert {unescape(re.findall(r"<pre[^>]*>([^<]*)</pre>", page)[0]) for page in pages.values()} == {"older", "newer"}
+    (newer,) = [page for page in pages.values() if ">newer</pre>" in page]
+    download = unescape(re.findall(r'href="([^"]*/download\?[^"]*part=value[^"]*)"', newer)[0])
+    assert client.get(download).content == b"newer"
+    form = next(each for each in re.findall(r"<form.*?</form>", newer, re.DOTALL) if "/discard" in each)
+    hidden = {key: unescape(value) for key, value in re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', form)}
+    shown = client.post(f"/quarantine/{name}/discard", data={**hidden, "why": "a test"})
+    assert ">newer</pre>" in shown.text
+    assert [each.topic_id for each in ledger_quarantine.decisions(name).discards] == ["newer"]
 
 
 def texts(browser: Any, selector: str) -> list[str]:
