@@ -4,8 +4,11 @@ set -euo pipefail
 shopt -s nullglob
 
 # Kubernetes lets the pod's group read a mounted secret; Tidemark reads files that their owner alone can read.
+# The containers of a pod share that folder and start at once: each file appears whole, in one step.
 for file in /run/secrets/tidemark/*; do
-    install -m 600 "$file" /run/tidemark/
+    own=$(mktemp /run/tidemark/.XXXXXXXX)
+    cat "$file" >"$own"
+    mv -f "$own" "/run/tidemark/$(basename "$file")"
 done
 # A bucket's credentials are AWS_… variables, of this process and not of the pod.
 for file in /run/secrets/bucket/*; do

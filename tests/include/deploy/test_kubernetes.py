@@ -6,8 +6,10 @@ import copy
 import json
 import os
 import re
+import shlex
 import stat
 import subprocess
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -181,6 +183,28 @@ def test_secrets_are_private_files_and_variables_of_the_process_when_a_container
     assert said == "a $b 'c' a b\n"
     assert (own / "settings").read_text() == "TIDEMARK_REGISTRY_URL=x\n"
     assert stat.S_IMODE((own / "settings").stat().st_mode) == 0o600
+
+
+def test_secret_is_always_there_and_whole_when_the_pod_s_containers_start_at_once(tmp_path: Path) -> None:
+    secret = tmp_path / "run" / "secrets" / "tidemark" / "settings"
+    own = tmp_path / "run" / "tidemark" / "settings"
+    for each in (secret, own):
+        each.parent.mkdir(parents=True)
+    secret.write_text("TIDEMARK_REGISTRY_URL=x\n" * 1000)
+    own.write_text(secret.read_text())
+    script = ENTRYPOINT.read_text().replace("/run/", f"{tmp_path}/run/")
+    again = f"for turn in {{1..40}}; do bash -c {shlex.quote(script)} entrypoint true || exit 1; done"
+    starts = [subprocess.Popen(["bash", "-c", again], stderr=subprocess.PIPE, text=True) for _ in range(4)]
+    odd: Counter[str] = Counter()
+    while any(start.poll() is None for start in starts):
+        try:
+            odd["cut"] += own.read_text() != secret.read_text()
+        except FileNotFoundError:
+            odd["missing"] += 1
+    failures = [start.communicate()[1] for start in starts]
+    assert (failures, +odd) == ([""] * 4, Counter())
+    assert [each.name for each in own.parent.iterdir()] == ["settings"]
+    assert stat.S_IMODE(own.stat().st_mode) == 0o600
 
 
 def test_driver_and_executor_meet_spark_s_requests_when_it_starts_them(tmp_path: Path) -> None:
