@@ -151,6 +151,19 @@ def test_service_account_is_known_to_the_code_when_a_manifest_creates_it() -> No
         )
 
 
+def test_metrics_outlive_their_pod_and_fit_their_disk_when_kept_for_a_month() -> None:
+    monitor = named("Deployment")["monitor"]["spec"]
+    volumes = {each["name"]: each for each in monitor["template"]["spec"]["volumes"]}
+    claim = named("PersistentVolumeClaim")[volumes["prometheus-data"]["persistentVolumeClaim"]["claimName"]]["spec"]
+    # A disk that one node mounts is free only after the old pod has ended.
+    assert (claim["accessModes"], monitor["strategy"]) == (["ReadWriteOnce"], {"type": "Recreate"})
+    (prometheus,) = [each for each in monitor["template"]["spec"]["containers"] if each["name"] == "prometheus"]
+    (limit,) = [each.partition("size=")[2] for each in prometheus["args"] if "retention.size" in each]
+    disk = claim["resources"]["requests"]["storage"]
+    # Prometheus keeps its log and the block that it is writing beside what it counts.
+    assert int(limit.removesuffix("GB")) <= 0.8 * int(disk.removesuffix("Gi"))
+
+
 # The image's entrypoint
 
 
