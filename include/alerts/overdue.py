@@ -14,6 +14,7 @@ from include.alerts import key_limits
 from include.intervals.telling.addresses import stream_page
 from include.ledger.alerts import Alert, dismissed_alerts, open_alerts
 from include.ledger.alerts.noted import add_facts
+from include.ledger.archive.committed import first_commit
 from include.ledger.archive.micro_batches import last_batch
 from include.ledger.database import clock
 from include.ledger.intervals.days import pinned_within
@@ -41,23 +42,29 @@ class Overdue:
 
 
 def find_overdue(pipeline: Pipeline, now: datetime) -> Overdue | None:
-    """Return the pipeline's overdue intervals of the last day; None without one, or when it never had an interval."""
+    """Return the pipeline's overdue intervals of the last day; None without one, or when it has no archive yet."""
     schedule = pipeline.schedule
     due = now - schedule.registered_within
     end = schedule.floor(due)
-    missing = _unregistered(pipeline, end - LOOKED_BACK, end, due)
+    missing = _unregistered(pipeline, end - LOOKED_BACK, end, due, patience=schedule.every)
     return Overdue(pipeline.name, missing, missing[0].to_time + schedule.registered_within) if missing else None
 
 
-def _unregistered(pipeline: Pipeline, begin: datetime, end: datetime, due: datetime) -> tuple[Interval, ...]:
+def _unregistered(
+    pipeline: Pipeline, begin: datetime, end: datetime, due: datetime, *, patience: timedelta = timedelta(0)
+) -> tuple[Interval, ...]:
     """Return the intervals that are not registered, from the pipeline's first one on.
 
     Pinned ones as they are, for the schedule may have changed since, until `due`; between and after them those of the
-    schedule until `end`.
+    schedule until `end`. When none was ever pinned, those since the archive's first micro-batch, if that was committed
+    longer than `patience` before `due`.
     """
     first, pinned = pinned_within(pipeline.name, begin, due)
     if first is None:
-        return ()
+        begun = first_commit(pipeline.name)
+        if begun is None or begun + patience > due:
+            return ()
+        first = pipeline.schedule.floor(begun)
     times = pipeline.schedule.around(pinned, max(begin, first), end)
     return tuple(each for each in times if each.to_time <= due and not pinned.get(each))
 
@@ -147,7 +154,8 @@ def _alert(pipeline: Pipeline, overdue: Overdue) -> Alert:
         f"{quantity(len(overdue.intervals), 'interval')} not registered {quantity(minutes, 'minute')} after the end",
         f"interval__{pipeline.name}, first {first}",
         overdue.since,
-        f"look at the failed or waiting task of interval__{pipeline.name}, is its stream behind? {page} — or {command}",
+        f"is interval__{pipeline.name} unpaused? Look at its failed or waiting task, is its stream behind? {page} — or "
+        f"{command}",
         {
             "intervals": [str(each) for each in overdue.intervals[:24]],
             "until": format_time(overdue.intervals[-1].to_time),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from include.ledger.intervals.missing import MissingIntervals, missing_intervals
+from include.ledger.intervals.missing import MissingIntervals, missing_intervals, never_begun
 from include.monitor.text import quantity
 from include.pipelines.spec import Pipeline
 from include.times import Schedule, format_time
@@ -39,20 +39,37 @@ class MissingSummary:
 
 
 def summarize_missing(pipeline: Pipeline) -> MissingSummary:
-    """Return the summary of a pipeline's missing intervals; its count is 0 when none is missing."""
+    """Return the summary of a pipeline's missing intervals; its count is 0 when none is missing.
+
+    When no interval was ever pinned, all are missing since the archive's first micro-batch, once one is overdue.
+    """
     missing = missing_intervals(pipeline.name)
     if not missing:
-        return MissingSummary(pipeline.name, 0, None, None, 0)
+        return _never_begun(pipeline) or MissingSummary(pipeline.name, 0, None, None, 0)
     count = sum(_count(each, pipeline.schedule) for each in missing)
     offsets = sum(each.offsets for each in missing)
     return MissingSummary(pipeline.name, count, missing[0].from_time, missing[-1].to_time, offsets)
+
+
+def _never_begun(pipeline: Pipeline) -> MissingSummary | None:
+    """Return the summary of a pipeline whose intervals never began; None when they did, or need not have."""
+    schedule, begun = pipeline.schedule, never_begun(pipeline.name)
+    if begun is None or begun.read_at - begun.since <= schedule.every + schedule.registered_within:
+        return None
+    first, end = schedule.floor(begun.since), schedule.floor(begun.read_at - schedule.registered_within)
+    return MissingSummary(pipeline.name, -(-(end - first) // schedule.every), first, end, begun.offsets)
 
 
 def building_commands(pipeline: Pipeline) -> str:
     """Return the command that builds the first missing interval, and Airflow's for all that are pinned next to it."""
     missing = sorted(missing_intervals(pipeline.name), key=lambda each: each.pinned is None)
     if not missing:
-        return ""
+        begun = _never_begun(pipeline)
+        if begun is None or begun.from_time is None:
+            return ""
+        begin, end = format_time(begun.from_time), format_time(begun.from_time + pipeline.schedule.every)
+        command = f"./tidemark interval {pipeline.name} --from {begin} --to {end}"
+        return f"unpause the DAG interval__{pipeline.name}; {command} builds the first"
     start = missing[0].from_time or missing[0].to_time - pipeline.schedule.every
     width = missing[0].width
     stop = start + width if width else next(pipeline.schedule.between(start, missing[0].to_time)).to_time

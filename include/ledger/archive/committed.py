@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from psycopg2.extensions import cursor
 
 from include.ledger.connection import reading
@@ -39,6 +41,19 @@ _FIRST = """
     ) AS first ON TRUE
     WHERE p.pipeline = %s AND p.query = 'archive'
 """
+
+
+_FIRST_COMMIT = """
+    SELECT committed_at FROM micro_batches WHERE pipeline = %s AND query = 'archive' ORDER BY id LIMIT 1
+"""
+
+
+def first_commit(pipeline: str) -> datetime | None:
+    """Return when the archive's first micro-batch was committed; None before it."""
+    with reading() as ledger:
+        ledger.execute(_FIRST_COMMIT, [pipeline])
+        row = ledger.fetchone()
+        return row[0] if row else None
 
 
 def committed_offsets(pipeline: str) -> dict[str, dict[TopicPartition, int]]:

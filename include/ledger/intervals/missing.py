@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 from psycopg2.extensions import cursor
 
-from include.ledger.archive.committed import first_offsets
+from include.ledger.archive.committed import ARCHIVE, committed_offsets, first_commit, first_offsets
 from include.ledger.connection import reading
 from include.ledger.intervals.pinned import Neighbours, PinnedInterval, intervals_where
 from include.offsets import TopicPartition
@@ -36,6 +36,8 @@ class MissingIntervals:
 
 _NEVER_BEGUN = "i.state = 'pinned' AND NOT EXISTS (SELECT FROM attempts a WHERE a.interval_id = i.id)"
 
+_NOTHING_PINNED = "SELECT clock_timestamp() WHERE NOT EXISTS (SELECT FROM intervals WHERE pipeline = %s)"
+
 _AROUND_GAPS = """
     SELECT before.id, i.id
     FROM intervals i LEFT JOIN LATERAL (
@@ -59,6 +61,33 @@ def _gaps(ledger: cursor, pipeline: str) -> list[Neighbours]:
     ids = [each for pair in around for each in pair if each is not None]
     by_id = {each.id: each for each in intervals_where(ledger, "i.id = ANY(%(ids)s)", pipeline=pipeline, ids=ids)}
     return [Neighbours(by_id.get(before), by_id[after]) for before, after in around]
+
+
+@dataclass(frozen=True)
+class NeverBegun:
+    """A pipeline whose archive has records, and of which no interval was ever pinned."""
+
+    since: datetime
+    """When its first micro-batch was committed."""
+    read_at: datetime
+    """By the ledger's clock, too."""
+    offsets: int
+    """Offsets that are archived."""
+
+
+def never_begun(pipeline: str) -> NeverBegun | None:
+    """Return since when a pipeline has an archive and no interval; None when it has both, or neither."""
+    with reading() as ledger:
+        ledger.execute(
+            "SELECT clock_timestamp() WHERE NOT EXISTS (SELECT FROM intervals WHERE pipeline = %s)", [pipeline]
+        )
+        row = ledger.fetchone()
+        since = first_commit(pipeline) if row else None
+        if row is None or since is None:
+            return None
+        firsts = {tp: offset for (tp, _), offset in first_offsets(ledger, pipeline).items()}
+        ends = committed_offsets(pipeline).get(ARCHIVE, {})
+        return NeverBegun(since, row[0], sum(end - firsts.get(tp, end) for tp, end in ends.items()))
 
 
 def missing_intervals(pipeline: str) -> list[MissingIntervals]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from enum import StrEnum
 
+from include.ledger.archive.committed import first_commit
 from include.ledger.pages.calendar import KnownInterval, known_intervals, pinned_time
 from include.monitor.history import remedies
 from include.monitor.history.doctor_look import Look
@@ -141,7 +142,7 @@ def read_calendar(pipelines: Sequence[Pipeline], *, now: datetime, days: int = D
     strips: list[Strip] = []
     attention: list[Attention] = []
     for pipeline in pipelines:
-        begun = pinned.get(pipeline.name)
+        begun = pinned.get(pipeline.name) or _nothing_pinned(pipeline)
         # The schedule may have changed since they were pinned.
         as_pinned = [Interval(each.from_time, each.to_time) for each in known[pipeline.name].values()]
         times = list(pipeline.schedule.around(as_pinned, since, pipeline.schedule.floor(until)))
@@ -156,8 +157,17 @@ def read_calendar(pipelines: Sequence[Pipeline], *, now: datetime, days: int = D
     return Calendar(since, until, tuple(attention[:MOST_ATTENTION]), left_out, tuple(strips), meanings)
 
 
+def _nothing_pinned(pipeline: Pipeline) -> tuple[datetime, datetime] | None:
+    """Return where the intervals of a pipeline that never had one would begin; None before it has an archive."""
+    begun = first_commit(pipeline.name)
+    return None if begun is None else (pipeline.schedule.floor(begun),) * 2
+
+
 def interval_state(known: KnownInterval | None, time: Interval, pinned: tuple[datetime, datetime] | None) -> CellState:
-    """Return what became of an interval; `pinned` is the time from the first pinned interval to the last one's end."""
+    """Return what became of an interval; `pinned` is the time from the first pinned interval to the last one's end.
+
+    When none was ever pinned, both are where the first one would begin.
+    """
     if known is None:
         if pinned is None or time.from_time < pinned[0]:
             return CellState.NONE

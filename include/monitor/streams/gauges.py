@@ -12,6 +12,7 @@ STREAM = {
     "tidemark_stream_generation": "Generation of the stream",
     "tidemark_stream_failures_in_a_row": "Starts by Airflow that failed within an hour, one after the other",
     "tidemark_last_commit_timestamp_seconds": "When the archive's last micro-batch was committed",
+    "tidemark_first_commit_timestamp_seconds": "When the archive's first micro-batch was committed",
     "tidemark_lag_seconds": "How long the longest waiting record waits for the archive; 0 when none waits",
     "tidemark_broker_up": "1: the broker can be seen",
     "tidemark_broker_seen_timestamp_seconds": "When the broker was last seen",

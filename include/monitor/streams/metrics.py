@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 
 from include import kafka
 from include.errors import ServiceUnreachable, TidemarkError
+from include.ledger.archive.committed import first_commit
 from include.ledger.completeness import Completeness, PartitionCompleteness, completeness, partition_completeness
 from include.ledger.connection import reading
 from include.ledger.intervals.states import IntervalState
@@ -60,6 +61,8 @@ class Observed:
     """Length of the schedule's intervals."""
     registered_within: timedelta
     """How long after its end an interval is to be registered."""
+    first_commit: datetime | None
+    """When the archive's first micro-batch was committed."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +120,7 @@ def _observe(pipeline: Pipeline) -> Observed:
         _keys(pipeline),
         pipeline.schedule.every,
         pipeline.schedule.registered_within,
+        first_commit(pipeline.name),
     )
 
 
@@ -192,6 +196,7 @@ def _of_stream(each: Observed) -> Samples:
         state.generation,
         each.failures,
         state.committed_at.timestamp() if state.committed_at else None,
+        each.first_commit.timestamp() if each.first_commit else None,
         behind,
         float(not state.lag.error),
         state.lag.seen_at.timestamp() if state.lag.seen_at else None,

@@ -28,7 +28,7 @@ from include.ledger.alerts import Alert, open_alerts
 from include.ledger.archive import micro_batches
 from include.ledger.archive.micro_batches import BatchCommit
 from include.ledger.database import session
-from include.ledger.models import StreamLaunch
+from include.ledger.models import MicroBatch, StreamLaunch
 from include.ledger.streams import launches, writers
 from include.ledger.streams.restarts import failures_in_a_row
 from include.ledger.totals import note_keys
@@ -36,6 +36,7 @@ from include.pipelines import load_pipeline
 from include.times import Interval, every
 from tests.conftest import Home, settings_of
 from tests.support.attempts import START, begin_attempt, hour, note_build, register
+from tests.support.committed import commit
 from tests.support.receivers import Received, listening
 
 pytestmark = pytest.mark.services
@@ -276,6 +277,29 @@ def test_interval_is_not_reported_again_when_its_alert_was_dismissed(receivers: 
     listed = postgres.json("alerts", "list", "--all", "--json")
     assert [each["key"] for each in listed[:2]] == [f"overdue/isp_given_up/{hour(2).label}", told.key]
     assert "dismissed because  the cameras were off" in postgres.run("alerts", "list", "--all").stdout
+
+
+def test_intervals_are_overdue_when_the_archive_has_records_and_none_was_ever_pinned(receivers: Received) -> None:
+    name, minute = "isp_never_begun", timedelta(minutes=1)
+    pipeline = replace(load_pipeline("isp_hits"), name=name)
+    batch = commit(name, 0, 0, 10, archived=10)
+    with session() as ledger:
+        ledger.execute(update(MicroBatch).where(MicroBatch.id == batch).values(committed_at=START + 5 * minute))
+    # Whoever starts a stream need not start its intervals within the hour.
+    assert find_overdue(pipeline, START + 84 * minute) is None
+    found = find_overdue(pipeline, START + 86 * minute)
+    assert found is not None
+    assert found.intervals == (hour(0),)
+    assert watch(pipeline, START + 86 * minute)["overdue"] == 1
+    assert watch(pipeline, START + timedelta(hours=20))["overdue"] == 19
+    assert watch(pipeline, START + timedelta(hours=21)) == {"overdue": 20, "over_limit": 0, "recovered": 0}
+    [told] = receivers.posts
+    assert f"is interval__{name} unpaused?" in str(told["todo"])
+    attempt = begin_attempt(name, hour(20))
+    register(attempt, note_build(attempt))
+    assert watch(pipeline, START + timedelta(hours=21, minutes=21)) == {
+        "overdue": 0, "over_limit": 0, "recovered": 1
+    }  # fmt: skip
 
 
 def test_view_with_more_keys_than_declared_is_told_once_and_when_it_has_fewer(receivers: Received) -> None:

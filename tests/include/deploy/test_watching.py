@@ -65,6 +65,7 @@ def exported() -> dict[str, set[str]]:
         {"totals": (7, 5)},
         timedelta(hours=1),
         timedelta(minutes=20),
+        NOW - timedelta(days=1),
     )
     intervals = [IntervalCount("nest_cameras", each, 1, NOW) for each in IntervalState]
     found: dict[str, set[str]] = {}
@@ -106,7 +107,10 @@ def test_alert_waits_for_the_deadline_when_intervals_are_longer_than_hours(
 ) -> None:
     [rule] = [each for each in RULES if each["alert"] == "TidemarkNothingRegistered"]
     since_last, limit = rule["expr"].split(" and ")[0].split(" > ")
-    assert since_last == "time() - tidemark_last_registered_interval_end_timestamp_seconds"
+    # Without the second, a pipeline whose intervals never began would have no sample to compare.
+    begins = ("last_registered_interval_end", "first_commit")
+    begin = " or on (pipeline) ".join(f"tidemark_{each}_timestamp_seconds" for each in begins)
+    assert since_last == f"time() - ({begin})"
     values = {"tidemark_interval_seconds": every, "tidemark_registered_within_seconds": timedelta(minutes=20)}
     terms = re.findall(r"tidemark_\w+|\d+", limit)
     seconds = sum(values[each].total_seconds() if each in values else float(each) for each in terms)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from itertools import islice
 from typing import Any
 
@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from include.intervals.missing import missing_in_order
 from include.intervals.pinning import pin_interval
 from include.ledger.intervals.missing import missing_intervals
+from include.monitor.history.calendar import read_calendar
 from include.monitor.missing import building_commands, summarize_missing
 from include.monitor.streams.metrics import metrics_text
 from include.pipelines import load_pipeline
@@ -30,6 +31,9 @@ pytestmark = pytest.mark.services
 PIPELINE = "nest_cameras"
 FIRST, END = format_time(START), format_time(START + 4 * HOUR)
 SUMMARY = {"pipeline": PIPELINE, "count": 4, "from": FIRST, "to": END, "offsets": 3}
+
+
+NEVER_BEGUN = "gps_positions"
 
 
 def change(home: Home, statement: str) -> None:
@@ -186,3 +190,31 @@ def test_metrics_tell_until_when_tables_are_complete(in_process: Home) -> None:
     assert by_partition
     assert {labels["pipeline"] for labels, _ in by_partition} == {pipeline}
     assert {value for _, value in by_partition} == {until}
+
+
+def test_time_since_the_first_record_is_missing_when_no_interval_was_ever_begun(in_process: Home) -> None:
+    declared = load_pipeline(NEVER_BEGUN)
+    log = Log(declared)
+    log.create(1)
+    log.send(0, 0.1, 1.1)
+    log.archive()
+    assert summarize_missing(declared).count == 0, "its first interval is not due yet"
+    first = START - 2 * HOUR
+    change(
+        in_process,
+        f"UPDATE micro_batches SET committed_at = '{format_time(first + HOUR / 2)}' WHERE pipeline = '{NEVER_BEGUN}'",
+    )
+    [told] = [each for each in in_process.json("status", "--json")["missing"] if each["pipeline"] == NEVER_BEGUN]
+    assert (told["from"], told["offsets"]) == (format_time(first), 2)
+    assert told["count"] in (9, 10)
+    examined = json.loads(in_process.run("doctor", "--json", expect=None).stdout)["findings"]
+    [note] = [each for each in examined if each["notice"] and NEVER_BEGUN in each["what"]]
+    command = f"./tidemark interval {NEVER_BEGUN} --from {format_time(first)} --to {format_time(first + HOUR)}"
+    assert note["remedy"] == f"unpause the DAG interval__{NEVER_BEGUN}; {command} builds the first"
+    text = metrics_text([declared]).decode()
+    samples = {each.name: [(s.labels, s.value) for s in each.samples] for each in text_string_to_metric_families(text)}
+    labels = {"pipeline": NEVER_BEGUN}
+    assert samples["tidemark_first_commit_timestamp_seconds"] == [(labels, (first + HOUR / 2).timestamp())]
+    assert samples["tidemark_last_registered_interval_end_timestamp_seconds"] == []
+    strips = read_calendar([declared], now=datetime.now(UTC)).strips
+    assert {count for strip in strips for count in (strip.counts["due"],)} <= {9, 10, 11}
