@@ -1,4 +1,5 @@
-"""Intervals that are not registered by their deadline, and streams that were given up or hung, watched from outside.
+"""Intervals that are not registered by their deadline, streams that were given up or hung, and erasures that were
+interrupted, watched from outside.
 
 Airflow's own deadlines belong to runs: a run that the scheduler never created has none, a backfill's run has already
 missed it, and nobody is notified when it is over. The ledger knows all of that.
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from include import alerts
-from include.alerts import key_limits
+from include.alerts import erasures, key_limits
 from include.intervals.telling.addresses import stream_page
 from include.ledger.alerts import Alert, dismissed_alerts, open_alerts
 from include.ledger.alerts.noted import add_facts
@@ -70,7 +71,9 @@ def _unregistered(
 
 
 def watch(pipeline: Pipeline, now: datetime | None = None) -> dict[str, int]:
-    """Alert about a pipeline's overdue intervals and views with too many keys, and their end; return the counts.
+    """Alert about a pipeline's overdue intervals, views with too many keys and interrupted erasures, and their end.
+
+    Return the counts.
 
     Whoever watches several pipelines does it inside `alerts.sent_together`.
     """
@@ -78,6 +81,7 @@ def watch(pipeline: Pipeline, now: datetime | None = None) -> dict[str, int]:
     now = now or clock()
     overdue = find_overdue(pipeline, now)
     recovered = _watch_overdue(pipeline, overdue) + _recover_stream(pipeline.name, now)
+    recovered += erasures.watch(pipeline.name, now)
     over_limit, below_again = key_limits.watch(pipeline)
     return {
         "overdue": len(overdue.intervals) if overdue else 0,

@@ -17,6 +17,7 @@ from include.ledger.alerts import Alert, open_alerts
 from include.ledger.archive.waiting import WaitingOutput, waiting_outputs
 from include.ledger.completeness import Completeness, completeness
 from include.ledger.connection import reading
+from include.ledger.erasures.open import OpenErasure, open_erasures
 from include.ledger.streams import leases
 from include.ledger.streams.event_gaps import EventGap, gaps_of
 from include.monitor.missing import MissingSummary, summarize_missing
@@ -63,18 +64,20 @@ def status(as_json: AsJson = False) -> None:
     """Show where each service listens and whether it answers, and which intervals were never built.
 
     Also until when the tables of each pipeline are complete, what is missing of a followed event stream, which
-    outputs of rows wait, which streams outlive their declaration, and how many alerts are open.
+    outputs of rows wait, which streams outlive their declaration, which erasures have not ended, and how many alerts
+    are open.
     """
     with ThreadPoolExecutor(1) as beside:
         # Kafka takes as long to answer as the ledger does, with nothing to do for this process meanwhile.
         asked = beside.submit(supervisor.status)
         is_known = supervisor.SERVICES["postgres"].status().healthy
-        missing, complete, gaps, waiting, undeclared, raised = _ledger_answers() if is_known else (None,) * 6
+        missing, complete, gaps, waiting, undeclared, erasing, raised = _ledger_answers() if is_known else (None,) * 7
         services = asked.result()
     if as_json:
         listed = {name: {**asdict(each), "address": _for_programs(each)} for name, each in services.items()}
         told = {"missing": _as_json(missing), "complete": _as_json(complete), "event_gaps": _as_json(gaps)}
         told |= {"waiting_outputs": _as_json(waiting), "undeclared_streams": _as_json(undeclared)}
+        told |= {"unfinished_erasures": _as_json(erasing)}
         shown = None if raised is None else [{"key": each.key, **each.as_json()} for each in raised]
         print_json({"services": listed, **told, "alerts": shown})
         return
@@ -92,6 +95,8 @@ def status(as_json: AsJson = False) -> None:
         console.print(clean(told_last), highlight=False)
     for stream in undeclared or ():
         console.print(f"{clean(stream)}; {clean(stream.remedy)}", highlight=False)
+    for erasure in erasing or ():
+        console.print(f"{clean(erasure)}; unless it still runs: {clean(erasure.remedy)}", highlight=False)
     if raised:
         first, count = raised[0], quantity(len(raised), "alert")
         said = f"{count} open, the first since {format_time(first.since)}: {first.what}"
@@ -104,13 +109,14 @@ _LedgerAnswers = tuple[
     list[EventGap] | None,
     list[WaitingOutput] | None,
     "list[UndeclaredStream] | None",
+    list[OpenErasure] | None,
     list[Alert] | None,
 ]
 
 
 def _ledger_answers() -> _LedgerAnswers:
     """Return which pipelines miss intervals, until when they are complete, what event streams miss, outputs that wait,
-    streams that are not declared, and the open alerts.
+    streams that are not declared, erasures that have not ended, and the open alerts.
 
     None for what cannot be read: PostgreSQL may have no ledger yet, or an older one; the services are listed anyway.
     """
@@ -119,6 +125,7 @@ def _ledger_answers() -> _LedgerAnswers:
     gaps: list[EventGap] | None = None
     waiting: list[WaitingOutput] | None = None
     undeclared: list[UndeclaredStream] | None = None
+    erasing: list[OpenErasure] | None = None
     raised: list[Alert] | None = None
     declared = all_pipelines()
     with suppress(TidemarkError), reading():
@@ -128,8 +135,9 @@ def _ledger_answers() -> _LedgerAnswers:
         gaps = [gap for pipeline in declared for gap in gaps_of(pipeline.name)]
         waiting = waiting_outputs()
         undeclared = _undeclared_streams()
+        erasing = open_erasures()
         raised = open_alerts()
-    return missing, complete, gaps, waiting, undeclared, raised
+    return missing, complete, gaps, waiting, undeclared, erasing, raised
 
 
 def _undeclared_streams() -> list[UndeclaredStream]:
@@ -143,7 +151,7 @@ def _undeclared_streams() -> list[UndeclaredStream]:
 
 
 def _as_json(
-    listed: Sequence[MissingSummary | Completeness | EventGap | WaitingOutput | UndeclaredStream] | None,
+    listed: Sequence[MissingSummary | Completeness | EventGap | WaitingOutput | UndeclaredStream | OpenErasure] | None,
 ) -> list[dict[str, object]] | None:
     return None if listed is None else [each.as_json() for each in listed]
 

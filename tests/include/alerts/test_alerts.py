@@ -28,7 +28,7 @@ from include.ledger.alerts import Alert, open_alerts
 from include.ledger.archive import micro_batches
 from include.ledger.archive.micro_batches import BatchCommit
 from include.ledger.database import session
-from include.ledger.models import MicroBatch, StreamLaunch
+from include.ledger.models import Erasure, MicroBatch, StreamLaunch
 from include.ledger.streams import launches, writers
 from include.ledger.streams.restarts import failures_in_a_row
 from include.ledger.totals import note_keys
@@ -300,6 +300,51 @@ def test_intervals_are_overdue_when_the_archive_has_records_and_none_was_ever_pi
     assert watch(pipeline, START + timedelta(hours=21, minutes=21)) == {
         "overdue": 0, "over_limit": 0, "recovered": 1
     }  # fmt: skip
+
+
+def begin_erasure(pipeline: str, at: datetime) -> int:
+    """An erasure as its first transaction leaves it; its number."""
+    with session() as ledger:
+        begun = Erasure(pipeline=pipeline, columns=["user"], reason="asked for", begun_by="ada@host", begun_at=at)
+        begun.salt, begun.key_hashes, begun.counts, begun.intervals, begun.last_build = "00", [], {}, [], 0
+        ledger.add(begun)
+        ledger.flush()
+        return begun.id
+
+
+def test_erasure_that_was_interrupted_is_told_after_a_day_and_when_it_has_ended(
+    receivers: Received, postgres: Home
+) -> None:
+    pipeline, day, now = load_pipeline("wiki_changes"), timedelta(days=1), datetime.now(UTC)
+    number = begin_erasure("wiki_changes", now)
+    key = f"erasure/wiki_changes/{number}"
+    # It may still be under way.
+    watch(pipeline, now + day / 2)
+    assert open_alerts(key) == []
+    for _ in range(2):
+        watch(pipeline, now + day + timedelta(minutes=1))
+    [told] = receivers.posts
+    assert str(told["what"]).startswith(f"erasure {number} has not ended")
+    assert "./tidemark erase wiki_changes --resume" in str(told["todo"])
+    [listed] = postgres.json("status", "--json")["unfinished_erasures"]
+    assert (listed["pipeline"], listed["erasure"], listed["by"]) == ("wiki_changes", number, "ada@host")
+    assert f"wiki_changes: erasure {number}, begun at " in postgres.run("status").stdout
+    with session() as ledger:
+        ledger.execute(update(Erasure).values(ended_at=now + day))
+    assert watch(pipeline, now + day + timedelta(minutes=2))["recovered"] == 1
+    assert [each["state"] for each in receivers.posts] == ["raised", "recovered"]
+    assert postgres.json("status", "--json")["unfinished_erasures"] == []
+
+
+def test_erasure_is_not_reported_again_when_its_alert_was_dismissed(receivers: Received) -> None:
+    pipeline, now = load_pipeline("gps_positions"), datetime.now(UTC)
+    begin_erasure("gps_positions", now)
+    watch(pipeline, now + timedelta(days=2))
+    [told] = open_alerts("erasure/gps_positions/")
+    alerts.dismiss(told.key, by="ada@host", reason="the table is gone")
+    receivers.posts.clear()
+    watch(pipeline, now + timedelta(days=3))
+    assert receivers.posts == []
 
 
 def test_view_with_more_keys_than_declared_is_told_once_and_when_it_has_fewer(receivers: Received) -> None:
