@@ -47,6 +47,15 @@ def connect(seconds: float = 0.0) -> connection:
     return tried_again(lambda: psycopg2.connect(address, **options), psycopg2.OperationalError, seconds)
 
 
+def check_answers(seconds: int) -> None:
+    """Raise ServiceUnreachable when PostgreSQL accepts no connection within so many seconds: it is down, or hangs."""
+    options = {**driver_options(), "connect_timeout": seconds}
+    try:
+        psycopg2.connect(settings().database_uri("ledger"), **options).close()
+    except psycopg2.OperationalError as error:
+        raise does_not_answer(error) from error
+
+
 def await_ledger() -> None:
     """Wait for a ledger that is away for seconds, as a stream does: before a step that holds nothing in it yet.
 

@@ -1,14 +1,17 @@
 """`/metrics`: what the pages show, in Prometheus's text format.
 
 Everything is read again for each scrape, by the functions that the pages use. While the ledger is down there is one
-sample, `tidemark_ledger_up` 0: old numbers would look like new ones.
+sample, `tidemark_ledger_up` 0: old numbers would look like new ones. So it is while the ledger hangs: that is said
+before Prometheus gives up (`scrape_timeout` in include/deploy/prometheus).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import TypeVar
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -18,7 +21,7 @@ from include import kafka
 from include.errors import ServiceUnreachable, TidemarkError
 from include.ledger.archive.committed import first_commit
 from include.ledger.completeness import Completeness, PartitionCompleteness, completeness, partition_completeness
-from include.ledger.connection import reading
+from include.ledger.connection import check_answers, reading
 from include.ledger.intervals.states import IntervalState
 from include.ledger.streams import progress
 from include.ledger.streams.overview import ReasonCount, quarantined_by_reason
@@ -32,6 +35,15 @@ from include.monitor.streams.broker import broker_watch
 from include.monitor.streams.gauges import KEYS, OFFSETS, QUERY, STREAM, Samples, gauges
 from include.monitor.streams.state import StreamState, stream_state
 from include.pipelines.spec import Pipeline
+from include.settings import settings
+
+T = TypeVar("T")
+
+ANSWER_SECONDS, READ_SECONDS = 3, 6
+"""How long the ledger may take to accept a connection, and to answer all that is asked; then it counts as down."""
+
+_READERS = ThreadPoolExecutor(2, thread_name_prefix="metrics")
+"""A reading that hangs keeps one of these; those that follow wait, each for its time, for another."""
 
 ALERTS = "tidemark-alerts"
 """Topic of the alerts (include/airflow/notifier.py)."""
@@ -94,14 +106,36 @@ def read(pipelines: Iterable[Pipeline]) -> Scrape:
     declared = list(pipelines)
     broker_watch().watch(declared)
     try:
-        # All plain SQL uses one connection and one snapshot.
-        with reading():
-            observed = [_observe(each) for each in declared]
-        names = {each.state.pipeline for each in observed}
-        counts = [each for each in interval_counts() if each.pipeline in names]
-        return Scrape(observed, counts, ledger_bytes(), _alerts(observed))
+        check_answers(ANSWER_SECONDS)
+        for each in declared:
+            # The first look at a broker takes its time, which is not the ledger's.
+            broker_watch().view(each)
+        scrape = within(READ_SECONDS, lambda: _read_ledger(declared))
     except ServiceUnreachable:
         return Scrape(is_ledger_up=False)
+    return replace(scrape, alerts=_alerts(scrape.pipelines))
+
+
+def within(seconds: float, ask: Callable[[], T]) -> T:
+    """Return what `ask` returns. Raise ServiceUnreachable when that takes longer; it then goes on unheard."""
+    asked = _READERS.submit(ask)
+    try:
+        return asked.result(seconds)
+    except TimeoutError:
+        asked.cancel()
+        raise ServiceUnreachable(
+            f"PostgreSQL at {settings().database_host()}: no answer within {seconds} seconds",
+            remedy="./tidemark status; ./tidemark up postgres",
+        ) from None
+
+
+def _read_ledger(declared: Sequence[Pipeline]) -> Scrape:
+    # All plain SQL uses one connection and one snapshot.
+    with reading():
+        observed = [_observe(each) for each in declared]
+    names = {each.state.pipeline for each in observed}
+    counts = [each for each in interval_counts() if each.pipeline in names]
+    return Scrape(observed, counts, ledger_bytes())
 
 
 def _observe(pipeline: Pipeline) -> Observed:

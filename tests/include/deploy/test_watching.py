@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import socket
+import threading
+import time
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,6 +18,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from include.cli.monitor import monitor
+from include.errors import ServiceUnreachable
 from include.ledger.completeness import Completeness, PartitionCompleteness
 from include.ledger.intervals.states import IntervalState
 from include.ledger.streams.overview import ReasonCount, StreamOverview
@@ -23,10 +28,19 @@ from include.ledger.totals import IntervalCount
 from include.monitor.lag import Lag
 from include.monitor.missing import MissingSummary
 from include.monitor.streams.broker import BrokerView
-from include.monitor.streams.metrics import Observed, Scrape, as_text
+from include.monitor.streams.metrics import (
+    ANSWER_SECONDS,
+    READ_SECONDS,
+    Observed,
+    Scrape,
+    as_text,
+    metrics_text,
+    within,
+)
 from include.monitor.streams.state import assess
 from include.offsets import TopicPartition
 from include.pipelines import load_pipeline
+from include.settings import settings
 
 DEPLOY = Path(__file__).resolve().parents[3] / "include" / "deploy"
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -161,3 +175,35 @@ def test_one_sample_reports_it_when_the_ledger_is_away() -> None:
         s for f in text_string_to_metric_families(as_text(Scrape(is_ledger_up=False)).decode()) for s in f.samples
     ]
     assert [(s.name, s.value) for s in samples] == [("tidemark_ledger_up", 0)]
+
+
+def test_prometheus_waits_longer_than_the_pages_do_when_the_ledger_hangs() -> None:
+    configured = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())["global"]
+    timeout, interval = (int(configured[name].removesuffix("s")) for name in ("scrape_timeout", "scrape_interval"))
+    assert ANSWER_SECONDS + READ_SECONDS < timeout <= interval
+
+
+def test_metrics_tell_that_the_ledger_is_down_when_it_listens_and_never_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as silent:
+        address = f"postgresql://nobody:x@127.0.0.1:{silent.getsockname()[1]}"
+        monkeypatch.setenv("TIDEMARK_DATABASE_URL", address)
+        settings.cache_clear()
+        began = time.monotonic()
+        text = metrics_text([load_pipeline("isp_hits")]).decode()
+        took = time.monotonic() - began
+    settings.cache_clear()
+    assert "tidemark_ledger_up 0.0" in text
+    assert took < 8
+
+
+def test_metrics_tell_that_the_ledger_is_down_when_a_query_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDEMARK_DATABASE_URL", "postgresql://nobody:x@127.0.0.1:1")
+    settings.cache_clear()
+    released = threading.Event()
+    with pytest.raises(ServiceUnreachable, match="no answer within"):
+        within(0.1, released.wait)
+    released.set()
+    assert within(5, lambda: 7) == 7
+    settings.cache_clear()
