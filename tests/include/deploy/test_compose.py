@@ -63,7 +63,7 @@ def services(model: dict[str, Any]) -> dict[str, dict[str, Any]]:
 def test_every_service_is_there_when_parsed(services: dict[str, Any]) -> None:
     airflow = {f"airflow-{part}" for part in ("api-server", "scheduler", "dag-processor", "triggerer", "migrate")}
     spark = {"spark-master", "spark-worker-1", "spark-worker-2"}
-    watching = {"monitor", "prometheus", "grafana"}
+    watching = {"watching-network", "monitor", "prometheus", "grafana"}
     assert set(services) == {"kafka", "postgres", "registry", "setup"} | airflow | spark | watching
 
 
@@ -201,8 +201,21 @@ def test_ports_are_on_loopback_when_published(services: dict[str, Any]) -> None:
     ports = [port for service in services.values() for port in service.get("ports", [])]
     assert len(ports) == len(generate_env.PORTS)
     assert {port["host_ip"] for port in ports} == {"127.0.0.1"}
+
+
+def test_a_restarted_service_cuts_no_other_off_when_they_share_a_network(services: dict[str, Any]) -> None:
     shared = {name: service["network_mode"] for name, service in services.items() if service.get("network_mode")}
-    assert shared == {"prometheus": "service:monitor"}
+    assert shared.keys() == {"monitor", "prometheus"}
+    (owner,) = {mode.removeprefix("service:") for mode in shared.values()}
+    # Its restart would leave the others in a network that nobody reaches, so it runs nothing that could need one.
+    assert services[owner]["command"] == ["sleep", "infinity"]
+    assert services[owner]["networks"]["tidemark"]["aliases"] == ["monitor"]
+    assert not services["monitor"].get("ports")
+    assert not services["prometheus"].get("ports")
+    # Prometheus answers though it cannot reach what it asks.
+    check = " ".join(services["prometheus"]["healthcheck"]["test"])
+    assert "http://127.0.0.1:9090/-/healthy" in check
+    assert services["monitor"]["healthcheck"]["test"][-1] in check
 
 
 def test_containers_have_few_rights_when_started(services: dict[str, Any]) -> None:

@@ -166,7 +166,7 @@ def test_prometheus_asks_the_right_address_when_the_pages_listen() -> None:
     port = command[command.index("--port") + 1]
     assert job["static_configs"] == [{"targets": [f"127.0.0.1:{port}"]}]
     assert job["authorization"]["credentials_file"] == command[command.index("--token-file") + 1]
-    assert compose["prometheus"]["network_mode"] == "service:monitor"
+    assert compose["prometheus"]["network_mode"] == compose["monitor"]["network_mode"]
     assert monitor.__defaults__ is None or str(port) == str(monitor.__defaults__[0])
 
 
