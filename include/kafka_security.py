@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 
 from include.errors import UsageError
 
@@ -39,7 +40,10 @@ def for_librdkafka(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def for_java(options: Mapping[str, str]) -> dict[str, str]:
-    """Return the options as Kafka's Java client names them. Raises UsageError for an unknown mechanism."""
+    """Return the options as Kafka's Java client names them. Raises UsageError for an unknown mechanism.
+
+    Certificates in PEM take the place of their file if it is there: Spark's executors may be where it is not.
+    """
     named = dict(options)
     user, password = named.pop("sasl.username", None), named.pop("sasl.password", None)
     if user is not None and "sasl.jaas.config" not in named:
@@ -55,6 +59,10 @@ def for_java(options: Mapping[str, str]) -> dict[str, str]:
         named["sasl.mechanism"] = named.pop("sasl.mechanisms")
     if authority := named.pop("ssl.ca.location", None):
         named |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": authority}
+    store = Path(named.get("ssl.truststore.location", ""))
+    if named.get("ssl.truststore.type", "").upper() == "PEM" and store.is_file():
+        del named["ssl.truststore.location"]
+        named["ssl.truststore.certificates"] = store.read_text()
     return named
 
 

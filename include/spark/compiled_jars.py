@@ -1,7 +1,7 @@
 """Java jars that Spark's interfaces require: the user's decoder with the class that calls it, and a Delta log store.
 
 Each class of ours is one source file beside this module, compiled when it is first needed, by the compiler that Spark
-ships.
+ships. `python -m include.spark.compiled_jars` compiles all: an image has them for executors, which compile nothing.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import subprocess
+import sys
 import tempfile
 import zipfile
 from collections.abc import Sequence
@@ -25,6 +26,9 @@ CLASS = "tidemark.KafkaDeserializers"
 
 LOG_STORE = Path(__file__).with_name("ConditionalLogStore.java")
 LOG_STORE_CLASS = "tidemark.ConditionalLogStore"
+
+FOLDER = REPOSITORY / ".tidemark" / "classes"
+"""Where the compiled jars are."""
 
 _COMPILER = "org.codehaus.commons.compiler.samples.CompilerDemo"
 """The command line of Janino."""
@@ -62,11 +66,10 @@ def _content(decoder: KafkaDeserializer) -> bytes:
 
 
 def _compiled(source: Path, beside: Sequence[Path] = ()) -> Path:
-    folder = REPOSITORY / ".tidemark" / "classes"
-    jar = folder / f"{source.stem}-{hashlib.sha256(source.read_bytes()).hexdigest()[:12]}.jar"
+    jar = FOLDER / f"{source.stem}-{hashlib.sha256(source.read_bytes()).hexdigest()[:12]}.jar"
     if not jar.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder) as made:
+        FOLDER.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=FOLDER) as made:
             compile_java(source, Path(made) / jar.name, beside)
             (Path(made) / jar.name).replace(jar)
     return jar
@@ -91,3 +94,18 @@ def compile_java(source: Path, jar: Path, beside: Sequence[Path] = ()) -> None:
             for each in made:
                 # With a fixed time: the same source gives the same jar.
                 packed.writestr(zipfile.ZipInfo(str(each.relative_to(classes))), each.read_bytes())
+
+
+def main() -> int:
+    """Compile every class of ours; return 0 or the error's exit code."""
+    try:
+        _compiled(DESERIALIZERS)
+        log_store_jar()
+    except TidemarkError as error:
+        print(f"tidemark: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

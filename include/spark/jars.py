@@ -1,6 +1,6 @@
 """The jars: fetched once by PySpark's own Ivy as `ivy.xml` says, checked against `jars.sha256`, then offline.
 
-`python -m include.spark.jars [spark]` fetches them, or those of one configuration; the launcher calls it at set-up.
+`python -m include.spark.jars [spark]` fetches them, or those of some configurations; the launcher calls it at set-up.
 Jars that only some need (the schema registry, YARN, the connector of a lake in an S3-compatible store) are fetched
 when they are first used.
 """
@@ -86,15 +86,15 @@ def checksums() -> dict[str, str]:
     return {name: digest for digest, name in (line.split(maxsplit=1) for line in lines if line)}
 
 
-def wanted() -> dict[str, str]:
-    """Return the checksums of the jars that must exist: those of the set-up, and what was fetched since."""
-    confs = {conf for conf in ("registry", "s3", "yarn") if (folder() / conf).exists()} | set(SET_UP)
+def wanted(only: Sequence[str] = ()) -> dict[str, str]:
+    """Return the checksums of the jars that must exist: the set-up's and what was fetched since, or `only` some."""
+    confs = set(only) or {conf for conf in ("registry", "s3", "yarn") if (folder() / conf).exists()} | set(SET_UP)
     return {name: digest for name, digest in checksums().items() if name.split("/")[0] in confs}
 
 
-def damaged() -> list[str]:
+def damaged(only: Sequence[str] = ()) -> list[str]:
     """Return the files of `wanted` that are missing or differ from their checksum."""
-    return [name for name, digest in wanted().items() if _digest(folder() / name) != digest]
+    return [name for name, digest in wanted(only).items() if _digest(folder() / name) != digest]
 
 
 def _digest(path: Path) -> str | None:
@@ -102,13 +102,16 @@ def _digest(path: Path) -> str | None:
 
 
 def ensure_jars(progress: Callable[[str], None], only: Sequence[str] = ()) -> None:
-    """Fetch what is missing or damaged, of all configurations or `only` some; an interrupted fetch resumes.
+    """Fetch what is missing or damaged, of `wanted` or `only` some configurations; an interrupted fetch resumes.
 
-    Raises ServiceUnreachable when they cannot be fetched, TidemarkError when they differ from their checksums.
+    Raises UsageError for an unknown configuration, ServiceUnreachable when they cannot be fetched, TidemarkError when
+    they differ from their checksums.
     """
+    if unknown := sorted(set(only) - _CONTENTS.keys()):
+        raise UsageError(f"no such jars: {', '.join(unknown)}", remedy=f"some of {', '.join(_CONTENTS)}")
     with _fetching_alone():
-        confs = {name.split("/")[0] for name in damaged()}
-        for conf in (conf for conf in _CONTENTS if conf in confs and (not only or conf in only)):
+        confs = {name.split("/")[0] for name in damaged(only)}
+        for conf in (conf for conf in _CONTENTS if conf in confs):
             progress(f"fetching jars: {_CONTENTS[conf]}")
             _fetch(conf)
 
@@ -198,7 +201,7 @@ def _reason(result: subprocess.CompletedProcess[str]) -> str:
 
 
 def main(confs: Sequence[str]) -> int:
-    """Fetch the jars of these configurations, or of all; return 0 or the error's exit code."""
+    """Fetch the jars of these configurations, or of the set-up; return 0 or the error's exit code."""
     try:
         ensure_jars(lambda line: print(f"tidemark: {line}", file=sys.stderr, flush=True), confs)
     except TidemarkError as error:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from include.errors import UsageError
@@ -28,6 +30,18 @@ JAVA = {
 def test_both_clients_are_served_when_a_file_is_written_for_one(written: dict[str, str]) -> None:
     assert for_java(written) == JAVA
     assert for_librdkafka(written) == LIBRDKAFKA
+
+
+def test_certificates_travel_themselves_when_their_file_is_there(tmp_path: Path) -> None:
+    authority = tmp_path / "ca.pem"
+    authority.write_text("-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n")
+    # An executor on another machine has no such file.
+    for written in ({"ssl.ca.location": str(authority)}, for_java({"ssl.ca.location": "x"}) | {
+        "ssl.truststore.location": str(authority)
+    }):  # fmt: skip
+        assert for_java(written) == {
+            "ssl.truststore.type": "PEM", "ssl.truststore.certificates": authority.read_text()
+        }  # fmt: skip
 
 
 def test_options_stay_when_the_cluster_is_open() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import tenacity
 
-from include.errors import ServiceUnreachable
+from include.errors import ServiceUnreachable, UsageError
 from include.settings import REPOSITORY
 from include.spark import jars
 
@@ -55,6 +55,17 @@ def test_fetching_is_retried_and_names_the_reason_when_it_fails(
         jars.ensure_jars(print, ["spark"])
         assert jars.classpath("spark")
     assert len(count.read_text().splitlines()) == starts
+
+
+def test_jars_are_fetched_when_they_are_named_and_nothing_has_used_them_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ivy-cache").symlink_to(REPOSITORY / ".tidemark" / "jars" / "ivy-cache")
+    monkeypatch.setattr(jars, "folder", lambda: tmp_path / "fetched")
+    assert jars.main(["s3"]) == 0
+    assert {each.name for each in jars.folder().iterdir()} == {"s3"}
+    assert jars.classpath("s3")
+    assert jars.main(["s3x"]) == UsageError.exit_code
 
 
 def test_registry_is_fetched_once_when_two_start_it_for_the_first_time_at_once(tmp_path: Path) -> None:

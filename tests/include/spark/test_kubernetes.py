@@ -14,14 +14,15 @@ import yaml
 
 from include.errors import ServiceUnreachable, TidemarkError, UsageError
 from include.settings import REPOSITORY, settings
-from include.spark import cluster_run, kubernetes
-from include.spark.jars import pyspark_home
+from include.spark import cluster_run, compiled_jars, kubernetes
+from include.spark.jars import folder, pyspark_home
 from include.spark.submission import submission
 from tests.support.kubernetes_api import RecordingApi, recording_api
 
 CANARY = "canary-93be"
 URL = f"postgresql://tidemark:{CANARY}@postgres.example.net:5432"
 IMAGE = "registry.example.net/tidemark:0.1.0"
+DOCKERFILE = (REPOSITORY / "include" / "deploy" / "Dockerfile").read_text()
 ACCESS = REPOSITORY / "include" / "deploy" / "kubernetes" / "access.yaml"
 
 
@@ -93,6 +94,23 @@ def test_command_has_the_image_s_code_and_no_secret_when_a_driver_is_submitted(o
     assert f"spark.kubernetes.container.image={IMAGE}" in options
     assert "spark.executor.instances=3" in options
     assert not [each for each in options if each.startswith("spark.yarn.")]
+
+
+def test_image_has_every_jar_that_executors_load_when_the_lake_is_in_a_bucket(on_kubernetes: RecordingApi) -> None:
+    jars = submission("stream", name="stream", delta=True).conf["spark.jars"].split(",")
+    needed = {Path(each.removeprefix("local://")).parent for each in jars}
+    fetched = re.search(r"^RUN python -m include\.spark\.jars ([a-z0-9 ]+) &&", DOCKERFILE, re.MULTILINE)
+    assert fetched is not None
+    assert needed <= {folder() / conf for conf in fetched[1].split()} | {compiled_jars.FOLDER}
+    assert {folder() / "s3", compiled_jars.FOLDER} <= needed
+    # After the code was copied: it is compiled from there.
+    assert DOCKERFILE.index("include include\n") < DOCKERFILE.index("\nRUN python -m include.spark.compiled_jars\n")
+
+
+def test_every_class_of_ours_is_compiled_when_the_image_is_built() -> None:
+    assert compiled_jars.main() == 0
+    names = {each.name.rpartition("-")[0] for each in compiled_jars.FOLDER.glob("*.jar")}
+    assert {each.stem for each in Path(compiled_jars.__file__).parent.glob("*.java")} <= names
 
 
 @pytest.mark.usefixtures("local_lake")
@@ -174,7 +192,8 @@ def executor_pod(master: str, options: dict[str, str]) -> dict[str, Any]:
         none = gateway.jvm.scala.Option.empty()
         conf = spark.SparkConf(False)
         for name, value in {
-            **options, "spark.app.name": "stream isp_hits", "spark.driver.host": "driver", "spark.driver.port": "7078",
+            **options, "spark.master": master, "spark.app.name": "stream isp_hits",
+            "spark.driver.host": "driver", "spark.driver.port": "7078",
         }.items():  # fmt: skip
             conf.set(name, value)
 
@@ -185,6 +204,10 @@ def executor_pod(master: str, options: dict[str, str]) -> dict[str, Any]:
         client = spark.deploy.k8s.SparkKubernetesClientFactory.createKubernetesClient(
             master.removeprefix("k8s://"), none, "spark.kubernetes.authenticate", driver, conf, none
         )
+        security = spark.SecurityManager(
+            conf, none, getattr(companion("SecurityManager"), "$lessinit$greater$default$3")()
+        )
+        security.initializeAuth()
         profile = companion("resource.ResourceProfile").getOrCreateDefaultProfile(conf)
         built = spark.scheduler.cluster.k8s.KubernetesExecutorBuilder().buildFromFeatures(
             spark.deploy.k8s.KubernetesExecutorConf(conf, "spark-1", "1", none, profile.id()),
