@@ -61,6 +61,10 @@ def options(current: Settings, jars: Sequence[Path]) -> dict[str, str]:
         "spark.jars": ",".join(f"local://{jar}" for jar in jars),
         "spark.executor.instances": str(current.spark_executors),
         "spark.executor.memory": current.executor_memory,
+        # A driver answers an executor with its whole configuration, the catalog's password included. With these, only
+        # one that has the secret that Spark makes for each application.
+        "spark.authenticate": "true",
+        "spark.network.crypto.enabled": "true",
         "spark.kubernetes.namespace": current.spark_namespace,
         "spark.kubernetes.container.image": current.spark_image,
         "spark.kubernetes.authenticate.executor.serviceAccountName": EXECUTOR_ACCOUNT,

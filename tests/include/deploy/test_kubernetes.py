@@ -164,6 +164,26 @@ def test_metrics_outlive_their_pod_and_fit_their_disk_when_kept_for_a_month() ->
     assert int(limit.removesuffix("GB")) <= 0.8 * int(disk.removesuffix("Gi"))
 
 
+def test_driver_answers_its_executors_alone_wherever_it_runs_when_a_pod_asks_it() -> None:
+    policies = [each["spec"] for each in named("NetworkPolicy").values()]
+    submitting = [
+        each["spec"]["template"]
+        for each in OBJECTS
+        if each["kind"] in ("Deployment", "StatefulSet")
+        and each["spec"]["template"]["spec"].get("serviceAccountName") == "tidemark-submit"
+    ]
+    assert len(submitting) == 2
+    of_its_own = {"metadata": {"labels": {"spark-role": "driver"}}, "spec": {"containers": []}}
+    for pod in (*submitting, of_its_own):
+        labels = pod["metadata"]["labels"]
+        (policy,) = [each for each in policies if each["podSelector"]["matchLabels"].items() <= labels.items()]
+        assert policy["policyTypes"] == ["Ingress"]
+        published = {port["name"] for each in pod["spec"]["containers"] for port in each.get("ports", ())}
+        executors = [{"podSelector": {"matchLabels": {"spark-role": "executor"}}}]
+        for rule in policy["ingress"]:
+            assert rule.get("from") == executors or {each["port"] for each in rule["ports"]} <= published
+
+
 # The image's entrypoint
 
 

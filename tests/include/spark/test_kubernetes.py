@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import kubernetes_validate
 import pytest
@@ -176,6 +176,18 @@ def test_driver_s_pod_is_whole_and_without_secrets_when_spark_makes_it(on_kubern
     assert asked - allowed("spark-submit") == set()
 
 
+@pytest.mark.usefixtures("local_lake")
+@pytest.mark.parametrize("mode", ["client", "cluster"])
+def test_nobody_else_in_the_cluster_may_ask_a_driver_when_it_runs_on_kubernetes(
+    on_kubernetes: RecordingApi, mode: Literal["client", "cluster"]
+) -> None:
+    # It answers an executor's request for its configuration with all of it, the catalog's password included.
+    conf = submission("stream", "--pipeline", "isp_hits", name="stream isp_hits", mode=mode).conf
+    assert (conf["spark.authenticate"], conf["spark.network.crypto.enabled"]) == ("true", "true")
+    # Spark makes one for each application.
+    assert "spark.authenticate.secret" not in conf
+
+
 def executor_pod(master: str, options: dict[str, str]) -> dict[str, Any]:
     """The pod of an executor, as Spark's scheduler in a driver builds it."""
     from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
@@ -211,8 +223,7 @@ def executor_pod(master: str, options: dict[str, str]) -> dict[str, Any]:
         profile = companion("resource.ResourceProfile").getOrCreateDefaultProfile(conf)
         built = spark.scheduler.cluster.k8s.KubernetesExecutorBuilder().buildFromFeatures(
             spark.deploy.k8s.KubernetesExecutorConf(conf, "spark-1", "1", none, profile.id()),
-            spark.SecurityManager(conf, none, getattr(companion("SecurityManager"), "$lessinit$greater$default$3")()),
-            client, profile,
+            security, client, profile,
         )  # fmt: skip
         to_json = kubernetes_api.client.utils.Serialization.asJson
         pod: dict[str, Any] = json.loads(to_json(built.pod().pod()))
@@ -242,6 +253,8 @@ def test_executor_s_pod_has_the_bucket_s_secret_alone_when_spark_makes_it(on_kub
     assert [volume["secret"]["secretName"] for volume in spec["volumes"] if "secret" in volume] == ["tidemark-bucket"]
     environment = {each["name"]: each.get("value") for each in container["env"]}
     assert environment["SPARK_DRIVER_URL"] == "spark://CoarseGrainedScheduler@driver:7078"
+    assert len(environment["_SPARK_AUTH_SECRET"] or "") >= 32
+    assert "-Dspark.authenticate=true" in environment.values()
     # What the image's entrypoint reads.
     read = set(re.findall(r"\$\{?(SPARK_(?!DRIVER_BIND|JAVA)\w+)", (ACCESS.parents[1] / "entrypoint.sh").read_text()))
     assert read - {"SPARK_CONF_DIR"} <= environment.keys()
