@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any
 
 from sqlalchemy import func, select
@@ -27,17 +28,29 @@ class Listed:
     row: Mapping[str, Any]
 
 
-def replace_listed(interval_id: int, report: str, listed: Sequence[Listed]) -> None:
-    """Record what a listing of the interval holds, in one transaction; what was sent before stays marked as sent."""
+NOT_RENAMED: Mapping[str, str] = MappingProxyType({})
+
+
+def replace_listed(
+    interval_id: int, report: str, listed: Sequence[Listed], former: Mapping[str, str] = NOT_RENAMED
+) -> None:
+    """Record what a listing of the interval holds, in one transaction; what was sent before stays marked as sent.
+
+    `former`: names that key columns had before, with the present ones. What was recorded by such a name keeps its key.
+    """
     by_key = {each.key: dict(each.row) for each in listed}
+    recorded: dict[str, str] = {}
     with session() as ledger:
         for old in ledger.scalars(
             select(ListedRow).where(ListedRow.interval_id == interval_id, ListedRow.report == report)
         ):
-            if old.key not in by_key:
+            key = present_key(old.key, former)
+            if key in by_key and key not in recorded:
+                recorded[key] = old.key
+            else:
                 ledger.delete(old)
         for key, row in by_key.items():
-            values = {"interval_id": interval_id, "report": report, "key": key, "row": row}
+            values = {"interval_id": interval_id, "report": report, "key": recorded.get(key, key), "row": row}
             ledger.execute(
                 insert(ListedRow)
                 .values(**values)
@@ -46,10 +59,11 @@ def replace_listed(interval_id: int, report: str, listed: Sequence[Listed]) -> N
 
 
 @contextmanager
-def sending_new(pinned: PinnedInterval, report: str) -> Iterator[list[Listed]]:
+def sending_new(pinned: PinnedInterval, report: str, former: Mapping[str, str] = NOT_RENAMED) -> Iterator[list[Listed]]:
     """Yield what is newly listed in the interval and was not sent, and mark it as sent when the block succeeds.
 
-    The rows are locked meanwhile: two runs of the interval at once send each once.
+    `former`: names that key columns had before, with the present ones. The rows are locked meanwhile: two runs of the
+    interval at once send each once.
     """
     before = (
         select(IntervalRow.id)
@@ -75,6 +89,9 @@ def sending_new(pinned: PinnedInterval, report: str) -> Iterator[list[Listed]]:
             .order_by(ListedRow.key)
             .with_for_update()
         ).all()
+        if former:
+            known = {present_key(key, former) for key in ledger.scalars(listed_before)}
+            new = [row for row in new if present_key(row.key, former) not in known]
         yield [Listed(row.key, row.row) for row in new]
         for row in new:
             row.notified_at = func.now()
@@ -83,6 +100,13 @@ def sending_new(pinned: PinnedInterval, report: str) -> Iterator[list[Listed]]:
 def key_of(row: Mapping[str, Any], columns: Sequence[str]) -> str:
     """Return the key of a listed row: a JSON object of its key columns."""
     return json.dumps({name: row[name] for name in columns}, sort_keys=True)
+
+
+def present_key(key: str, former: Mapping[str, str]) -> str:
+    """Return a recorded key as `key_of` gives it now; `former` has the names that its columns had before."""
+    if not former:
+        return key
+    return json.dumps({former.get(name, name): value for name, value in json.loads(key).items()}, sort_keys=True)
 
 
 def plain(value: object) -> str | int:

@@ -77,7 +77,8 @@ def _noted_listing(run: IntervalRun, report: Listing, rows: DataFrame) -> dict[s
     listed = _listed(run.pipeline, report, rows).persist()
     section = _listing(report, listed, _INTERVAL)
     noted = listed.limit(notifications.MOST).collect()
-    notifications.note_listed(run.pinned, report, ({n: listings.plain(row[n]) for n in row.asDict()} for row in noted))
+    plain = ({name: listings.plain(row[name]) for name in row.asDict()} for row in noted)
+    notifications.note_listed(run.pipeline, run.pinned, report, plain)
     listed.unpersist()
     return section
 

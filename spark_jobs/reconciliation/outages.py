@@ -13,6 +13,7 @@ later.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
@@ -23,7 +24,7 @@ from include.ledger.erasures.coordinates import erased_within
 from include.ledger.streams import outages
 from include.ledger.streams.outages import Outage, Place, Watched
 from include.offsets import Coordinates, OffsetRange
-from include.pipelines.spec import Listing
+from include.pipelines.spec import Listing, Pipeline
 from include.reconciliation import Difference, DifferenceClass, Reconciliation
 from include.versions import decoder_version
 from spark_jobs.archive.files import within
@@ -41,7 +42,7 @@ def reconcile_outages(run: IntervalRun, report: Listing, rows: DataFrame) -> Rec
     watched = outages.watched_in(pipeline, report.title, pinned.ranges)
     if not watched.ranges:
         return Reconciliation()
-    noted = outages.outages_within(pipeline, report.title, watched)
+    noted = _noted(run.pipeline, report, watched)
     changes_noted = {change for each in noted for change in _changes_in(each, watched.ranges, pinned.topic_ids)}
     lasting = {each.key for each in noted if _lasts(each, watched, pinned.topic_ids)}
     # A thing that moved between topic partitions has no order either.
@@ -61,6 +62,13 @@ def reconcile_outages(run: IntervalRun, report: Listing, rows: DataFrame) -> Rec
     changed = {key for key, place, _ in different if _lies_in(place, otherwise)}
     differences = [_difference(report, change, given, changed) for change in different]
     return Reconciliation.of([], {"matched": len(given & changes_noted)}) + Reconciliation.of(differences)
+
+
+def _noted(pipeline: Pipeline, report: Listing, watched: Watched) -> list[Outage]:
+    """Return what the stream noted, by the names that the key's columns have now."""
+    former = pipeline.archive.former_in(report.key)
+    noted = outages.outages_within(pipeline.name, report.title, watched)
+    return [replace(each, key=listings.present_key(each.key, former)) for each in noted]
 
 
 def _lasts(outage: Outage, watched: Watched, topic_ids: Mapping[str, str]) -> bool:

@@ -6,7 +6,8 @@ does not matter where one micro-batch ends and the next begins, as long as a thi
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -32,13 +33,17 @@ def find_changes(pipeline: Pipeline, files: Sequence[LandingFile]) -> list[State
     """Return the changes of state in the rows of a micro-batch's files, by report in the log's order."""
     archived = [file for file in files if file.fate == Fate.ARCHIVED]
     return [
-        change
-        for report in pipeline.watched_reports
-        for change in _changes(report, archived, outages.open_keys(pipeline.name, report.title))
+        change for report in pipeline.watched_reports for change in _changes(report, archived, _down(pipeline, report))
     ]
 
 
-def _changes(report: Listing, files: Sequence[LandingFile], down: Collection[str]) -> list[StateChange]:
+def _down(pipeline: Pipeline, report: Listing) -> dict[str, str]:
+    """Return the keys of what is down, each with the one that its outage has: a column may be renamed meanwhile."""
+    former = pipeline.archive.former_in(report.key)
+    return {listings.present_key(key, former): key for key in outages.open_keys(pipeline.name, report.title)}
+
+
+def _changes(report: Listing, files: Sequence[LandingFile], down: Mapping[str, str]) -> list[StateChange]:
     if not files or not (down or any(_may_be_down(report, file) for file in files)):
         return []
     columns = list(dict.fromkeys([*_PLACE, "kafka_timestamp", report.up, *report.key, *report.columns]))
@@ -53,7 +58,7 @@ def _changes(report: Listing, files: Sequence[LandingFile], down: Collection[str
         change = _change(report, row, kinds)
         # The first row of a thing may repeat the known state.
         if not row["is_first"] or change.is_up == (change.key in down):
-            changes.append(change)
+            changes.append(replace(change, key=down.get(change.key, change.key)))
     return sorted(changes, key=lambda change: change.place)
 
 

@@ -27,10 +27,12 @@ MOST = 10_000
 """How many rows of a listing are recorded; nobody reads more notifications than that."""
 
 
-def note_listed(pinned: PinnedInterval, listing: Listing, rows: Iterable[Mapping[str, Any]]) -> None:
+def note_listed(
+    pipeline: Pipeline, pinned: PinnedInterval, listing: Listing, rows: Iterable[Mapping[str, Any]]
+) -> None:
     """Record what a listing of the interval holds; what was recorded and sent before stays so."""
     listed = [Listed(listings.key_of(row, listing.key), row) for row in rows]
-    listings.replace_listed(pinned.id, listing.title, listed)
+    listings.replace_listed(pinned.id, listing.title, listed, pipeline.archive.former_in(listing.key))
 
 
 def notify(pipeline: Pipeline, pinned: PinnedInterval) -> int:
@@ -44,7 +46,7 @@ def notify(pipeline: Pipeline, pinned: PinnedInterval) -> int:
 
 
 def _notify(pipeline: Pipeline, pinned: PinnedInterval, listing: Listing) -> int:
-    with listings.sending_new(pinned, listing.title) as new:
+    with listings.sending_new(pinned, listing.title, pipeline.archive.former_in(listing.key)) as new:
         if not new:
             return 0
         kafka.create_topic(listing.notify, 1)

@@ -153,6 +153,12 @@ class Archive:
         """Its renamed columns with the names that they had before, newest first."""
         return names_before(self.renamed)
 
+    def former_in(self, key: Sequence[str]) -> dict[str, str]:
+        """Return the names that columns of a listing's key had before, each with the present one."""
+        names = ((before, name) for name in key for before in self.formerly.get(name, ()))
+        # The listing's function may give another column the former name.
+        return {before: name for before, name in names if before not in key}
+
     @property
     def partition_columns(self) -> tuple[str, ...]:
         """Partition columns of the table above `interval`."""

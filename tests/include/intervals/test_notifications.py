@@ -10,8 +10,9 @@ import pytest
 
 from include.intervals.telling.notifications import note_listed, notify
 from include.ledger.intervals import attempts
+from include.ledger.intervals.pins import PinnedInterval
 from include.pipelines import load_pipeline
-from include.pipelines.spec import Listing
+from include.pipelines.spec import Listing, Pipeline
 from tests.conftest import Home
 from tests.support import audit
 from tests.support.attempts import begin_attempt, hour, note_build, register
@@ -28,7 +29,7 @@ def test_messages_have_ids_of_their_own_when_two_listings_with_equal_keys_share_
     attempt = begin_attempt(pipeline.name, hour())
     pinned = attempts.load_attempt(attempt).pinned
     for listing in listings:
-        note_listed(pinned, listing, [{"device": "a", "id": 7, "interval": "mine", "celsius": 80}])
+        note_listed(pipeline, pinned, listing, [{"device": "a", "id": 7, "interval": "mine", "celsius": 80}])
     register(attempt, note_build(attempt))
 
     assert notify(pipeline, pinned) == 2
@@ -37,3 +38,60 @@ def test_messages_have_ids_of_their_own_when_two_listings_with_equal_keys_share_
     start = f"{pipeline.name}/2026-11-20T05:00:00Z"
     assert {body["id"] for body in bodies} == {f'{start}/{title}/{{"device": "a"}}' for title in ("Slow", "Hot")}
     assert {(body["interval"], body["celsius"]) for body in bodies} == {("2026-11-20T05:00:00Z", 80)}
+
+
+def renamed(pipeline: Pipeline, now: str, before: str, key: tuple[str, ...]) -> Pipeline:
+    """The pipeline with the archive's column and the report's by another name; `key` has the report's other columns."""
+    archive, report = pipeline.archive, pipeline.reports[0]
+    assert isinstance(report, Listing)
+    columns = archive.columns.replace(f"{before} STRING", f"{now} STRING", 1)
+    return replace(
+        pipeline,
+        archive=replace(archive, columns=columns, subject=now, renamed={now: before}),
+        reports=(replace(report, columns=(now, *key, "celsius"), key=(now, *key)),),
+    )
+
+
+def test_nothing_is_told_again_when_the_key_s_column_is_renamed_and_intervals_are_built_again(
+    in_process: Home,
+) -> None:
+    name = f"renamed_{os.getpid()}"
+    listing = Listing("Hot", "found", ("device_id", "celsius"), key=("device_id",), notify=f"renamed-{os.getpid()}")
+    first = replace(load_pipeline("nest_cameras"), name=name, reports=(listing,))
+    second = renamed(first, "camera_id", "device_id", ())
+    back = renamed(second, "device_id", "camera_id", ())
+
+    def listed(pipeline: Pipeline, number: int, *devices: str) -> PinnedInterval:
+        attempt = begin_attempt(name, hour(number))
+        pinned = attempts.load_attempt(attempt).pinned
+        note(pipeline, pinned, *devices)
+        register(attempt, note_build(attempt))
+        return pinned
+
+    def note(pipeline: Pipeline, pinned: PinnedInterval, *devices: str) -> None:
+        (report,) = pipeline.reports
+        assert isinstance(report, Listing)
+        note_listed(pipeline, pinned, report, [{report.key[0]: each, "celsius": 80} for each in devices])
+
+    hours = [listed(first, 0, "a"), listed(first, 1, "a", "b")]
+    assert [notify(first, each) for each in hours] == [1, 1]
+    for pipeline in (second, back):
+        # In any order; the last one lists another, too.
+        note(pipeline, hours[1], "a", "b")
+        assert notify(pipeline, hours[1]) == 0
+        note(pipeline, hours[0], "a")
+        assert notify(pipeline, hours[0]) == 0
+    note(second, hours[1], "a", "b", "c")
+    assert notify(second, hours[1]) == 1
+    # Of the next interval, too, what the one before lists by another name is not new.
+    assert notify(back, listed(back, 2, "b", "c", "d")) == 1
+
+
+def test_key_tells_its_columns_apart_when_one_has_the_name_that_another_had_before() -> None:
+    listing = Listing("Hot", "found", ("device_id", "celsius"), key=("device_id",), notify="hot")
+    pipeline = renamed(
+        replace(load_pipeline("nest_cameras"), reports=(listing,)), "camera_id", "device_id", ("device_id",)
+    )
+    (report,) = pipeline.reports
+    assert isinstance(report, Listing)
+    assert pipeline.archive.former_in(report.key) == {}

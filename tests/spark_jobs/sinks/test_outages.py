@@ -22,6 +22,7 @@ from include.errors import UsageError
 from include.ledger.archive import micro_batches
 from include.ledger.archive.landing_files import LandingFile
 from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit
+from include.ledger.intervals import attempts
 from include.ledger.streams import outages, writers
 from include.ledger.streams.outages import StateChange
 from include.offsets import Fate, OffsetRange, TopicPartition
@@ -30,6 +31,7 @@ from include.pipelines.spec import Listing, Pipeline
 from include.topics import TopicIdentity
 from spark_jobs.sinks.outages import find_changes
 from tests.conftest import Home, settings_of
+from tests.support.attempts import begin_attempt
 
 pytestmark = pytest.mark.services
 
@@ -61,6 +63,24 @@ class Stream:
     pipeline: Pipeline = field(default_factory=lambda: replace(NEST, name=f"p{os.getpid()}_{next(NUMBERS)}"))
     batches: int = 0
     reached: dict[int, int] = field(default_factory=dict)
+    device: str = "device_id"
+    """What the column of a camera's id is called now."""
+
+    def rename(self, name: str, *before: str) -> None:
+        """Declare the column by another name, which was called so before."""
+        (report,) = self.pipeline.watched_reports
+        archive, columns = self.pipeline.archive, (name, *report.columns[1:])
+        self.pipeline = replace(
+            self.pipeline,
+            archive=replace(
+                archive,
+                columns=archive.columns.replace(f"{self.device} STRING", f"{name} STRING", 1),
+                subject=name,
+                renamed={name: before},
+            ),
+            reports=(replace(report, columns=columns, key=(name,)),),
+        )
+        self.device = name
 
     def land(self, records: Sequence[tuple[int, Sequence[Row]]]) -> list[StateChange]:
         """Commit a micro-batch of records: the topic partition of each, and its rows."""
@@ -70,7 +90,7 @@ class Stream:
             rows.setdefault(partition, []).extend(
                 {
                     **dict.fromkeys(("name_long", "where_name", "structure_id"), f"{camera}'s"),
-                    "device_id": camera,
+                    self.device: camera,
                     "is_online": is_online,
                     "last_is_online_change": START,
                     "kafka_topic": "nest-logs",
@@ -228,6 +248,47 @@ def in_file(stream: Stream, topic: str, rows: dict[str, Any]) -> LandingFile:
     lake.make_parents(lake.uri(path))
     pq.write_table(table, lake.uri(path).removeprefix("file://"))
     return LandingFile(Fate.ARCHIVED, path, count, 1)
+
+
+@pytest.mark.parametrize("begins", ["first name", "second name"])
+def test_outage_ends_and_is_told_once_when_the_key_s_column_is_renamed_and_renamed_back(
+    ledger: Home, begins: str
+) -> None:
+    stream = Stream()
+    down, up = (0, [("a", 0, False)]), (0, [("a", 0, True)])
+    if begins == "first name":
+        stream.land([down])
+        stream.rename("camera_id", "device_id")
+    else:
+        stream.rename("camera_id", "device_id")
+        stream.land([down])
+        stream.rename("device_id", "camera_id")
+    assert stream.land([down]) == [], "still down"
+    # In the micro-batch that ends it, another one begins and ends.
+    found = stream.land([down, up, down, up, up])
+    assert [each.is_up for each in found] == [True, False, True]
+    assert [(began, ended) for _, began, ended in stream.noted()] == [((0, 0, 0), (0, 3, 0)), ((0, 4, 0), (0, 5, 0))]
+    assert outages.open_keys(stream.pipeline.name, TITLE) == frozenset()
+    # A reader of the topic finds the end by the key of the beginning.
+    with outages.sending_new(stream.pipeline.name) as untold:
+        assert [each.change.is_up for each in untold] == [False, True, False, True]
+        assert len({each.change.key for each in untold if each.outage == untold[0].outage}) == 1
+
+
+def test_interval_agrees_with_the_stream_when_the_key_s_column_is_renamed(ledger: Home, spark: Any) -> None:
+    from spark_jobs.reconciliation.interval_run import IntervalRun
+    from spark_jobs.reconciliation.outages import reconcile_outages
+
+    stream = Stream(NEST)
+    stream.land([(0, [("a", 0, False)])])
+    stream.rename("camera_id", "device_id")
+    stream.land([(0, [("a", 0, True)])])
+    columns = "camera_id STRING, is_online BOOLEAN, kafka_topic STRING, kafka_partition INT, kafka_offset LONG"
+    rows = [("a", bool(offset), "nest-logs", 0, offset, 0) for offset in (0, 1)]
+    archived = spark.createDataFrame(rows, f"{columns}, kafka_element INT")
+    run = IntervalRun(spark, stream.pipeline, attempts.load_attempt(begin_attempt(NEST.name)))
+    found = reconcile_outages(run, stream.pipeline.watched_reports[0], archived)
+    assert (found.differences, found.counts.matched) == ((), 2)
 
 
 def test_next_outage_begins_when_the_micro_batch_that_ends_the_last_one_has_more_rows(ledger: Home) -> None:
