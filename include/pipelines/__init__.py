@@ -65,6 +65,8 @@ def check_apart(pipelines: Sequence[Pipeline]) -> None:
         topics = {*one.own_topics} & other.written_topics.keys() | {*other.own_topics} & one.written_topics.keys()
         if topics:
             _refuse(one, other, f"the topic {min(topics)}")
+        if tables := sorted(_of_serving(one) & other.live_tables.keys() | _of_serving(other) & one.live_tables.keys()):
+            _refuse(one, other, f"the table {tables[0]} of serving")
         common, shared = one.source.common(other.source), _output_tables(one) & _output_tables(other)
         if common and shared:
             raise UsageError(
@@ -76,6 +78,11 @@ def check_apart(pipelines: Sequence[Pipeline]) -> None:
 
 def _output_tables(pipeline: Pipeline) -> set[DatabaseTable]:
     return set(tables_of(pipeline.name, pipeline.outputs))
+
+
+def _of_serving(pipeline: Pipeline) -> set[str]:
+    """Return the tables of the database `serving` that outputs write."""
+    return {each.table for each in _output_tables(pipeline) if not each.connection}
 
 
 def _refuse(one: Pipeline, other: Pipeline, what: str) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from include.errors import UsageError
 from include.pipelines.spec import AdditiveView, JdbcTable, Pipeline
 from include.pipelines.spec.ddl import Field, fields_of
+from include.pipelines.spec.names import check_length
 from include.settings import settings
 
 PLAIN_TYPES = {
@@ -120,7 +121,11 @@ class Shape:
 
 
 def shape_of(pipeline: Pipeline, view: AdditiveView) -> Shape:
-    """Return the view's shape. Raises UsageError for a column of a type that its tables cannot hold."""
+    """Return the view's shape.
+
+    Raises UsageError for a column of a type that its tables cannot hold, and for a name that PostgreSQL would cut.
+    """
+    check_length(pipeline.view_table(view), f"the view {view.name!r}", pipeline.name)
     declared = {each.name: each for each in fields_of(view.columns)}
     keys: list[Column] = []
     for name in view.key:
@@ -144,7 +149,7 @@ def shape_of(pipeline: Pipeline, view: AdditiveView) -> Shape:
 
 
 def served_shapes(pipeline: Pipeline) -> dict[str, Shape]:
-    """Return the pipeline's served views by name, without those of a type that PostgreSQL's tables cannot hold.
+    """Return the pipeline's served views by name, without those of a type, or a name, that PostgreSQL cannot hold.
 
     The stream reports such a view if it has a `JdbcTable`.
     """

@@ -8,6 +8,9 @@ from include.errors import UsageError
 
 IDENTIFIER = re.compile(r"[a-z][a-z0-9_]{0,62}")
 
+LONGEST = 63
+"""Bytes of a name in PostgreSQL, which cuts longer ones off without an error: two may become one."""
+
 TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 IDENTITY = ("kafka_topic", "kafka_partition", "kafka_offset", "kafka_element")
@@ -28,3 +31,13 @@ def check_identifier(name: str, what: str) -> None:
     """Raise UsageError unless `name` may become a table, column or folder name."""
     if not IDENTIFIER.fullmatch(name):
         raise UsageError(f"{what} {name!r} is not an identifier", remedy="lower case letters, digits and _")
+
+
+def check_length(table: str, owner: str, pipeline: str) -> None:
+    """Raise UsageError unless a table of a database may have this name."""
+    if len(table) > LONGEST:
+        raise UsageError(
+            f"{owner} has the table {table}, whose name has {len(table)} characters: PostgreSQL keeps {LONGEST}",
+            remedy="give it a shorter name",
+            pipeline=pipeline,
+        )

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from include.errors import UsageError
 from include.pipelines.spec.ddl import fields_of
-from include.pipelines.spec.names import IDENTITY, TOPIC, check_identifier
+from include.pipelines.spec.names import IDENTITY, TOPIC, check_identifier, check_length
 from include.times import parse_duration
 
 
@@ -156,3 +156,25 @@ class Rows:
 def tables_of(pipeline: str, outputs: Iterable[Rows]) -> list[DatabaseTable]:
     """Return the tables of databases that these outputs of a pipeline write, each with its name."""
     return [each.to.named(pipeline, each.name) for each in outputs if isinstance(each.to, DatabaseTable)]
+
+
+def check_tables(pipeline: str, outputs: Iterable[Rows], live_tables: Mapping[str, str]) -> None:
+    """Raise UsageError when two outputs, or an output and a view of those with tables, have one, or a name is too long.
+
+    `live_tables`: tables of `serving` with the names of the pipeline's views that have them.
+    """
+    for table, view in live_tables.items():
+        check_length(table, f"the view {view!r}", pipeline)
+    writers = {DatabaseTable(table=table): f"the view {view!r}" for table, view in live_tables.items()}
+    for output in outputs:
+        if not isinstance(output.to, DatabaseTable):
+            continue
+        check_length(output.to.table or f"{pipeline}_{output.name}", f"the output {output.name!r}", pipeline)
+        to = output.to.named(pipeline, output.name)
+        if to in writers:
+            raise UsageError(
+                f"the output {output.name!r} goes to {to}, which {writers[to]} writes",
+                remedy="give it a table of its own",
+                pipeline=pipeline,
+            )
+        writers[to] = f"the output {output.name!r}"

@@ -11,10 +11,10 @@ from include.pipelines.spec.ddl import fields_of
 from include.pipelines.spec.decoders import UNKNOWN_FIELDS, Decoder, Json
 from include.pipelines.spec.file_formats import FileFormat
 from include.pipelines.spec.names import KAFKA_COLUMNS, check_identifier
-from include.pipelines.spec.outputs import DatabaseTable, Flags, KafkaTopic, Rows, tables_of
+from include.pipelines.spec.outputs import Flags, KafkaTopic, Rows, check_tables
 from include.pipelines.spec.reports import Grid, Listing, Report, Threshold, Top
 from include.pipelines.spec.sources import KafkaTopics
-from include.pipelines.spec.views import AdditiveView, KafkaMessages
+from include.pipelines.spec.views import AdditiveView, JdbcTable, KafkaMessages
 from include.times import Schedule, hourly
 
 _NUMBERS = ("TINYINT", "SMALLINT", "INT", "INTEGER", "BIGINT", "FLOAT", "DOUBLE", "DECIMAL")
@@ -55,6 +55,7 @@ class Pipeline:
         names = {view.name for view in self.views}
         for output in self.outputs:
             _check_output(output, self)
+        check_tables(self.name, self.outputs, self.live_tables)
         _check_written_topics(self)
         _check_names(self)
         if self.archive.delta and self.delta_view in self.tables:
@@ -159,6 +160,12 @@ class Pipeline:
         return (self.table, *(self.view_table(view) for view in self.views))
 
     @property
+    def live_tables(self) -> dict[str, str]:
+        """The tables of PostgreSQL's database `serving` that the stream keeps for views, each with the view's name."""
+        served = (view for view in self.views if any(isinstance(sink, JdbcTable) for sink in view.sinks))
+        return {self.view_table(view): view.name for view in served}
+
+    @property
     def own_topics(self) -> set[str]:
         """The topics that intervals read again: nobody else may write these."""
         return {*(view.speed.topic for view in self.views), *([self.flags.topic] if self.flags else [])}
@@ -177,13 +184,6 @@ def _check_output(output: Rows, pipeline: Pipeline) -> None:
         raise UsageError(
             f"the output {output.name!r} has the name of a view, of another output or of Tidemark's own",
             remedy="give it a name of its own",
-            pipeline=pipeline.name,
-        )
-    others = tables_of(pipeline.name, [each for each in pipeline.outputs if each is not output])
-    if isinstance(output.to, DatabaseTable) and output.to.named(pipeline.name, output.name) in others:
-        raise UsageError(
-            f"the output {output.name!r} goes to {output.to}, which another output writes",
-            remedy="give it a table of its own",
             pipeline=pipeline.name,
         )
     columns = output.columns or f"{pipeline.archive_columns}, {KAFKA_COLUMNS}"

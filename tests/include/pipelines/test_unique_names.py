@@ -9,7 +9,18 @@ import pytest
 
 from include.errors import UsageError
 from include.pipelines import all_pipelines, check_apart, load_pipeline
-from include.pipelines.spec import CompactedTopic, DatabaseTable, KafkaTopic, KafkaTopics, Pipeline, Rows
+from include.pipelines.spec import (
+    AdditiveView,
+    CompactedTopic,
+    DatabaseTable,
+    JdbcTable,
+    KafkaTopic,
+    KafkaTopics,
+    Pipeline,
+    Rows,
+)
+from include.serving.shape import served_shapes
+from include.settings import settings
 
 NEST, ISP, AUCTION = (load_pipeline(name) for name in ("nest_cameras", "isp_hits", "auction_bids"))
 
@@ -41,7 +52,12 @@ OF_ONE: dict[str, tuple[Pipeline, dict[str, Any], str]] = {
     "table of two outputs": (
         ISP,
         {"outputs": (Rows("a", to=DatabaseTable()), Rows("b", to=DatabaseTable(table="isp_hits_a")))},
-        "the output 'a' goes to its table of serving, which another output writes",
+        "the output 'b' goes to the table isp_hits_a of serving, which the output 'a' writes",
+    ),
+    "table of a view and an output": (
+        ISP,
+        {"outputs": (Rows("raw", to=DatabaseTable(table="isp_hits_by_zip")),)},
+        "the output 'raw' goes to the table isp_hits_by_zip of serving, which the view 'by_zip' writes",
     ),
 }
 
@@ -100,6 +116,60 @@ def test_pipelines_are_refused_when_one_names_the_table_that_the_other_has_by_de
     one, other = selling(ISP, HITS, DatabaseTable()), selling(NEST, HITS, DatabaseTable(table="isp_hits_sold"))
     with pytest.raises(UsageError, match="both write the table isp_hits_sold of serving"):
         check_apart([one, other])
+
+
+def test_pipelines_are_refused_when_an_output_of_one_has_the_table_of_a_view_of_the_other() -> None:
+    apps = replace(NEST, name="apps", views=(), reports=(), outputs=(Rows("eu_by_v", to=DatabaseTable()),))
+    apps_eu = replace(NEST, name="apps_eu", views=(served("by_v"),), reports=())
+    for pipelines in ([apps, apps_eu], [apps_eu, apps]):
+        with pytest.raises(UsageError, match="both write the table apps_eu_by_v of serving"):
+            check_apart(pipelines)
+    # In another database, or without a table of the view, they do not meet.
+    check_apart([replace(apps, outputs=(Rows("eu_by_v", to=DatabaseTable("shop")),)), apps_eu])
+    check_apart([apps, replace(apps_eu, views=(replace(served("by_v"), sinks=()),))])
+
+
+def served(name: str) -> AdditiveView:
+    """A view with a table in PostgreSQL."""
+    view: AdditiveView = renamed(NEST, name, f"topic-of-{name}")
+    return replace(view, sinks=(JdbcTable(),))
+
+
+LONGEST = "v" * (63 - len("nest_cameras_"))
+
+
+@pytest.mark.parametrize(
+    ("long", "words"),
+    [
+        ({"views": (served(f"{LONGEST}v"),), "reports": ()}, f"the view '{LONGEST}v' has the table nest_cameras_v"),
+        ({"outputs": (Rows(f"{LONGEST}v", to=DatabaseTable()),)}, f"the output '{LONGEST}v' has the table nest_cam"),
+    ],
+    ids=["view", "output"],
+)
+def test_declaration_is_refused_when_postgresql_would_cut_the_name_of_its_table(
+    long: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(UsageError, match=rf"{words}.*64 characters.*63"):
+        replace(NEST, **long)
+
+
+def test_declaration_is_accepted_when_no_name_of_a_table_in_postgresql_is_cut() -> None:
+    # Of the longer ones, the output's table has a name of its own, and the view's is in the catalog alone.
+    named = Rows(f"{LONGEST}w", to=DatabaseTable(table="named"))
+    unserved = replace(served(f"{LONGEST}v"), sinks=())
+    longest = replace(NEST, views=(served(LONGEST), unserved), reports=(), outputs=(named,))
+    assert len(longest.live_tables["nest_cameras_" + LONGEST]) == 50
+    assert list(served_shapes(longest)) == [LONGEST]
+
+
+def test_view_without_a_table_is_not_served_when_postgresql_would_cut_its_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TIDEMARK_SERVE", "all")
+    settings.cache_clear()
+    views = tuple(replace(served(name), sinks=()) for name in (LONGEST, f"{LONGEST}v"))
+    assert list(served_shapes(replace(NEST, views=views, reports=()))) == [LONGEST]
+    settings.cache_clear()
 
 
 @pytest.mark.parametrize(
