@@ -117,6 +117,7 @@ class MicroBatch(Base):
         UniqueConstraint("query_id", "batch_id"),
         Index("ix_micro_batches_pipeline", "pipeline", "query", "id"),
         Index("ix_micro_batches_decoder", "query_id", "decoder_version"),
+        Index("ix_micro_batches_committed", "pipeline", "query", "committed_at"),
         {"comment": "Committed micro-batches; a batch without a row here was not committed"},
     )
 
@@ -287,6 +288,16 @@ class IntervalRow(Base):
         ForeignKey("declared_tables.id"),
         comment="Tables that the code of its last published build declared; null: unknown, or nothing is published",
     )
+
+
+class PinnedCount(Base):
+    """How many intervals a pipeline has; migration 0053's triggers keep this and `QuarantineTotal`."""
+
+    __tablename__ = "pinned_counts"
+    __table_args__ = {"comment": "How many rows of `intervals` each pipeline has; kept by a trigger"}
+
+    pipeline: Mapped[str] = mapped_column(primary_key=True, comment="Name of the pipeline")
+    intervals: Mapped[int] = mapped_column(comment="How many intervals are pinned, in any state")
 
 
 class DeclaredTables(Base):
@@ -599,6 +610,19 @@ class QuarantineCount(Base):
     reason: Mapped[str] = mapped_column(primary_key=True, comment="Reason code")
     records: Mapped[int] = mapped_column(comment="How many records")
     last_batch: Mapped[int] = mapped_column(comment="The last micro-batch that brought one of them")
+
+
+class QuarantineTotal(Base):
+    """How many records ever came into quarantine."""
+
+    __tablename__ = "quarantine_totals"
+    __table_args__ = {
+        "comment": "Records that ever came into quarantine, the sums of `quarantine_counts`; kept by a trigger"
+    }
+
+    pipeline: Mapped[str] = mapped_column(primary_key=True, comment="Name of the pipeline")
+    reason: Mapped[str] = mapped_column(primary_key=True, comment="Reason code")
+    records: Mapped[int] = mapped_column(comment="How many records")
 
 
 class DivertedRecord(Base):

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import case, func, select
+from sqlalchemy import Select, case, func, literal, select, union_all
 from sqlalchemy.dialects.postgresql import insert
 
 from include.ledger.database import session
 from include.ledger.intervals.attempts import REBUILD
 from include.ledger.intervals.states import IntervalState
 from include.ledger.inventory import lost_attempts
-from include.ledger.models import Attempt, IntervalRow, ViewKeys
+from include.ledger.models import Attempt, IntervalRow, PinnedCount, ViewKeys
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class IntervalCount:
 
 
 def interval_counts() -> list[IntervalCount]:
-    """Return how many intervals of each pipeline are in each state.
+    """Return how many intervals of each pipeline are in each state; only those are read that are not registered.
 
     A pinned one whose last attempt ended without a verdict has failed.
     """
@@ -39,14 +39,23 @@ def interval_counts() -> list[IntervalCount]:
         .scalar_subquery()
     )
     state = case((is_pinned & last.in_(list(lost)), IntervalState.FAILED.value), else_=IntervalRow.state)
-    each = select(IntervalRow.pipeline, state.label("state"), IntervalRow.to_time).subquery().c
-    wanted = (
-        select(each.pipeline, each.state, func.count(), func.max(each.to_time))
-        .group_by(each.pipeline, each.state)
-        .order_by(each.pipeline, each.state)
-    )
+    is_open = IntervalRow.state != IntervalState.REGISTERED
+    each = select(IntervalRow.pipeline, state.label("state"), IntervalRow.to_time).where(is_open).subquery().c
+    still_open = select(each.pipeline, each.state, func.count(), func.max(each.to_time))
+    # One statement: it sees all of them at one moment.
+    wanted = union_all(still_open.group_by(each.pipeline, each.state), _registered())
     with session() as ledger:
-        return [IntervalCount(name, IntervalState(state), n, end) for name, state, n, end in ledger.execute(wanted)]
+        counts = [IntervalCount(name, IntervalState(state), n, end) for name, state, n, end in ledger.execute(wanted)]
+    return sorted((each for each in counts if each.count), key=lambda each: (each.pipeline, each.state))
+
+
+def _registered() -> Select[str, str, int, datetime]:
+    """Return the count of each pipeline's registered intervals, and the end of the last: all but those left open."""
+    mine, is_registered = IntervalRow.pipeline == PinnedCount.pipeline, IntervalRow.state == IntervalState.REGISTERED
+    left_open = select(func.count()).where(mine, IntervalRow.state != IntervalState.REGISTERED).scalar_subquery()
+    last = select(IntervalRow.to_time).where(mine, is_registered).order_by(IntervalRow.to_time.desc()).limit(1)
+    registered = literal(IntervalState.REGISTERED.value)
+    return select(PinnedCount.pipeline, registered, PinnedCount.intervals - left_open, last.scalar_subquery())
 
 
 def note_keys(pipeline: str, view: str, keys: int, version: int) -> None:

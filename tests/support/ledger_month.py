@@ -41,6 +41,7 @@ def fill(database: str, tables: Mapping[str, Sequence[str]], start: datetime, wi
             _stream(cursor, values)
             for table in of_pipeline:
                 _table(cursor, {**values, "table": table, "is_archive": table == pipeline})
+        cursor.execute(_TOTALS, {"pipelines": list(tables)})
     connection = psycopg2.connect(database)
     connection.autocommit = True
     with connection.cursor() as cursor:
@@ -99,6 +100,15 @@ INSERT INTO quarantine_counts (pipeline, hour, reason, records, last_batch)
 SELECT %(pipeline)s, %(start)s::timestamptz + h * interval '1 hour', reason, 1 + h %% 7,
        %(first_batch)s + (h + 1) * %(batches)s - 1
 FROM generate_series(0, %(hours)s - 1) h, unnest(ARRAY['not_json', 'missing_field', 'event_time']) reason;
+"""
+
+# Triggers keep these, which this session does without.
+_TOTALS = """
+DELETE FROM pinned_counts WHERE pipeline = ANY(%(pipelines)s);
+INSERT INTO pinned_counts SELECT pipeline, count(*) FROM intervals WHERE pipeline = ANY(%(pipelines)s) GROUP BY 1;
+DELETE FROM quarantine_totals WHERE pipeline = ANY(%(pipelines)s);
+INSERT INTO quarantine_totals
+SELECT pipeline, reason, sum(records) FROM quarantine_counts WHERE pipeline = ANY(%(pipelines)s) GROUP BY 1, 2;
 """
 
 _TABLE = """

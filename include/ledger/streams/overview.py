@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from sqlalchemy import Subquery, func, select
+from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
 from include.ledger.archive.positions import ARCHIVE
 from include.ledger.database import session
-from include.ledger.models import Generation, LandingFileRow, MicroBatch, Position, QuarantineCount, Writer
+from include.ledger.models import (
+    Generation,
+    LandingFileRow,
+    MicroBatch,
+    Position,
+    QuarantineCount,
+    QuarantineTotal,
+    Writer,
+)
 from include.ledger.streams.writers import LiveWriter, live_at
 from include.offsets import Fate
 
 RECENTLY = timedelta(hours=1)
 """How far back records in quarantine count as new."""
-
-_MOST = 4000
-"""How many micro-batches are read: more than an hour's, as at most one begins each second."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +61,8 @@ def overview(pipeline: str) -> StreamOverview:
         generation = ledger.scalar(
             select(Generation).where(Generation.pipeline == pipeline).order_by(Generation.number.desc()).limit(1)
         )
-        newest = _newest(pipeline)
-        records = select(func.coalesce(func.sum(newest.c.records), 0)).where(newest.c.committed_at > now - RECENTLY)
+        of_archive = (MicroBatch.pipeline == pipeline, MicroBatch.query == ARCHIVE)
+        recent = (*of_archive, MicroBatch.committed_at > now - RECENTLY)
         return StreamOverview(
             pipeline,
             now,
@@ -67,9 +72,9 @@ def overview(pipeline: str) -> StreamOverview:
             bool(row and row.stop_requested),
             generation.number if generation else None,
             generation.reason if generation else "",
-            ledger.scalar(select(func.max(newest.c.committed_at))),
-            int(ledger.scalar(records) or 0),
-            _quarantined(ledger, newest, now),
+            ledger.scalar(select(func.max(MicroBatch.committed_at)).where(*of_archive)),
+            int(ledger.scalar(select(func.sum(MicroBatch.records)).where(*recent)) or 0),
+            _quarantined(ledger, recent),
             _moved(ledger, pipeline),
         )
 
@@ -87,17 +92,17 @@ def quarantined_by_reason(pipeline: str, within: timedelta | None = None) -> tup
 
     The ledger counts by the hour: `within` selects the hours that it touches, None selects all.
     """
-    records = func.sum(QuarantineCount.records)
-    wanted = (
-        select(QuarantineCount.reason, records)
-        .where(QuarantineCount.pipeline == pipeline)
-        .group_by(QuarantineCount.reason)
-        .order_by(records.desc(), QuarantineCount.reason)
-    )
+    wanted = select(QuarantineTotal.reason, QuarantineTotal.records).where(QuarantineTotal.pipeline == pipeline)
     if within is not None:
-        wanted = wanted.where(QuarantineCount.hour >= func.date_trunc("hour", func.clock_timestamp() - within))
+        since = func.date_trunc("hour", func.clock_timestamp() - within)
+        wanted = (
+            select(QuarantineCount.reason, func.sum(QuarantineCount.records))
+            .where(QuarantineCount.pipeline == pipeline, QuarantineCount.hour >= since)
+            .group_by(QuarantineCount.reason)
+        )
     with session() as ledger:
-        return tuple(ReasonCount(reason, int(number)) for reason, number in ledger.execute(wanted))
+        counts = [ReasonCount(reason, int(number)) for reason, number in ledger.execute(wanted)]
+    return tuple(sorted(counts, key=lambda each: (-each.records, each.reason)))
 
 
 def _moved(ledger: Session, pipeline: str) -> dict[str, datetime]:
@@ -111,21 +116,10 @@ def _moved(ledger: Session, pipeline: str) -> dict[str, datetime]:
     return dict(ledger.execute(wanted).tuples().all())
 
 
-def _newest(pipeline: str) -> Subquery:
-    """Return the archive's newest micro-batches: the index over a query's commits leads to them."""
-    return (
-        select(MicroBatch.id, MicroBatch.committed_at, MicroBatch.records)
-        .where(MicroBatch.pipeline == pipeline, MicroBatch.query == ARCHIVE)
-        .order_by(MicroBatch.id.desc())
-        .limit(_MOST)
-        .subquery()
-    )
-
-
-def _quarantined(ledger: Session, newest: Subquery, now: datetime) -> int:
+def _quarantined(ledger: Session, recent: Collection[ColumnElement[bool]]) -> int:
     counted = (
-        select(func.coalesce(func.sum(LandingFileRow.rows), 0))
-        .join(newest, newest.c.id == LandingFileRow.micro_batch_id)
-        .where(LandingFileRow.fate == Fate.QUARANTINED, newest.c.committed_at > now - RECENTLY)
+        select(func.sum(LandingFileRow.rows))
+        .join(MicroBatch, MicroBatch.id == LandingFileRow.micro_batch_id)
+        .where(LandingFileRow.fate == Fate.QUARANTINED, *recent)
     )
     return int(ledger.scalar(counted) or 0)

@@ -106,6 +106,9 @@ INSERT INTO revisions (id, table_name, table_partition, interval_id, attempt_id,
     code_version, state, registered_at, files)
 SELECT 'r' || i.id, t, 'interval=' || i.id, i.id, i.id, 'file:///nowhere', 1, 'hash', '1', 'registered', now(), '{}'
 FROM intervals i, unnest(ARRAY['p', 'p_view']) t WHERE i.state = 'registered' AND (t = 'p' OR i.id > 3);
+INSERT INTO quarantine_counts (pipeline, hour, reason, records, last_batch)
+SELECT p, '2026-01-01Z'::timestamptz + h * interval '1 hour', 'not_json', 2 + h, 1
+FROM generate_series(0, 3) h, unnest(ARRAY['p', 'q']) p;
 """
 
 _COMPLETENESS = ("waiting_spans", "pipeline_completeness", "table_completeness", "topic_partition_completeness")
@@ -132,7 +135,11 @@ def test_same_is_complete_and_unproved_when_an_older_ledger_is_migrated(database
         upgrade(connection)
         apart = connection.scalars(text("SELECT id FROM intervals WHERE NOT adjoins ORDER BY id")).all()
         unproved = connection.scalars(text("SELECT id FROM builds WHERE NOT proved ORDER BY id")).all()
+        counts = connection.execute(text("SELECT * FROM pinned_counts")).all()
+        totals = connection.execute(text("SELECT * FROM quarantine_totals ORDER BY pipeline")).all()
     assert complete() == before
+    assert list(map(tuple, counts)) == [("p", 7)]
+    assert list(map(tuple, totals)) == [("p", "not_json", 14), ("q", "not_json", 14)]
     assert apart == [0, 7]
     # Of the third interval the rerun is to be proved, of two others there is no proof.
     assert unproved == [0, 2, 3, 8, 11, 12]
