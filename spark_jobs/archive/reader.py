@@ -14,7 +14,7 @@ from include.ledger.archive.positions import stored_topics
 from include.ledger.erasures.coordinates import being_erased, in_file
 from include.ledger.streams.incarnations import closed
 from include.offsets import Fate, OffsetRange
-from include.pipelines.spec import Pipeline
+from include.pipelines.spec import EVENT_TIMES, Pipeline
 from spark_jobs.archive.erased import erased_records, without, without_erased
 from spark_jobs.archive.files import COORDINATE_COLUMNS, read_files, within
 from spark_jobs.archive.registered import Damaged, read_registered, read_registered_by_event_time
@@ -41,7 +41,7 @@ def read_archived(
 def read_archived_by_event_time(
     spark: SparkSession, pipeline: Pipeline, low: datetime, high: datetime, damaged: Damaged = "refuse"
 ) -> DataFrame:
-    """Return the archived rows with an event time in `[low, high)`, each once.
+    """Return the archived rows with an event time in `[low, high)`, each once; for `EVENT_TIMES`, also those without.
 
     Columns: the archive table's, `event_time`, and `_closed_topic_id`.
 
@@ -49,14 +49,15 @@ def read_archived_by_event_time(
     chosen by the date of their partition and the event times in their footers. `_closed_topic_id` is the id of a topic
     that was deleted since, and empty for rows of the current topic. Raises as `read_archived`.
     """
-    located = snapshots.rows_of_time(pipeline.name, pipeline.table, low, high)
+    every = (low, high) == EVENT_TIMES
+    located = snapshots.rows_of_time(pipeline.name, pipeline.table, low, high, undated=every)
     rows = _read_incarnations(spark, pipeline, located.paths)
     if located.removed:
         kept = read_registered_by_event_time(spark, pipeline, located, (low, high), damaged)
         kept = without(kept, in_file(being_erased(pipeline.name), stored_topics(pipeline.name)))
         rows = rows.unionByName(kept.withColumn("_closed_topic_id", F.lit("")))
-    event_time = F.col("event_time")
-    return _with_event_time(pipeline, rows).where((event_time >= F.lit(low)) & (event_time < F.lit(high)))
+    rows = _with_event_time(pipeline, rows)
+    return rows if every else rows.where((F.col("event_time") >= F.lit(low)) & (F.col("event_time") < F.lit(high)))
 
 
 def _read_incarnations(spark: SparkSession, pipeline: Pipeline, paths: Sequence[str]) -> DataFrame:

@@ -79,10 +79,8 @@ def read_registered_by_event_time(
             lost.append((damage, held))
     rows = _read_revisions(spark, pipeline, paths, located.removed)
     if lost:
-        event_time = F.col("event_time")
-        again = _decode_again(spark, pipeline, lost, damaged)
-        again = again.where((event_time >= F.lit(low)) & (event_time < F.lit(high)))
-        rows = rows.unionByName(again.drop("event_time"))
+        # All rows of these files; the caller leaves out those with another event time, as it does with whole files.
+        rows = rows.unionByName(_decode_again(spark, pipeline, lost, damaged).drop("event_time"))
     return rows
 
 

@@ -94,19 +94,24 @@ def _holding(ledger: Session, table: str, interval_id: int, ranges: Sequence[Off
     )
 
 
-def with_dates(ledger: Session, table: str, first: date, last: date) -> dict[int, list[BuiltRevision]]:
+def with_dates(
+    ledger: Session, table: str, first: date, last: date, *, undated: bool = False
+) -> dict[int, list[BuiltRevision]]:
     """Return, by interval, the registered revisions of an archive table whose partition's date is in `[first, last]`.
 
-    Intervals are in the order of their numbers.
+    Intervals are in the order of their numbers. `undated`: all revisions, also those of the partition without a date.
     """
+    dates = (
+        Revision.table_partition >= f"date={first}",
+        Revision.table_partition < f"date={last + timedelta(days=1)}",
+    )
     by_interval: dict[int, list[BuiltRevision]] = defaultdict(list)
     rows = ledger.scalars(
         select(Revision)
         .where(
             Revision.table_name == table,
             Revision.state == "registered",
-            Revision.table_partition >= f"date={first}",
-            Revision.table_partition < f"date={last + timedelta(days=1)}",
+            *(() if undated else dates),
         )
         .order_by(Revision.interval_id)
     )

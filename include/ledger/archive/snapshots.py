@@ -57,11 +57,14 @@ def rows_of_ranges(pipeline: str, table: str, ranges: Sequence[OffsetRange]) -> 
         return RowsOfRanges(paths, removed, holdings.holding(ledger, pipeline, table, removed))
 
 
-def rows_of_time(pipeline: str, table: str, low: datetime, high: datetime) -> RowsOfTime:
-    """Return where the archived rows with an event time in `[low, high)` lie; `table` is the archive table."""
+def rows_of_time(pipeline: str, table: str, low: datetime, high: datetime, *, undated: bool = False) -> RowsOfTime:
+    """Return where the archived rows with an event time in `[low, high)` lie; `table` is the archive table.
+
+    `undated`: also those without an event time.
+    """
     with _snapshot() as ledger:
         paths = landing_files.with_event_times(ledger, pipeline, low, high)
-        revisions = holdings.with_dates(ledger, table, low.date(), high.date())
+        revisions = holdings.with_dates(ledger, table, low.date(), high.date(), undated=undated)
         ranges = holdings.pinned_ranges(ledger, revisions)
         removed = removal.removed_in(ledger, pipeline, [each for parts in ranges.values() for each in parts])
         return RowsOfTime(paths, removed, revisions, ranges)

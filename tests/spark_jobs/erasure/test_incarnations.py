@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -36,8 +36,11 @@ def write(path: str, users: list[str]) -> None:
         "kafka_partition": pa.array([0] * len(users), pa.int32()),
         "kafka_offset": pa.array(range(len(users)), pa.int64()),
         "kafka_element": pa.array([0] * len(users), pa.int32()),
-        "changed_at": pa.array([datetime(2026, 11, 18, 5, tzinfo=UTC)] * len(users), pa.timestamp("us", "UTC")),
         "user": users,
+        # The last one has none.
+        "changed_at": pa.array(
+            [*[datetime(2026, 11, 18, 5, tzinfo=UTC)] * (len(users) - 1), None], pa.timestamp("us", "UTC")
+        ),
     }
     lake.make_parents(lake.uri(path))
     pq.write_table(pa.table(columns), lake.filesystem(lake.uri(path))[1])
@@ -93,6 +96,9 @@ def test_only_the_old_topic_s_rows_are_left_out_when_they_are_being_erased(spark
         *((user, "") for user in "efgh"),
     ]
     assert users_of(read_archived(spark, pipeline, [span(0, 4)])) == ["e", "f", "g", "h"]
+    day = datetime(2026, 11, 18, tzinfo=UTC)
+    # Only who asks for all event times asks for rows without one.
+    assert users_of(read_archived_by_event_time(spark, pipeline, day, day + timedelta(days=1))) == ["a", "e", "f", "g"]
 
 
 def test_replayed_row_is_left_out_when_it_is_being_erased(spark: Any, being_erased: str) -> None:
