@@ -16,6 +16,7 @@ from include.ledger.erasures.unfinished import Begun
 from include.ledger.models import Writer
 from include.ledger.streams import writers
 from include.pipelines import load_pipeline
+from spark_jobs import erase_subject
 from spark_jobs.erasure import delta
 from tests.conftest import Home
 
@@ -62,9 +63,13 @@ def test_erasure_is_unfinished_when_the_lease_was_lost_while_its_application_ran
 ) -> None:
     now = datetime.now(UTC)
     begun = Begun(1, GPS.name, ("vehicle_id",), "test", "test", now, None, "", (), {}, (), 0, None)
-    monkeypatch.setattr(steps, "submission", lambda *_, **__: None)
-    monkeypatch.setattr(steps, "run_job", lambda _: 0)
+    given: list[Any] = []
+    monkeypatch.setattr(erase_subject, "build_session", lambda *_, **__: None)
+    monkeypatch.setattr(delta, "erase_from_delta", lambda *arguments: given.extend(arguments))
+    monkeypatch.setattr(steps, "submission", lambda _, *arguments, **__: arguments)
+    monkeypatch.setattr(steps, "run_job", erase_subject.main)
     steps.erase_from_delta(GPS, begun, lease, lambda _: None)
+    assert (given[1].name, given[2], given[3].pipeline, given[3].token) == (GPS.name, 1, GPS.name, lease.token)
     monkeypatch.setattr(steps, "run_job", shut_out)
     with pytest.raises(AnotherWriter, match="the erasure is unfinished") as raised:
         steps.erase_from_delta(GPS, begun, lease, lambda _: None)

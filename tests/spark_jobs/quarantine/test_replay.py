@@ -91,20 +91,6 @@ def landed() -> list[tuple[int, str]]:
     return sorted((row["kafka_offset"], row["user"]) for row in rows)
 
 
-def test_replay_is_not_committed_when_its_lock_was_lost(postgres: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    quarantined("lost", 2, [8])
-
-    def lose_the_lock(_: Any, __: Any, tried: list[Quarantined], *___: Any) -> LandedReplay:
-        with psycopg2.connect(postgres.database) as connection, connection.cursor() as cursor:
-            end_backends(cursor, [*lock_holders(cursor)])
-        return LandedReplay({each.key: str(Fate.EMPTY) for each in tried})
-
-    monkeypatch.setattr(replays, "_land", lose_the_lock)
-    with pytest.raises(ServiceUnreachable):
-        replay(None, load_pipeline("isp_hits"), Selection("isp-hits", 0, 8), by="test")  # type: ignore[arg-type]
-    assert ledger_quarantine.decisions("isp_hits").replays == {}
-
-
 def test_each_record_is_delivered_once_when_a_topic_that_was_recreated_has_another_at_the_same_offset(
     postgres: Home, spark: Any
 ) -> None:
@@ -123,3 +109,17 @@ def test_each_record_is_delivered_once_when_a_topic_that_was_recreated_has_anoth
     assert delivered == {("older", 3), ("older", 5), ("newer", 5), ("newer", 7)}
     assert replay(spark, pipeline, Selection(), by="test")["already_replayed"] == 4
     assert landed() == expected
+
+
+def test_replay_is_not_committed_when_its_lock_was_lost(postgres: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    quarantined("lost", 2, [8])
+
+    def lose_the_lock(_: Any, __: Any, tried: list[Quarantined], *___: Any) -> LandedReplay:
+        with psycopg2.connect(postgres.database) as connection, connection.cursor() as cursor:
+            end_backends(cursor, [*lock_holders(cursor)])
+        return LandedReplay({each.key: str(Fate.EMPTY) for each in tried})
+
+    monkeypatch.setattr(replays, "_land", lose_the_lock)
+    with pytest.raises(ServiceUnreachable):
+        replay(None, load_pipeline("isp_hits"), Selection("isp-hits", 0, 8), by="test")  # type: ignore[arg-type]
+    assert 8 not in {key.offset for key in ledger_quarantine.decisions("isp_hits").replays}
