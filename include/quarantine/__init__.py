@@ -3,7 +3,6 @@
 from include.quarantine.launch import replay
 from include.quarantine.records import (
     Quarantined,
-    Selection,
     check_there,
     discard,
     find,
@@ -15,6 +14,7 @@ from include.quarantine.records import (
     records_within,
     select,
 )
+from include.quarantine.selection import Selection
 
 __all__ = [
     "Quarantined",

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from include.ledger import quarantine as ledger_quarantine
 from include.pipelines.spec import Pipeline
-from include.quarantine.records import Selection, initial_counts, pending, select
+from include.quarantine.records import initial_counts, pending, select
+from include.quarantine.selection import Selection
 from include.spark.run import run_job
 from include.spark.submission import submission
 

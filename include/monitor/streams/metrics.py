@@ -7,11 +7,9 @@ before Prometheus gives up (`scrape_timeout` in include/deploy/prometheus).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import TypeVar
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -29,21 +27,13 @@ from include.ledger.streams.progress import QueryProgress
 from include.ledger.streams.restarts import failures_so_far
 from include.ledger.totals import IntervalCount, interval_counts, key_counts, ledger_bytes
 from include.monitor.lag import Lag
+from include.monitor.ledger_patience import ANSWER_SECONDS, READ_SECONDS, within
 from include.monitor.missing import MissingSummary, summarize_missing
 from include.monitor.open_alerts import alerts_of
 from include.monitor.streams.broker import broker_watch
 from include.monitor.streams.gauges import KEYS, OFFSETS, QUERY, STREAM, Samples, gauges
 from include.monitor.streams.state import StreamState, stream_state
 from include.pipelines.spec import Pipeline
-from include.settings import settings
-
-T = TypeVar("T")
-
-ANSWER_SECONDS, READ_SECONDS = 3, 6
-"""How long the ledger may take to accept a connection, and to answer all that is asked; then it counts as down."""
-
-_READERS = ThreadPoolExecutor(2, thread_name_prefix="metrics")
-"""A reading that hangs keeps one of these; those that follow wait, each for its time, for another."""
 
 ALERTS = "tidemark-alerts"
 """Topic of the alerts (include/airflow/notifier.py)."""
@@ -114,19 +104,6 @@ def read(pipelines: Iterable[Pipeline]) -> Scrape:
     except ServiceUnreachable:
         return Scrape(is_ledger_up=False)
     return replace(scrape, alerts=_alerts(scrape.pipelines))
-
-
-def within(seconds: float, ask: Callable[[], T]) -> T:
-    """Return what `ask` returns. Raise ServiceUnreachable when that takes longer; it then goes on unheard."""
-    asked = _READERS.submit(ask)
-    try:
-        return asked.result(seconds)
-    except TimeoutError:
-        asked.cancel()
-        raise ServiceUnreachable(
-            f"PostgreSQL at {settings().database_host()}: no answer within {seconds} seconds",
-            remedy="./tidemark status; ./tidemark up postgres",
-        ) from None
 
 
 def _read_ledger(declared: Sequence[Pipeline]) -> Scrape:

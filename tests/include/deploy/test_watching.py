@@ -26,17 +26,10 @@ from include.ledger.streams.progress import QueryProgress
 from include.ledger.streams.writers import LiveWriter
 from include.ledger.totals import IntervalCount
 from include.monitor.lag import Lag
+from include.monitor.ledger_patience import ANSWER_SECONDS, READ_SECONDS, within
 from include.monitor.missing import MissingSummary
 from include.monitor.streams.broker import BrokerView
-from include.monitor.streams.metrics import (
-    ANSWER_SECONDS,
-    READ_SECONDS,
-    Observed,
-    Scrape,
-    as_text,
-    metrics_text,
-    within,
-)
+from include.monitor.streams.metrics import Observed, Scrape, as_text, metrics_text
 from include.monitor.streams.state import assess
 from include.offsets import TopicPartition
 from include.pipelines import load_pipeline
