@@ -129,7 +129,20 @@ def is_command(live: writers.LiveWriter | None, launch: str) -> bool:
     if live is None or live.application_id:
         return False
     noted = launches.find(launch) if launch else None
-    return noted is None or not holds_lease(noted, live)
+    return noted is None or not _is_held_by(noted, live)
+
+
+def _is_held_by(launch: launches.Launch, live: writers.LiveWriter) -> bool:
+    """Whether the lease's holder is the launch's driver; on this host the holder's process tells."""
+    if launch.host != this_host():
+        return holds_lease(launch, live)
+    if launch.exit_code is not None or not _is_at(live.holder, launch.host):
+        return False
+    try:
+        holder = psutil.Process(int(live.holder.rsplit(":", 2)[1]))
+        return holder.environ().get("TIDEMARK_LAUNCH") == launch.id
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        return False
 
 
 def _is_of(launch: launches.Launch, writer: writers.LiveWriter) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from include.ledger.archive import landing_files, removal
 from include.ledger.archive.landing_files import LandingFile
 from include.ledger.held_locks import Check, no_lock
 from include.offsets import Fate
+
+_TEMPORARY = re.compile(r"\.\d{4}-\d{2}-\d{2}-[a-z]+")
 
 KEPT = (Fate.EMPTY, Fate.QUARANTINED)
 """Fates whose files stay as evidence of what became of their records."""
@@ -107,23 +110,16 @@ def compact(pipeline: str, day: Day, check: Check = no_lock) -> str:
         noted[file.path] += file.rows
     folder = lake.uri(*_folder(pipeline, day.fate))
     temporary = f"{folder}/.{day.day}-{day.fate}"
-    before = _merge(pipeline, day.paths, noted, temporary)
-    after = RowDigest()
-    for table in _read(temporary):
-        after = after.plus(table)
-    if after != before:
-        lake.delete(temporary)
-        raise TidemarkError(
-            f"the compacted file of {day.fate} on {day.day} holds {after.rows} rows, its sources {before.rows}, "
-            "or other values; nothing was changed",
-            remedy="report this; the files stay as they are",
-            pipeline=pipeline,
-        )
-    target = f"{folder}/{day.day}-{after.total:032x}"[: len(folder) + 24] + ".parquet"
-    path = lake.below_lake(target)
     try:
+        target = _merged(pipeline, day, noted, temporary)
         check()
         lake.move(temporary, target)
+    except Exception:
+        # No reader sees it, and it may hold what is erased meanwhile.
+        lake.delete_file(temporary)
+        raise
+    path = lake.below_lake(target)
+    try:
         removal.move_into(pipeline, day.files, path, lake.size(target))
     except AnotherWriter:
         # It may hold what was erased.
@@ -131,6 +127,30 @@ def compact(pipeline: str, day: Day, check: Check = no_lock) -> str:
             lake.delete_file(target)
         raise
     return path
+
+
+def leftovers(pipeline: str) -> dict[str, int]:
+    """Return files that killed merges left, as location to bytes; for a caller beside whom nobody merges."""
+    folders = [lake.uri(*_folder(pipeline, fate)) for fate in KEPT]
+    entries = ((folder, each) for folder in folders for each in lake.list_entries(folder, recursive=False))
+    return {f"{folder}/{each.name}": each.bytes for folder, each in entries if _TEMPORARY.fullmatch(each.name)}
+
+
+def _merged(pipeline: str, day: Day, noted: Mapping[str, int], temporary: str) -> str:
+    """Write a day's files to a temporary one, and return the location at which it belongs."""
+    before = _merge(pipeline, day.paths, noted, temporary)
+    after = RowDigest()
+    for table in _read(temporary):
+        after = after.plus(table)
+    if after != before:
+        raise TidemarkError(
+            f"the compacted file of {day.fate} on {day.day} holds {after.rows} rows, its sources {before.rows}, "
+            "or other values; nothing was changed",
+            remedy="report this; the files stay as they are",
+            pipeline=pipeline,
+        )
+    folder = lake.uri(*_folder(pipeline, day.fate))
+    return f"{folder}/{day.day}-{after.total:032x}"[: len(folder) + 24] + ".parquet"
 
 
 def _merge(pipeline: str, paths: Sequence[str], noted: Mapping[str, int], target: str) -> RowDigest:

@@ -10,7 +10,7 @@ from typing import Any
 
 from include import lake
 from include.catalog import comparable_location
-from include.housekeeping import replaced
+from include.housekeeping import compaction, replaced
 from include.housekeeping.in_flight import InFlight
 from include.lake.scan import COMPACTED, Folder, scan_files, scan_landing, scan_table
 from include.ledger.archive import landing_files
@@ -157,6 +157,8 @@ def sweep_landing(pipeline: Pipeline, times: Times, done: Done) -> bool:
             if lake.below_lake(location) not in known and in_flight.has_left(file, times.unknown):
                 done.orphans.append(lake.below_lake(location))
                 _let_go({location: file.bytes}, {location}, times, done)
+    left = compaction.leftovers(pipeline.name)
+    _let_go(left, (), times, done)
     _sweep_set_aside(pipeline, times, done)
     if not done.dry_run:
         for part in ("landing", "quarantine"):

@@ -57,7 +57,10 @@ def read_archived_by_event_time(
         kept = without(kept, in_file(being_erased(pipeline.name), stored_topics(pipeline.name)))
         rows = rows.unionByName(kept.withColumn("_closed_topic_id", F.lit("")))
     rows = _with_event_time(pipeline, rows)
-    return rows if every else rows.where((F.col("event_time") >= F.lit(low)) & (F.col("event_time") < F.lit(high)))
+    # It may be a date or a text.
+    event_time = F.col("event_time").try_cast("timestamp")
+    inside = (event_time >= F.lit(low)) & (event_time < F.lit(high))
+    return rows.where(inside | event_time.isNull() if every else inside)
 
 
 def _read_incarnations(spark: SparkSession, pipeline: Pipeline, paths: Sequence[str]) -> DataFrame:

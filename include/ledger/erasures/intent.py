@@ -131,8 +131,6 @@ def begin(lease: writers.Lease, request: Request, found: Found, names: Forget) -
         ledger.execute(text("SET LOCAL statement_timeout = 0"))
         writers.check(ledger, lease)
         lock_erasing(ledger, request.pipeline)
-        # An interval that is pinned is either among those below, or its builds know this erasure.
-        lock_pinning(ledger, request.pipeline)
         _check_alone(ledger, request.pipeline)
         row = Erasure(
             pipeline=request.pipeline,
@@ -148,6 +146,9 @@ def begin(lease: writers.Lease, request: Request, found: Found, names: Forget) -
         ledger.add(row)
         ledger.flush()
         _note_records(ledger, row.id, request.pipeline, found)
+        # Only now, for it is held to the end: an interval that is pinned is among those below, or its builds know this
+        # erasure.
+        lock_pinning(ledger, request.pipeline)
         _count(ledger, row.id)
         row.intervals = sorted(ledger.scalars(text(_INTERVALS), {"erasure": row.id}))
         _drop_decisions(ledger, row.id)

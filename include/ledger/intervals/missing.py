@@ -78,9 +78,7 @@ class NeverBegun:
 def never_begun(pipeline: str) -> NeverBegun | None:
     """Return since when a pipeline has an archive and no interval; None when it has both, or neither."""
     with reading() as ledger:
-        ledger.execute(
-            "SELECT clock_timestamp() WHERE NOT EXISTS (SELECT FROM intervals WHERE pipeline = %s)", [pipeline]
-        )
+        ledger.execute(_NOTHING_PINNED, [pipeline])
         row = ledger.fetchone()
         since = first_commit(pipeline) if row else None
         if row is None or since is None:

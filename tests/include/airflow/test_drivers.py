@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import threading
 import tracemalloc
 from collections.abc import Iterator
@@ -260,9 +262,20 @@ def test_stream_is_stalled_when_records_wait_and_its_driver_only_renews_its_leas
     assert driver.was_asked
 
 
-@pytest.mark.parametrize("launch", ["", "far"])
+@pytest.fixture
+def hung(in_process: Home) -> Iterator[str]:
+    """A launch of this host whose driver lives, but lost its lease."""
+    process = subprocess.Popen(["sleep", "600"], env={**os.environ, "TIDEMARK_LAUNCH": "here"})
+    launches.note_intent("here", NAME, drivers.this_host(), "/nowhere/stream.log")
+    launches.note_pid("here", process.pid)
+    yield "here"
+    process.kill()
+    process.wait()
+
+
+@pytest.mark.parametrize("launch", ["", "far", "here"])
 def test_command_is_neither_stalled_nor_shut_out_when_it_holds_the_lease_and_records_wait(
-    in_process: Home, elsewhere: str, launch: str
+    in_process: Home, elsewhere: str, hung: str, launch: str
 ) -> None:
     in_process.run("produce", NAME, "--events", "10")
     # As an erasure holds it, also after the lease of the launch's driver had run out.

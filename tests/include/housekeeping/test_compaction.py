@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from include import lake
-from include.errors import AnotherWriter, TidemarkError
+from include.errors import AnotherWriter, ServiceUnreachable, TidemarkError
 from include.housekeeping import compaction
 from include.lake.scan import scan_files
 from include.ledger import quarantine
@@ -95,6 +95,40 @@ def test_nothing_is_merged_when_an_erasure_wrote_a_file_anew_meanwhile(
     assert landing_files.files_covering(pipeline, [span(0, 20)], "quarantined") == sorted([anew, second])
     # The merged file holds the erased record.
     assert {lake.below_lake(at) for at in scan_files("quarantine", pipeline)} == {first, second}
+
+
+@pytest.mark.services
+def test_no_hidden_file_stays_when_a_day_is_not_merged(pipeline: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An erasure looks for rows in visible files only."""
+    register(pipeline, 0, 0, 20)
+    commit(pipeline, 0, 0, 10, quarantined=3)
+    commit(pipeline, 1, 10, 20, quarantined=3)
+    folder = lake.uri("quarantine", pipeline)
+    before = [entry.name for entry in lake.list_entries(folder)]
+    (day,) = compaction.closed_days(pipeline, datetime.now(UTC))
+
+    def lost(*_: Any) -> Any:
+        raise ServiceUnreachable("the lock was lost")
+
+    with pytest.raises(ServiceUnreachable):
+        compaction.compact(pipeline, day, lost)
+    assert [entry.name for entry in lake.list_entries(folder)] == before
+    monkeypatch.setattr(compaction.RowDigest, "plus", lost)
+    with pytest.raises(ServiceUnreachable):
+        compaction.compact(pipeline, day)
+    assert [entry.name for entry in lake.list_entries(folder)] == before
+
+
+@pytest.mark.services
+def test_file_of_a_merge_that_was_killed_is_found(pipeline: str) -> None:
+    register(pipeline, 0, 0, 20)
+    commit(pipeline, 0, 0, 10, quarantined=3)
+    commit(pipeline, 1, 10, 20, quarantined=3)
+    assert compaction.leftovers(pipeline) == {}
+    (day,) = compaction.closed_days(pipeline, datetime.now(UTC))
+    left = f"{lake.uri('quarantine', pipeline)}/.{day.day}-{day.fate}"
+    lake.write_bytes(left, b"half")
+    assert compaction.leftovers(pipeline) == {left: 4}
 
 
 @pytest.mark.services

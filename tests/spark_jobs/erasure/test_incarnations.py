@@ -97,6 +97,8 @@ def test_only_the_old_topic_s_rows_are_left_out_when_they_are_being_erased(spark
     ]
     assert users_of(read_archived(spark, pipeline, [span(0, 4)])) == ["e", "f", "g", "h"]
     day = datetime(2026, 11, 18, tzinfo=UTC)
+    late = read_archived_by_event_time(spark, pipeline, day + timedelta(days=1), EVENT_TIMES[1])
+    assert users_of(late) == []
     # Only who asks for all event times asks for rows without one.
     assert users_of(read_archived_by_event_time(spark, pipeline, day, day + timedelta(days=1))) == ["a", "e", "f", "g"]
 
