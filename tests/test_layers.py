@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from include.versions.syntax import parse
 from tests.conftest import REPOSITORY
 
 HEAVY = {"pyspark", "great_expectations", "pandas"}
@@ -121,7 +122,7 @@ def modules() -> dict[str, Path]:
 def project_imports(module: str) -> frozenset[str]:
     """Modules of the project that a module imports, wherever in it."""
     imported = set()
-    for node in ast.walk(ast.parse(modules()[module].read_text())):
+    for node in ast.walk(parse(modules()[module].read_text())):
         if isinstance(node, ast.Import):
             imported |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -136,7 +137,7 @@ def project_imports(module: str) -> frozenset[str]:
 def libraries(path: Path) -> set[str]:
     """Top-level names of everything that a module imports."""
     imported = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parse(path.read_text())):
         if isinstance(node, ast.Import):
             imported |= {alias.name.split(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -216,7 +217,7 @@ def test_airflow_is_imported_only_by_dags_and_its_folder_when_it_is_used() -> No
 def sql_names(path: Path) -> set[str]:
     """What a module imports of SQLAlchemy; a module of it counts by its own name."""
     names = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parse(path.read_text())):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names if alias.name.split(".")[0] == "sqlalchemy"}
         elif isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "sqlalchemy":

@@ -27,6 +27,7 @@ from include.spark.compiled_jars import jars_content
 from include.spark.submission import SHUFFLE_PARTITIONS
 from include.streams.imported_code import code_hash, definitions_of, imported_code
 from include.times import in_words
+from include.versions.syntax import parse
 
 Facts = dict[str, Any]
 """Name of a fact to its value, as JSON holds it."""
@@ -127,7 +128,7 @@ def _words(ddl: str) -> str:
 def _reached(pipeline: str, roots: tuple[str, ...]) -> dict[str, ast.stmt]:
     """Return the definitions in the transforms module that the roots reach, by name."""
     source = (REPOSITORY / "spark_jobs" / "transforms" / f"{pipeline}.py").read_text()
-    definitions = definitions_of(ast.parse(source).body)
+    definitions = definitions_of(parse(source).body)
     reached: dict[str, ast.stmt] = {}
     waiting = list(roots)
     while waiting:

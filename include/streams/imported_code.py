@@ -14,6 +14,8 @@ from copy import deepcopy
 from importlib.util import find_spec
 from pathlib import Path
 
+from include.versions.syntax import parse
+
 _TIDEMARK = ("include", "spark_jobs", "expectations", "dags")
 _OWN = ("spark_jobs.transforms.", "include.pipelines.")
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
@@ -124,7 +126,7 @@ class _Modules:
         """Return the module's statements without those that only say something."""
         if module not in self._statements:
             file = self._file(module)
-            body = ast.parse(file.read_text(encoding="utf-8")).body if file else []
+            body = parse(file.read_text(encoding="utf-8")).body if file else []
             self._statements[module] = [node for node in body if not _is_text(node)]
         return self._statements[module]
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from include.errors import TidemarkError
+from include.versions.syntax import parse
 
 PACKAGES = ("include", "spark_jobs", "expectations")
 """Where the repository's modules are."""
@@ -38,7 +39,7 @@ class Source:
 @cache
 def read_source(text: str, module: str, package: str) -> Source:
     """Return what a module's text says. Raises TidemarkError for an import from above its packages."""
-    tree = ast.parse(text)
+    tree = parse(text)
     tables = {(table.get_name(), table.get_lineno()): table for table in _tables(text)}
     source = Source({}, {}, {}, [])
     for node in _statements(tree):

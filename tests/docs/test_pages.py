@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import gc
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,6 +25,7 @@ from include.reconciliation import DifferenceClass
 from include.scaffold import new_pipeline
 from include.services.supervisor import SERVICES
 from include.settings import Settings
+from include.versions.syntax import parse
 from tests.benchmarks import __main__ as benchmarks
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -189,7 +189,7 @@ def test_every_command_exists_when_a_page_names_it(page: str) -> None:
 
 def remedies_in(module: Path) -> Iterator[Usage]:
     """Yield the commands that a module's errors tell a person to run; what is filled in is a word in capitals."""
-    keywords = [each for each in ast.walk(ast.parse(module.read_text())) if isinstance(each, ast.keyword)]
+    keywords = [each for each in ast.walk(parse(module.read_text())) if isinstance(each, ast.keyword)]
     for remedy in (each.value for each in keywords if each.arg == "remedy"):
         texts = [part for part in ast.walk(remedy) if isinstance(part, ast.Constant | ast.FormattedValue)]
         filled = {id(inner) for part in texts if isinstance(part, ast.FormattedValue) for inner in ast.walk(part.value)}
@@ -294,9 +294,7 @@ def _text(path: Path) -> str:
 
 @cache
 def _nodes(*folders: str) -> list[ast.AST]:
-    # Python 3.11 loses count of its stack when a finalizer, as Py4J has them, runs while it parses.
-    gc.collect()
-    trees = (ast.parse(_text(path)) for path in _sources(*folders))
+    trees = (parse(_text(path)) for path in _sources(*folders))
     return [node for tree in trees for node in ast.walk(tree)]
 
 
@@ -331,7 +329,7 @@ def test_reasons_equal_the_code_when_documented() -> None:
 
 
 def test_columns_of_the_quarantine_equal_the_code_when_documented() -> None:
-    module = ast.parse(_text(REPOSITORY / "spark_jobs" / "sinks" / "landing.py"))
+    module = parse(_text(REPOSITORY / "spark_jobs" / "sinks" / "landing.py"))
     written = next(
         ast.literal_eval(node.value)
         for node in module.body
