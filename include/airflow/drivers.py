@@ -116,9 +116,16 @@ def holds_lease(launch: launches.Launch, live: writers.LiveWriter) -> bool:
     """Return whether the launch's driver holds the live lease, wherever it runs, and not one that a person started."""
     if launch.exit_code is not None:
         return False
-    if launch.host == this_host():
-        return process_of(launch) is not None
-    return _is_of(launch, live)
+    if launch.host != this_host():
+        return _is_of(launch, live)
+    # Beside a driver that hangs and lost its lease, a command may hold it: the holder's own process tells.
+    if not _is_at(live.holder, launch.host):
+        return False
+    try:
+        holder = psutil.Process(int(live.holder.rsplit(":", 2)[1]))
+        return holder.environ().get("TIDEMARK_LAUNCH") == launch.id
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        return False
 
 
 def is_command(live: writers.LiveWriter | None, launch: str) -> bool:
@@ -129,20 +136,7 @@ def is_command(live: writers.LiveWriter | None, launch: str) -> bool:
     if live is None or live.application_id:
         return False
     noted = launches.find(launch) if launch else None
-    return noted is None or not _is_held_by(noted, live)
-
-
-def _is_held_by(launch: launches.Launch, live: writers.LiveWriter) -> bool:
-    """Whether the lease's holder is the launch's driver; on this host the holder's process tells."""
-    if launch.host != this_host():
-        return holds_lease(launch, live)
-    if launch.exit_code is not None or not _is_at(live.holder, launch.host):
-        return False
-    try:
-        holder = psutil.Process(int(live.holder.rsplit(":", 2)[1]))
-        return holder.environ().get("TIDEMARK_LAUNCH") == launch.id
-    except (psutil.NoSuchProcess, psutil.AccessDenied):
-        return False
+    return noted is None or not holds_lease(noted, live)
 
 
 def _is_of(launch: launches.Launch, writer: writers.LiveWriter) -> bool:

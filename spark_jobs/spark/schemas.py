@@ -15,7 +15,7 @@ def struct_of(ddl: str) -> StructType:
 
 @cache
 def _parsed(ddl: str) -> StructType:
-    # Spark's parser takes a tenth of a second for a wide table, and an interval asks dozens of times.
+    # An interval asks dozens of times, a stream in each micro-batch; Spark's parser is slow for a wide table.
     declared = StructType.fromDDL(ddl)
     if not isinstance(declared, StructType):
         raise TypeError(f"not a list of columns: {ddl[:80]}")
