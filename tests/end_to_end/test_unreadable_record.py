@@ -29,7 +29,9 @@ def accept_any_timestamp(home: Home) -> None:
     """As brokers before Kafka 4.0 do; the embedded one refuses what Spark cannot read."""
     limit = ConfigEntry("message.timestamp.after.max.ms", str(2**63 - 1), incremental_operation=AlterConfigOpType.SET)
     topic = ConfigResource(ConfigResource.Type.TOPIC, TOPIC, incremental_configs=[limit])
-    [altered] = AdminClient({"bootstrap.servers": home.kafka}).incremental_alter_configs([topic]).values()
+    # Named, for a client that is collected ends what it was asked.
+    client = AdminClient({"bootstrap.servers": home.kafka})
+    [altered] = client.incremental_alter_configs([topic]).values()
     altered.result(30)
 
 
