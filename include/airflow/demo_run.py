@@ -9,8 +9,8 @@ from typing import Any
 from tenacity import RetryError, retry, retry_if_result, stop_after_delay, wait_fixed
 
 from include import kafka, lake
-from include.airflow import drivers
 from include.airflow.api import AirflowApi
+from include.airflow.driver import logs
 from include.errors import ServiceUnreachable, TidemarkError, error_class
 from include.kafka.sources import describe_source, source_topic_partitions
 from include.lake import object_store
@@ -142,7 +142,7 @@ def tell_failures(pipeline: Pipeline, told: set[str], progress: Callable[[str], 
     for launch in reversed(launches.recent(pipeline.name, _LOOKED_AT)):
         if launch.exit_code and launch.id not in told:
             told.add(launch.id)
-            last = "".join(drivers.tail(launch)[-1:])
+            last = "".join(logs.tail(launch)[-1:])
             progress(f"  the stream's driver ended with exit code {launch.exit_code}: {last or launch.log}")
 
 

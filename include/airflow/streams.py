@@ -16,7 +16,9 @@ from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from include.airflow import backoff, drivers
+from include.airflow import backoff
+from include.airflow.driver import launching, logs, looking
+from include.airflow.driver.deployments import Deployments
 from include.airflow.interval_run.links import STREAM_LINKS, push_links
 from include.airflow.notifier import send_alert, stream_key
 from include.airflow.on_cluster import applications
@@ -51,16 +53,16 @@ class StreamTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Look at the driver until there is something to report."""
-        deployments, looked = drivers.Deployments(self.pipeline), time.monotonic()
+        deployments, looked = Deployments(self.pipeline), time.monotonic()
         progress: Progress | None = None
-        log: drivers.DriverLog | ApplicationLog | None = None
+        log: logs.DriverLog | ApplicationLog | None = None
         while True:
             try:
-                event = await asyncio.to_thread(drivers.look_at, self.pipeline, self.launch)
+                event = await asyncio.to_thread(looking.look_at, self.pipeline, self.launch)
                 if event is None and time.monotonic() - looked > _LOOK_AT_PROGRESS:
                     looked = time.monotonic()
                     if log is None:
-                        log = await asyncio.to_thread(drivers.log_of, self.launch)
+                        log = await asyncio.to_thread(logs.log_of, self.launch)
                     for line in await asyncio.to_thread(log.new_lines):
                         self.log.info("driver: %s", line)
                     if progress is None:
@@ -81,7 +83,7 @@ class StreamTrigger(BaseTrigger):
 
     async def on_kill(self) -> None:
         """Stop the driver: a person ended the task. (A restarting triggerer only cleans up.)"""
-        await asyncio.to_thread(drivers.stop_driver, self.pipeline, self.launch)
+        await asyncio.to_thread(launching.stop_driver, self.pipeline, self.launch)
 
 
 def look_at_progress(pipeline: str, progress: Progress, now: float, launch: str) -> dict[str, Any] | None:
@@ -91,7 +93,7 @@ def look_at_progress(pipeline: str, progress: Progress, now: float, launch: str)
     declared nobody knows what waits: its driver is left to the ledger, and to `./tidemark doctor`. While a command
     holds the lease, an erasure for example, nothing is to be committed.
     """
-    if pipeline not in pipeline_names() or drivers.is_command(writers.live_writer(pipeline), launch):
+    if pipeline not in pipeline_names() or looking.is_command(writers.live_writer(pipeline), launch):
         return None
     declared = load_pipeline(pipeline)
     outputs = {each.name for each in declared.outputs}
@@ -122,7 +124,7 @@ class StreamOperator(SparkSubmitOperator):
     def on_kill(self) -> None:
         """Stop the driver: the task was ended before it was deferred."""
         if self._watched is not None:
-            drivers.stop_driver(self.pipeline, self._watched, patience=10)
+            launching.stop_driver(self.pipeline, self._watched, patience=10)
 
     def _adopt_or_launch(self) -> str:
         """Return the launch to watch; empty for a driver that a person started."""
@@ -130,14 +132,14 @@ class StreamOperator(SparkSubmitOperator):
         newest = launches.last(self.pipeline)
         if live is not None:
             self.log.info("adopting the driver that runs already: %s, fencing token %s", live.holder, live.token)
-            return newest.id if newest is not None and drivers.holds_lease(newest, live) else ""
+            return newest.id if newest is not None and looking.holds_lease(newest, live) else ""
         if newest is not None and newest.exit_code is None:
-            if drivers.look_at(self.pipeline, newest.id) is None:
+            if looking.look_at(self.pipeline, newest.id) is None:
                 self.log.info("adopting a driver that is starting: %s", newest.application or f"pid {newest.pid}")
                 return newest.id
-            if drivers.process_of(newest) is not None:
+            if looking.process_of(newest) is not None:
                 self.log.info("the driver before holds no lease: stopping pid %s first", newest.pid)
-                drivers.stop_driver(self.pipeline, newest.id, patience=10)
+                launching.stop_driver(self.pipeline, newest.id, patience=10)
             elif applications.is_alive(newest):
                 self.log.info("the driver before holds no lease: killing %s first", newest.application)
                 applications.kill(newest)
@@ -146,7 +148,7 @@ class StreamOperator(SparkSubmitOperator):
             launched = applications.launch(self.pipeline, self._hand_over)
             self.log.info("handed the driver over to YARN: %s, %s", launched.application, launched.log)
         else:
-            launched = drivers.launch_driver(self.pipeline)
+            launched = launching.launch_driver(self.pipeline)
             self.log.info("launched the driver: pid %s, log %s", launched.pid, launched.log_place)
         return launched.id
 
@@ -173,23 +175,23 @@ class StreamOperator(SparkSubmitOperator):
                 "other code was deployed, which continues where the driver is: %s", ", ".join(event["changed"])
             )
             take_step(launches.note_reason, launch, "replaced: other code was deployed")
-            take_step(drivers.stop_driver, self.pipeline, launch)
+            take_step(launching.stop_driver, self.pipeline, launch)
             self.log.info("the driver has finished its micro-batch; the next run starts one of the new code")
             return
         noted = launches.find(launch)
-        lines = drivers.tail(noted)
+        lines = logs.tail(noted)
         for line in lines:
             self.log.error("driver: %s", line)
         what = self._words(event) + f"; its log: {noted.log_place if noted else 'unknown'}"
         what += f"; last line: {lines[-1]}" if lines else ""
-        what += f"; it cannot be read: {why}" if (why := drivers.unreadable_log(noted)) else ""
+        what += f"; it cannot be read: {why}" if (why := logs.unreadable_log(noted)) else ""
         if event["event"] == "stalled":
             stalled = f"{what}; it is stopped and started again"
             send_alert(context, self.pipeline, stalled, key=stream_key(self.pipeline), query=event["query"])
             moved = take_step(restarts.has_committed, self.pipeline, event["query"], launch)
             stalled = "stalled" if moved else restarts.STALLED_AT_START
             take_step(launches.note_reason, launch, f"{stalled}: the query {event['query']} committed nothing")
-            take_step(drivers.stop_driver, self.pipeline, launch)
+            take_step(launching.stop_driver, self.pipeline, launch)
             raise AirflowException(what)
         self._fail(context["ti"].dag_id, what)
 

@@ -13,13 +13,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from include.errors import TidemarkError, error_class
+from include.errors import TidemarkError, error_class, one_line
 
 HELD = 30
 """How many of the lines held back are kept for a failure."""
 
 END = 128 * 1024
 """How many bytes are read from the end of a log: one of a stream grows as long as it runs."""
+
+SHOWN = 5
+"""How many lines of a live driver's log are shown per look."""
 
 OWN = "tidemark: "
 """How the lines of Tidemark's own code begin."""
@@ -37,6 +40,14 @@ def end_of_log(path: str | Path) -> str:
     with Path(path).open("rb") as log:
         log.seek(max(0, log.seek(0, os.SEEK_END) - END))
         return log.read(END).decode(errors="replace")
+
+
+def newest_lines(written: bytes, place: str) -> list[str]:
+    """Return the last lines of what a log at `place` has got, printable, at most a few; the first counts the others."""
+    lines = [line for line in written.decode(errors="replace").splitlines() if line.strip()]
+    left_out = len(lines) - SHOWN
+    shown = [one_line(line) for line in lines[-SHOWN:]]
+    return [f"… {left_out} lines before are in {place}", *shown] if left_out > 0 else shown
 
 
 @dataclass

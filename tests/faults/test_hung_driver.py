@@ -13,7 +13,8 @@ import psutil
 import psycopg2
 import pytest
 
-from include.airflow import drivers, streams
+from include.airflow import streams
+from include.airflow.driver.launching import launch_driver, stop_driver
 from include.ledger.streams import launches, writers
 from include.ledger.streams.restarts import STALLED_AT_START
 from tests.conftest import Home, settings_of, wait_for
@@ -56,7 +57,7 @@ def test_stream_is_told_as_stalled_and_started_again_when_its_driver_hangs_in_a_
 ) -> None:
     rig.produce(300)
     monkeypatch.setenv("TIDEMARK_HANG_AT", "landing_written")
-    launched = drivers.launch_driver(NAME)
+    launched = launch_driver(NAME)
     monkeypatch.delenv("TIDEMARK_HANG_AT")
     process = psutil.Process(launched.pid)
     try:
@@ -82,8 +83,8 @@ def test_stream_is_told_as_stalled_and_started_again_when_its_driver_hangs_in_a_
     assert committed(rig) == 0
 
     # As Airflow's next run does it.
-    again = drivers.launch_driver(NAME)
+    again = launch_driver(NAME)
     wait_for("the records", lambda: committed(rig) == rig.produced)
-    drivers.stop_driver(NAME, again.id)
+    stop_driver(NAME, again.id)
     rig.catch_up()
     rig.audit()

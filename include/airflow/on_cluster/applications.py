@@ -19,14 +19,8 @@ from include.ledger.streams import launches, restarts
 from include.ledger.streams.launches import Launch
 from include.pipelines import load_pipeline
 from include.spark import yarn
-from include.spark.driver_lines import DriverLines
+from include.spark.driver_lines import DriverLines, newest_lines
 from include.spark.submission import SparkSubmission, submission
-
-HOST = "yarn"
-"""What is noted as the host of a launch whose host is unknown until it runs."""
-
-_SHOWN = 5
-"""How many lines of a live driver's log are shown per look."""
 
 
 def launch(pipeline: str, submit: Callable[[SparkSubmission], str]) -> Launch:
@@ -35,7 +29,7 @@ def launch(pipeline: str, submit: Callable[[SparkSubmission], str]) -> Launch:
     `submit` returns the application's id. If this process dies before noting it, the driver still notes it.
     """
     id_ = uuid.uuid4().hex
-    launches.note_intent(id_, pipeline, HOST, "")
+    launches.note_intent(id_, pipeline, launches.YARN, "")
     declared = load_pipeline(pipeline)
     resolved = submission(
         "stream",
@@ -135,7 +129,4 @@ class ApplicationLog:
         first, self._at = self._at, end
         # The first look begins at the end, as for a driver that ran before.
         new = whole[max(0, first - log.begin) :] if 0 <= first <= end else b""
-        lines = [line for line in new.decode(errors="replace").splitlines() if line.strip()]
-        left_out = len(lines) - _SHOWN
-        shown = [one_line(line) for line in lines[-_SHOWN:]]
-        return [f"… {left_out} lines before are in {self.launched.log}", *shown] if left_out > 0 else shown
+        return newest_lines(new, self.launched.log)

@@ -10,6 +10,9 @@ from sqlalchemy import func, select
 from include.ledger.database import session
 from include.ledger.models import StreamLaunch
 
+YARN = "yarn"
+"""What is noted as the host of a launch by YARN: its host is unknown until it runs."""
+
 
 @dataclass(frozen=True)
 class Launch:
@@ -34,6 +37,11 @@ class Launch:
     """Id of its application on YARN; empty for a process."""
     error: str = ""
     """The error with which it ended, for hosts that cannot read its log; empty: none was noted."""
+
+    @property
+    def is_on_yarn(self) -> bool:
+        """Whether YARN runs it."""
+        return self.host == YARN
 
     @property
     def host_name(self) -> str:

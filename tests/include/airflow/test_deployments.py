@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from include.airflow.drivers import Deployments
+from include.airflow.driver.deployments import Deployments
 from include.ledger.streams import writers
 from include.ledger.streams.writers import Lease
 from include.versions.loaded_modules import loaded_code

@@ -13,7 +13,10 @@ from pathlib import Path
 import psycopg2
 import pytest
 
-from include.airflow import drivers
+from include.airflow.driver import looking
+from include.airflow.driver.launching import stop_driver
+from include.airflow.driver.logs import DriverLog, tail
+from include.airflow.driver.looking import look_at, this_host
 from include.airflow.progress import Progress
 from include.airflow.streams import look_at_progress
 from include.errors import AnotherWriter
@@ -137,7 +140,7 @@ def test_driver_has_committed_when_the_query_has_a_micro_batch_since_its_launch(
 def test_driver_that_hangs_on_another_host_is_shut_out_when_it_does_not_stop(elsewhere: str) -> None:
     driver = Driver(hangs=True)
     wait_for("its lease", holds_lease, 10)
-    drivers.stop_driver(NAME, elsewhere, patience=2)
+    stop_driver(NAME, elsewhere, patience=2)
     driver.join(10)
     assert driver.was_asked
     assert driver.was_shut_out
@@ -156,7 +159,7 @@ def test_driver_of_another_host_is_asked_once_it_holds_its_lease_when_stopped_wh
 
     monkeypatch.setattr(writers, "live_writer", look)
     driver = Driver(starts_after=looked)
-    drivers.stop_driver(NAME, elsewhere, patience=10)
+    stop_driver(NAME, elsewhere, patience=10)
     driver.join(10)
     assert driver.was_asked
     assert not driver.was_shut_out
@@ -171,11 +174,11 @@ def test_driver_is_adopted_with_its_launch_when_it_runs_on_another_host(in_proce
     live, launch = writers.live_writer(NAME), launches.find(elsewhere)
     assert live is not None
     assert launch is not None
-    assert drivers.holds_lease(launch, live)
+    assert looking.holds_lease(launch, live)
     change(in_process, "UPDATE writers SET holder = 'third:1:1'")
     by_hand = writers.live_writer(NAME)
     assert by_hand is not None
-    assert not drivers.holds_lease(launch, by_hand)
+    assert not looking.holds_lease(launch, by_hand)
 
 
 @pytest.mark.parametrize(("namespace", "is_its_driver"), [("22", True), ("33", False)])
@@ -191,23 +194,23 @@ def test_driver_is_not_taken_for_the_launched_one_when_its_container_differs(
     live, launch = writers.live_writer(NAME), launches.find("contained")
     assert live is not None
     assert launch is not None
-    assert drivers.holds_lease(launch, live) is is_its_driver
+    assert looking.holds_lease(launch, live) is is_its_driver
 
 
 def test_driver_of_another_host_is_dead_when_it_holds_no_lease_after_its_time_to_start(
     in_process: Home, elsewhere: str
 ) -> None:
-    assert drivers.look_at(NAME, elsewhere) is None
+    assert look_at(NAME, elsewhere) is None
     change(in_process, "UPDATE stream_launches SET launched_at = now() - interval '4 min'")
-    assert drivers.look_at(NAME, elsewhere) == {"event": "died"}
+    assert look_at(NAME, elsewhere) == {"event": "died"}
 
 
 def test_error_of_a_driver_is_told_when_its_log_is_on_another_host(elsewhere: str) -> None:
-    assert drivers.tail(launches.find(elsewhere)) == []
+    assert tail(launches.find(elsewhere)) == []
     launches.note_end(elsewhere, 6, "Kafka does not answer at k:9092 — start it")
     noted = launches.find(elsewhere)
     assert noted is not None
-    assert drivers.tail(noted) == ["Kafka does not answer at k:9092 — start it"]
+    assert tail(noted) == ["Kafka does not answer at k:9092 — start it"]
     assert noted.log_place == "/nowhere/stream.log on elsewhere"
 
 
@@ -217,11 +220,11 @@ def test_only_the_end_is_read_when_the_log_of_a_failed_driver_is_large(tmp_path:
         written.truncate(2**30)
         written.seek(2**30)
         written.writelines(b"line %d\n" % number for number in range(20))
-    launches.note_intent("long", NAME, drivers.this_host(), str(log))
+    launches.note_intent("long", NAME, this_host(), str(log))
     launch = launches.find("long")
     tracemalloc.start()
     try:
-        assert drivers.tail(launch) == [f"line {number}" for number in range(5, 20)]
+        assert tail(launch) == [f"line {number}" for number in range(5, 20)]
         assert tracemalloc.get_traced_memory()[1] < 2_000_000
     finally:
         tracemalloc.stop()
@@ -244,9 +247,9 @@ def test_driver_of_another_host_is_dead_at_once_when_the_lease_that_it_had_has_r
         "INSERT INTO writers (pipeline, token, holder, acquired_at, expires_at, stop_requested, application_id) "
         f"VALUES ('{NAME}', 1, '{holder}', {acquired}, now() + interval '1 min', false, '')",
     )
-    assert drivers.look_at(NAME, elsewhere) is None
+    assert look_at(NAME, elsewhere) is None
     change(in_process, "UPDATE writers SET expires_at = now() - interval '1 s'")
-    assert drivers.look_at(NAME, elsewhere) == ({"event": "died"} if is_dead else None)
+    assert look_at(NAME, elsewhere) == ({"event": "died"} if is_dead else None)
 
 
 def test_stream_is_stalled_when_records_wait_and_its_driver_only_renews_its_lease(in_process: Home) -> None:
@@ -257,7 +260,7 @@ def test_stream_is_stalled_when_records_wait_and_its_driver_only_renews_its_leas
     assert look_at_progress(NAME, progress, 0, "") is None
     assert look_at_progress(NAME, progress, HOUR.total_seconds(), "") is None
     assert look_at_progress(NAME, progress, HOUR.total_seconds() + 1, "") == {"event": "stalled", "query": "archive"}
-    drivers.stop_driver(NAME, "", patience=10)
+    stop_driver(NAME, "", patience=10)
     driver.join(10)
     assert driver.was_asked
 
@@ -266,7 +269,7 @@ def test_stream_is_stalled_when_records_wait_and_its_driver_only_renews_its_leas
 def hung(in_process: Home) -> Iterator[str]:
     """A launch of this host whose driver lives, but lost its lease."""
     process = subprocess.Popen(["sleep", "600"], env={**os.environ, "TIDEMARK_LAUNCH": "here"})
-    launches.note_intent("here", NAME, drivers.this_host(), "/nowhere/stream.log")
+    launches.note_intent("here", NAME, this_host(), "/nowhere/stream.log")
     launches.note_pid("here", process.pid)
     yield "here"
     process.kill()
@@ -281,10 +284,10 @@ def test_command_is_neither_stalled_nor_shut_out_when_it_holds_the_lease_and_rec
     # As an erasure holds it, also after the lease of the launch's driver had run out.
     with no_stream(NAME) as lease:
         progress = Progress()
-        assert drivers.look_at(NAME, launch) is None
+        assert look_at(NAME, launch) is None
         assert look_at_progress(NAME, progress, 0, launch) is None
         assert look_at_progress(NAME, progress, HOUR.total_seconds(), launch) is None
-        drivers.stop_driver(NAME, launch, patience=2)
+        stop_driver(NAME, launch, patience=2)
         live = writers.live_writer(NAME)
         assert live is not None
         assert live.token == lease.token
@@ -293,7 +296,7 @@ def test_command_is_neither_stalled_nor_shut_out_when_it_holds_the_lease_and_rec
 
 def test_log_is_returned_in_whole_new_lines_and_bounded_when_its_driver_lives(tmp_path: Path) -> None:
     file = tmp_path / "driver.log"
-    log = drivers.DriverLog(str(file))
+    log = DriverLog(str(file))
     assert log.new_lines() == []
     file.write_text("one\ntwo\nhalf")
     assert log.new_lines() == ["one", "two"]

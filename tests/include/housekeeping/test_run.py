@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import create_engine, func, select, text
 
 from include import lake
-from include.airflow.drivers import this_host
+from include.airflow.driver.looking import this_host
 from include.errors import AnotherWriter, ServiceUnreachable
 from include.housekeeping import run
 from include.housekeeping.run import alone, keep_house

@@ -1,0 +1,1 @@
+"""Drivers of streams that Airflow launches detached."""

@@ -1,0 +1,106 @@
+"""Launches drivers of streams in sessions of their own, and stops drivers wherever they run."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+
+import psutil
+from tenacity import RetryError, Retrying, retry_if_not_result, stop_after_delay, wait_fixed
+
+from include.airflow.driver.looking import is_command, process_of, this_host
+from include.airflow.on_cluster import applications
+from include.crash_points import crash_point
+from include.lake import delta_tables
+from include.ledger.streams import launches, restarts, writers
+from include.pipelines import load_pipeline
+from include.settings import settings
+from include.spark.submission import submission
+
+
+def launch_driver(pipeline: str) -> launches.Launch:
+    """Note the intent in the ledger, start the pipeline's driver in a session of its own, and return its launch."""
+    launch = uuid.uuid4().hex
+    log = settings().home / "logs" / "streams" / f"{pipeline}-{launch[:8]}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    launches.note_intent(launch, pipeline, this_host(), str(log))
+    declared = load_pipeline(pipeline)
+    delta = delta_tables.has_delta_table(declared)
+    arguments, decoder = ("--pipeline", pipeline), declared.decoder
+    # A process that can be watched, whatever mode the commands use.
+    resolved = submission("stream", *arguments, name=f"stream {pipeline}", delta=delta, decoder=decoder, mode="client")
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            resolved.command(),
+            env={**os.environ, **resolved.env, "TIDEMARK_LAUNCH": launch},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    launches.note_pid(launch, process.pid)
+    crash_point("driver_launched")
+    noted = launches.find(launch)
+    assert noted is not None
+    return noted
+
+
+def stop_driver(pipeline: str, launch: str, patience: float = 30.0) -> None:
+    """Stop a driver after its micro-batch; one that does not end in time is killed here, or shut out elsewhere.
+
+    Wait for a driver of another host that is still starting until it can be asked, but kill one that waits for room on
+    YARN. Raises ServiceUnreachable.
+    """
+    noted = launches.find(launch) if launch else None
+    if noted is not None and noted.is_on_yarn and applications.is_waiting(noted):
+        applications.kill(noted)
+        return
+    process = process_of(noted) if noted is not None else None
+    live = writers.live_writer(pipeline)
+    if process is None and live is None and noted is not None and noted.exit_code is None:
+        left = restarts.STARTING - restarts.age_of(launch)
+        _wait(lambda: writers.live_writer(pipeline) is not None or _ended(launch), left.total_seconds())
+        live = writers.live_writer(pipeline)
+    # A command, such as an erasure, is not ended in its midst: the next driver waits for it.
+    may_be_ended = not is_command(live, launch)
+    writers.request_stop(pipeline)
+    if process is not None:
+        _end(process, patience)
+    if live is not None and may_be_ended and not _wait(lambda: not _holds(pipeline, live.token), patience):
+        restarts.shut_out(pipeline, live.token)
+        if noted is not None and noted.is_on_yarn:
+            applications.kill(noted)
+
+
+def _holds(pipeline: str, token: int) -> bool:
+    live = writers.live_writer(pipeline)
+    return live is not None and live.token == token
+
+
+def _ended(launch: str) -> bool:
+    noted = launches.find(launch)
+    return noted is None or noted.exit_code is not None
+
+
+def _end(process: psutil.Process, patience: float) -> None:
+    """Wait for a process that was asked to stop; end it with all of its session by signals when it does not."""
+    with suppress(psutil.NoSuchProcess, ProcessLookupError):
+        for number in (None, signal.SIGTERM, signal.SIGKILL):
+            if number is not None:
+                os.killpg(process.pid, number)
+            with suppress(psutil.TimeoutExpired):
+                process.wait(patience)
+                return
+
+
+def _wait(condition: Callable[[], bool], seconds: float) -> bool:
+    """Return whether the condition came true in time."""
+    asking = Retrying(stop=stop_after_delay(max(0.0, seconds)), wait=wait_fixed(1), retry=retry_if_not_result(bool))
+    try:
+        return bool(asking(condition))
+    except RetryError:
+        return False

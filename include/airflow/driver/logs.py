@@ -1,0 +1,70 @@
+"""Logs of drivers: followed while one lives, and their last lines when it failed."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from include.airflow.on_cluster import applications
+from include.ledger.streams import launches
+from include.spark.driver_lines import end_of_log, newest_lines
+
+TAIL = 15
+"""How many lines of a driver's log are shown when it failed."""
+
+_READ = 16_384
+"""How many bytes of a live driver's log are read per look."""
+
+
+def tail(launch: launches.Launch | None) -> list[str]:
+    """Return the last lines of a driver's log; where this host cannot read it, the error with which it ended."""
+    if launch is None:
+        return []
+    if launch.is_on_yarn:
+        return applications.tail(launch, TAIL)
+    try:
+        return end_of_log(launch.log).splitlines()[-TAIL:]
+    except OSError:
+        return [launch.error] if launch.error else []
+
+
+def unreadable_log(launch: launches.Launch | None) -> str:
+    """Return why a driver's log cannot be read on its node; empty where it can, or where it is a file."""
+    return applications.unreadable_log(launch) if launch is not None and launch.is_on_yarn else ""
+
+
+@dataclass
+class DriverLog:
+    """A live driver's log, followed from its end: the last lines of what was written since the last look."""
+
+    path: str
+    """Empty if nobody noted it: for a driver that a person started."""
+    _at: int = 0
+
+    def new_lines(self) -> list[str]:
+        """Return the new lines that are shown, printable, at most a few; the rest is counted in the first.
+
+        None if the file cannot be read on this host.
+        """
+        try:
+            with Path(self.path).open("rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                # A log that became shorter was replaced.
+                begin = self._at if self._at <= size else 0
+                file.seek(max(begin, size - _READ))
+                read = file.read()
+        except OSError:
+            return []
+        # An unfinished line is returned once it is complete.
+        whole = read[: read.rfind(b"\n") + 1]
+        self._at = size - len(read) + len(whole)
+        return newest_lines(whole, self.path)
+
+
+def log_of(launch: str) -> DriverLog | applications.ApplicationLog:
+    """Return the log of a launch; for a driver that a person started, one without lines."""
+    noted = launches.find(launch) if launch else None
+    if noted is not None and noted.is_on_yarn:
+        return applications.ApplicationLog(noted)
+    return DriverLog(noted.log if noted else "")
