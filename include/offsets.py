@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 
 @dataclass(frozen=True, order=True)
@@ -42,6 +43,17 @@ class OffsetRange:
 
     def __str__(self) -> str:
         return f"{self.topic_partition} [{self.from_offset}, {self.until_offset})"
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the form of a range wherever it is stored or printed; proofs are signed over keys in this order."""
+        tp = self.topic_partition
+        return {
+            "topic": tp.topic,
+            "topic_id": self.topic_id,
+            "partition": tp.partition,
+            "from_offset": self.from_offset,
+            "until_offset": self.until_offset,
+        }
 
 
 def assignment_json(ranges: Iterable[OffsetRange]) -> str:

@@ -89,11 +89,7 @@ def ranges(
         {
             "from": format_time(each.interval.from_time),
             "to": format_time(each.interval.to_time),
-            "topic": r.topic_partition.topic,
-            "topic_id": each.topic_ids[r.topic_partition.topic],
-            "partition": r.topic_partition.partition,
-            "from_offset": r.from_offset,
-            "until_offset": r.until_offset,
+            **r.as_json(),
         }
         for each in pinned
         for r in each.ranges

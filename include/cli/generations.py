@@ -53,17 +53,7 @@ def accept_loss(pipeline: PipelineName, reason: Reason, as_json: AsJson = False)
     declared = load_pipeline(pipeline)
     lost = generations.accept_loss(declared, reason=reason, accepted_by=user_at_host())
     if as_json:
-        rows = [
-            {
-                "topic": each.topic_partition.topic,
-                "topic_id": each.topic_id,
-                "partition": each.topic_partition.partition,
-                "from_offset": each.from_offset,
-                "until_offset": each.until_offset,
-            }
-            for each in lost
-        ]
-        print_json(rows)
+        print_json([each.as_json() for each in lost])
     for each in lost:
         progress(f"{declared.name}: {each} ({len(each)} offsets) is accepted as lost")
     suggest(f"./tidemark stream {declared.name}")

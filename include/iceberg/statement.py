@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from include.ledger.completeness.properties import KEYS
 from include.ledger.intervals.attempts import AttemptSpec
-from include.ledger.intervals.findings import range_as_json
 from include.ledger.lineage import BuiltRevision
 from include.times import format_time
 
@@ -47,7 +46,7 @@ class Statement:
             INTERVAL: self.label,
             "tidemark.from": format_time(interval.from_time),
             "tidemark.to": format_time(interval.to_time),
-            "tidemark.ranges": _json([range_as_json(each) for each in ranges]),
+            "tidemark.ranges": _json([each.as_json() for each in ranges]),
             "tidemark.records": _json(asdict(built.records) if built else {}),
             "tidemark.reconciliation": _json(asdict(built.reconciliation) if built else {}),
             "tidemark.content-hashes": _json({each.partition: each.content_hash for each in revisions}),

@@ -9,7 +9,7 @@ from typing import Any
 from include.errors import ReconciliationFailed, ValidationFailed
 from include.ledger.intervals import odd_timestamps
 from include.ledger.intervals.attempts import AttemptSpec
-from include.ledger.intervals.findings import BuildFindings, FateCounts, Findings, range_as_json
+from include.ledger.intervals.findings import BuildFindings, FateCounts, Findings
 from include.ledger.lineage import BuiltRevision
 from include.monitor.text import quantity
 from include.offsets import OffsetRange, TopicPartition
@@ -134,4 +134,4 @@ def assemble_verdict(spec: AttemptSpec, registered: Sequence[BuiltRevision]) -> 
 def _range(each: OffsetRange, build: BuildFindings | None) -> dict[str, Any]:
     fates: Mapping[TopicPartition, FateCounts] = build.fates if build is not None else {}
     counts = fates.get(each.topic_partition)
-    return {**range_as_json(each), **(asdict(counts) if counts else {})}
+    return {**each.as_json(), **(asdict(counts) if counts else {})}

@@ -17,7 +17,7 @@ from typing import Any
 from include import lake
 from include.crash_points import crash_point
 from include.ledger import proofs
-from include.ledger.intervals.findings import ExpectationResult, Validation, range_as_json
+from include.ledger.intervals.findings import ExpectationResult, Validation
 from include.ledger.proofs import Evidence, Proof, Registered
 from include.pipelines.spec import Pipeline
 from include.proof.signing import signature_of
@@ -104,7 +104,7 @@ def assemble(pipeline: Pipeline, evidence: Evidence, heads: Mapping[str, Proof |
         "lock_sha256": _lock_sha256(),
         "registered_at": format_time(evidence.published_at),
         "ranges": [
-            {**range_as_json(each), **(asdict(fates[each.topic_partition]) if each.topic_partition in fates else {})}
+            {**each.as_json(), **(asdict(fates[each.topic_partition]) if each.topic_partition in fates else {})}
             for each in evidence.pinned.ranges
         ],
         "record_hashes": {"present": False, "why": NO_RECORD_HASHES},

@@ -98,10 +98,4 @@ def _by_column(section: dict[str, Any]) -> dict[str, Any]:
 
 
 def _as_json(each: OffsetRange) -> dict[str, Any]:
-    tp = each.topic_partition
-    return {
-        "topic": tp.topic,
-        "partition": tp.partition,
-        "from_offset": each.from_offset,
-        "until_offset": each.until_offset,
-    }
+    return {name: value for name, value in each.as_json().items() if name != "topic_id"}

@@ -237,7 +237,7 @@ def findings_of(kept: Mapping[str, Any]) -> Findings:
 
 def _build_json(build: BuildFindings) -> dict[str, Any]:
     return {
-        "ranges": [range_as_json(each) for each in build.ranges],
+        "ranges": [each.as_json() for each in build.ranges],
         "fates": {str(tp): asdict(counts) for tp, counts in build.fates.items()},
         "records": asdict(build.records),
         "reconciliation": asdict(build.reconciliation),
@@ -283,18 +283,7 @@ def _topic_partition(name: str) -> TopicPartition:
     return TopicPartition(topic, int(partition))
 
 
-def range_as_json(each: OffsetRange) -> dict[str, Any]:
-    """Return the form of a range in the verdict."""
-    return {
-        "topic": each.topic_partition.topic,
-        "topic_id": each.topic_id,
-        "partition": each.topic_partition.partition,
-        "from_offset": each.from_offset,
-        "until_offset": each.until_offset,
-    }
-
-
 def range_of(kept: Mapping[str, Any]) -> OffsetRange:
-    """Return the range that `range_as_json` gave."""
+    """Return the range that `as_json` gave."""
     tp = TopicPartition(kept["topic"], kept["partition"])
     return OffsetRange(tp, kept["from_offset"], kept["until_offset"], kept["topic_id"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
 
 from sqlalchemy import Select, delete, select
 from sqlalchemy.orm import Session
@@ -239,8 +238,8 @@ def replace_ranges(
             Repin(
                 interval_id=pinned.id,
                 repinned_by=repinned_by,
-                old_ranges=[_as_json(each) for each in pinned.ranges],
-                new_ranges=[_as_json(each) for each in replaced.ranges],
+                old_ranges=[each.as_json() for each in pinned.ranges],
+                new_ranges=[each.as_json() for each in replaced.ranges],
             )
         )
         return replaced
@@ -287,13 +286,3 @@ def _is_landing_removed(ledger: Session, pipeline: str, each: OffsetRange) -> bo
         )
     )
     return len(each) > 0 and ledger.scalar(wanted.limit(1)) is not None
-
-
-def _as_json(each: OffsetRange) -> dict[str, Any]:
-    return {
-        "topic": each.topic_partition.topic,
-        "topic_id": each.topic_id,
-        "partition": each.topic_partition.partition,
-        "from_offset": each.from_offset,
-        "until_offset": each.until_offset,
-    }
