@@ -143,7 +143,7 @@ def interval(
         _note(f"{declared.name}: building and reconciling", as_json)
         with working(f"{declared.name}: building, reconciling and publishing {wanted}", as_json=as_json):
             code = run_job(steps.submit_both(declared.name, attempt, new_references=new_references))
-        if code not in (0, 2):
+        if code not in steps.JUDGED:
             raise typer.Exit(attempts.note_failure(attempt, code))
         _print_step("build_interval", attempt)
         if not steps.is_unexplained(attempt):
@@ -177,7 +177,7 @@ def approve(
     with locks.attempt_under_way(declared.name, wanted):
         with working(f"{declared.name}: validating and publishing {wanted}", as_json=as_json):
             code = run_job(steps.submit("publish", declared.name, asked.attempt))
-        if code not in (0, 2):
+        if code not in steps.JUDGED:
             raise typer.Exit(attempts.note_failure(asked.attempt, code))
         _print_step("publish", asked.attempt)
         verdict = steps.announce(asked.attempt)

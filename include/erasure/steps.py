@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 from include import catalog, lake
 from include.crash_points import crash_point
@@ -19,7 +20,7 @@ from include.lake import delta_tables
 from include.ledger.erasures import named_partitions, unfinished
 from include.ledger.erasures.unfinished import Begun
 from include.ledger.held_locks import Check
-from include.ledger.intervals import attempts, locks
+from include.ledger.intervals import locks
 from include.ledger.intervals.pins import PinnedInterval
 from include.ledger.intervals.states import Source
 from include.ledger.inventory import attempts_under_way
@@ -30,7 +31,6 @@ from include.pipelines.spec import Pipeline
 from include.proof.replace import replace_proofs, replaced_by
 from include.spark.run import run_job, run_stream_job
 from include.spark.submission import submission
-from include.versions import code_version
 
 Tell = Callable[[str], None]
 
@@ -81,14 +81,8 @@ def build_intervals(pipeline: Pipeline, erasure: Begun, tell: Tell) -> None:
 def _build_interval(pipeline: Pipeline, erasure: Begun, pinned: PinnedInterval) -> None:
     # Where nothing else is left, the rows as they landed: what is to be erased must not stay.
     source = steps.source_as_registered(pinned) or Source.ARCHIVE
-    version = code_version(pipeline.name)
-    attempt = attempts.begin_attempt(pinned, run_by=f"erasure {erasure.id}", code_version=version, source=source)
-    with locks.attempt_under_way(pipeline.name, pinned.interval):
-        code = run_job(steps.submit_both(pipeline.name, attempt))
-        if code not in (0, 2):
-            attempts.note_failure(attempt, code)
-            raise _ended(pipeline, str(pinned.interval), code)
-        verdict = steps.announce(attempt)
+    ended = partial(_ended, pipeline, str(pinned.interval))
+    verdict = steps.run_again(pinned, run_by=f"erasure {erasure.id}", source=source, ended=ended)
     if verdict.exit_code:
         raise error_class(verdict.exit_code)(
             f"{verdict.in_words()}; what was registered before stays, with the rows that are to be erased",

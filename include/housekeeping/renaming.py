@@ -17,14 +17,12 @@ from include.catalog.renames import shown_names, stored_columns
 from include.errors import TidemarkError, UsageError, error_class
 from include.intervals import steps
 from include.ledger.columns.renames import intervals_lacking
-from include.ledger.intervals import attempts, locks
 from include.ledger.intervals.pins import PinnedInterval
 from include.ledger.intervals.states import Source
 from include.pipelines.spec import Pipeline
 from include.spark.run import run_job
 from include.spark.submission import submission
 from include.times import format_time
-from include.versions import code_version
 
 Tell = Callable[[str], None]
 
@@ -107,14 +105,10 @@ def state(pipeline: Pipeline, built: int = 0) -> dict[str, Any]:
 
 
 def _run_again(pipeline: Pipeline, pinned: PinnedInterval, run_by: str, source: Source) -> None:
-    version = code_version(pipeline.name)
-    attempt = attempts.begin_attempt(pinned, run_by=f"rename {run_by}", code_version=version, source=source)
-    with locks.attempt_under_way(pipeline.name, pinned.interval):
-        code = run_job(steps.submit_both(pipeline.name, attempt))
-        if code not in (0, 2):
-            attempts.note_failure(attempt, code)
-            raise _ended(pipeline, pinned, f"ended with {code}", code)
-        verdict = steps.announce(attempt)
+    def ended(code: int) -> TidemarkError:
+        return _ended(pipeline, pinned, f"ended with {code}", code)
+
+    verdict = steps.run_again(pinned, run_by=f"rename {run_by}", source=source, ended=ended)
     if verdict.exit_code:
         raise _ended(pipeline, pinned, verdict.in_words(), verdict.exit_code)
 

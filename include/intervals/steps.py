@@ -7,6 +7,7 @@ Each step finds in the ledger what the previous one left there, so a rerun may b
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import timedelta
@@ -14,7 +15,7 @@ from typing import Literal
 
 from include import kafka, lake
 from include.crash_points import crash_point
-from include.errors import ApprovalNeeded, OffsetsLost, ReconciliationFailed, ValidationFailed
+from include.errors import ApprovalNeeded, OffsetsLost, ReconciliationFailed, TidemarkError, ValidationFailed
 from include.intervals.pinning import pin_interval
 from include.intervals.telling import notifications
 from include.intervals.telling.asking import notify_asked
@@ -35,11 +36,15 @@ from include.pipelines import load_pipeline
 from include.proof.write import prove_registered
 from include.reconciliation import DifferenceClass
 from include.spark.cluster import DeployMode
+from include.spark.run import run_job
 from include.spark.submission import SHORT, SparkSubmission, submission
 from include.times import Interval
 from include.versions import code_version
 
 AttemptJob = Literal["build_interval", "publish"]
+
+JUDGED = (0, ValidationFailed.exit_code)
+"""Exit codes of an application after which its attempt can be announced: its checkpoint passed, or did not."""
 
 
 def pin(
@@ -88,6 +93,20 @@ def source_as_registered(pinned: PinnedInterval) -> Source | None:
     except OffsetsLost:
         return None
     return Source.KAFKA
+
+
+def run_again(pinned: PinnedInterval, *, run_by: str, source: Source, ended: Callable[[int], TidemarkError]) -> Verdict:
+    """Build, validate and register a pinned interval again, in the foreground, and return its verdict.
+
+    Raises what `ended` makes of the exit code of an application that came to none.
+    """
+    pipeline = pinned.pipeline
+    attempt = attempts.begin_attempt(pinned, run_by=run_by, code_version=code_version(pipeline), source=source)
+    with locks.attempt_under_way(pipeline, pinned.interval):
+        if (code := run_job(submit_both(pipeline, attempt))) not in JUDGED:
+            # Under the lock: where the ledger is away, the application's own error is what counts.
+            raise ended(attempts.note_failure(attempt, code))
+        return announce(attempt)
 
 
 def submit(job: AttemptJob, pipeline: str, attempt: int, mode: DeployMode | None = None) -> SparkSubmission:
