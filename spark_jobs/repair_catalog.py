@@ -2,8 +2,8 @@
 
     spark-submit spark_jobs/repair_catalog.py --plan FILE
 
-The plan is a JSON list of {pipeline, table, partition, repair}; what was registered since stays, and so do partitions
-of an interval that is being published.
+The plan is a JSON list of `CatalogChange`s; what was registered since stays, and so do partitions of an interval that
+is being published.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import json
 import sys
 from pathlib import Path
 
+from include.catalog.changes import CatalogChange
 from spark_jobs.publication.repair import repair
 from spark_jobs.spark.entry import run_entry
 from spark_jobs.spark.session import build_session
@@ -23,7 +24,8 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--plan", required=True, type=Path)
     arguments = parser.parse_args(argv)
-    repair(build_session("repair catalog", catalog=True), json.loads(arguments.plan.read_text()))
+    changes = [CatalogChange(**each) for each in json.loads(arguments.plan.read_text())]
+    repair(build_session("repair catalog", catalog=True), changes)
     return 0
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from include.catalog.changes import CatalogRepair
 from include.lake.revision_files import Damage
 from include.times import Interval
 
@@ -34,19 +35,19 @@ Kind = (
     ]
 )
 
-Repair = Literal[
-    "",
-    "move aside",
-    "move landing aside",
-    "point the catalog",
-    "drop from the catalog",
-    "follow the declaration",
-    "read from revisions",
-    "put back",
-    "commit to Iceberg",
-    "tell completeness",
-    "serve what is registered",
-]
+Repair = (
+    CatalogRepair
+    | Literal[
+        "",
+        "move aside",
+        "move landing aside",
+        "read from revisions",
+        "put back",
+        "commit to Iceberg",
+        "tell completeness",
+        "serve what is registered",
+    ]
+)
 """What `--repair` does about a disagreement; empty when it can do nothing."""
 
 REPAIR = "./tidemark doctor --repair"

@@ -6,14 +6,13 @@ Unknown files are moved aside, never deleted; the catalog is changed by one Spar
 
 from __future__ import annotations
 
-import json
-import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
+from typing import get_args
 
 from include import lake
+from include.catalog.changes import CatalogChange, CatalogRepair, change_catalog
 from include.completeness import follow_ledger
 from include.doctor.disagreement import Disagreement
 from include.errors import AnotherWriter, TidemarkError
@@ -26,12 +25,12 @@ from include.ledger.streams.incarnations import closed
 from include.offsets import Fate, OffsetRange
 from include.pipelines import load_pipeline
 from include.serving import follow
-from include.spark.run import run_job
-from include.spark.submission import submission
 from include.streams.generations import no_stream
 
 LOST_AND_FOUND = "lost+found"
 """Folder of the lake for unknown files."""
+
+_IN_CATALOG: tuple[CatalogRepair, ...] = get_args(CatalogRepair)
 
 _OF_PROPERTIES = ("commit to Iceberg", "tell completeness")
 """Repairs after which the tables' properties of completeness may have to be written again."""
@@ -62,12 +61,17 @@ def repair(disagreements: Sequence[Disagreement], progress: Progress) -> None:
             _read_from_revisions(pipeline, lost, progress)
         if any(each.repair == "commit to Iceberg" for each in of_pipeline):
             _restore_open_tables(pipeline, progress)
-    in_catalog = ("point the catalog", "drop from the catalog", "follow the declaration")
-    catalog = [each for each in disagreements if each.repair in in_catalog]
-    if catalog:
-        _repair_catalog(catalog)
+    changes = [
+        CatalogChange(each.pipeline, each.table, each.partition, each.repair)
+        for each in disagreements
+        if each.repair in _IN_CATALOG
+    ]
+    if changes and (code := change_catalog(changes, "repair catalog")):
+        error = TidemarkError(f"repairing the catalog ended with exit code {code}", remedy="read the lines above")
+        error.exit_code = code
+        raise error
     # Last: a table that was created again has no such properties yet.
-    changed = {each.pipeline for each in disagreements if each.repair in (*in_catalog, *_OF_PROPERTIES)}
+    changed = {each.pipeline for each in disagreements if each.repair in (*_IN_CATALOG, *_OF_PROPERTIES)}
     for pipeline in sorted(changed):
         for line in follow_ledger(load_pipeline(pipeline)):
             progress(f"{pipeline}: {line}")
@@ -145,17 +149,3 @@ def _restore_open_tables(pipeline: str, progress: Progress) -> None:
 
     for line in restore(load_pipeline(pipeline)):
         progress(f"{pipeline}: {line}")
-
-
-def _repair_catalog(disagreements: Sequence[Disagreement]) -> None:
-    changes = [
-        {"pipeline": each.pipeline, "table": each.table, "partition": each.partition, "repair": each.repair}
-        for each in disagreements
-    ]
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "plan.json"
-        file.write_text(json.dumps(changes))
-        if code := run_job(submission("repair_catalog", "--plan", str(file), name="repair catalog")):
-            error = TidemarkError(f"repairing the catalog ended with exit code {code}", remedy="read the lines above")
-            error.exit_code = code
-            raise error

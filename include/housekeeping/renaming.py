@@ -6,12 +6,10 @@ A table shows a renamed column by its former name until all of its registered fi
 
 from __future__ import annotations
 
-import json
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
+from include.catalog.changes import CatalogChange, change_catalog
 from include.catalog.columns import column_changes
 from include.catalog.renames import shown_names, stored_columns
 from include.errors import TidemarkError, UsageError, error_class
@@ -20,14 +18,9 @@ from include.ledger.columns.renames import intervals_lacking
 from include.ledger.intervals.pins import PinnedInterval
 from include.ledger.intervals.states import Source
 from include.pipelines.spec import Pipeline
-from include.spark.run import run_job
-from include.spark.submission import submission
 from include.times import format_time
 
 Tell = Callable[[str], None]
-
-FOLLOW = "follow the declaration"
-"""What the application that repairs the catalog is asked for."""
 
 
 def left_to_rename(pipeline: Pipeline) -> list[PinnedInterval]:
@@ -73,16 +66,13 @@ def _follow(pipeline: Pipeline) -> None:
     """Let tables show what they may show by now, where a kill kept the last publication from it."""
     behind = [table for table in pipeline.tables if _lags(pipeline, table)]
     if behind:
-        plan = [{"pipeline": pipeline.name, "table": each, "partition": "", "repair": FOLLOW} for each in behind]
-        with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder) / "plan.json"
-            file.write_text(json.dumps(plan))
-            if code := run_job(submission("repair_catalog", "--plan", str(file), name="rename columns")):
-                raise error_class(code)(
-                    f"the catalog's application ended with {code}; the tables go on to show the former names",
-                    remedy=f"see to what the log above names, then again: ./tidemark rename {pipeline.name}",
-                    pipeline=pipeline.name,
-                )
+        changes = [CatalogChange(pipeline.name, each, "", "follow the declaration") for each in behind]
+        if code := change_catalog(changes, "rename columns"):
+            raise error_class(code)(
+                f"the catalog's application ended with {code}; the tables go on to show the former names",
+                remedy=f"see to what the log above names, then again: ./tidemark rename {pipeline.name}",
+                pipeline=pipeline.name,
+            )
     if pipeline.iceberg_tables:
         from include.iceberg.tables import follow_columns
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
+from include.catalog.changes import CatalogChange
 from include.errors import AnotherWriter, UsageError
 from include.ledger.intervals import locks, revisions
 from include.pipelines import load_pipeline
@@ -19,20 +20,20 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def repair(spark: SparkSession, changes: Sequence[Mapping[str, str]]) -> None:
-    """Make the changes {pipeline, table, partition, repair}; those of an interval that is being published are logged.
+def repair(spark: SparkSession, changes: Sequence[CatalogChange]) -> None:
+    """Make the changes; those of an interval that is being published are logged.
 
     Raises UsageError for a table that the pipeline does not have.
     """
     for change in changes:
-        pipeline, table, partition = load_pipeline(change["pipeline"]), change["table"], change["partition"]
+        pipeline, table, partition = load_pipeline(change.pipeline), change.table, change.partition
         if table not in pipeline.tables:
             raise UsageError(f"unknown table {table!r}", pipeline=pipeline.name)
         check_storage(pipeline)
         catalog = Catalog(spark, pipeline)
         catalog.create_tables()
         finish_registrations(pipeline, catalog)
-        if change["repair"] == "follow the declaration":
+        if change.repair == "follow the declaration":
             catalog.follow_declaration(table)
             continue
         try:
@@ -52,10 +53,10 @@ def _publishing(pipeline: Pipeline, partition: str) -> AbstractContextManager[Ch
     return locks.publishing(pipeline.name, interval, locks.AT_ONCE) if interval else nullcontext(lambda: None)
 
 
-def _repair(catalog: Catalog, change: Mapping[str, str], check: Check) -> None:
-    registered = revisions.registered(change["table"], change["partition"])
+def _repair(catalog: Catalog, change: CatalogChange, check: Check) -> None:
+    registered = revisions.registered(change.table, change.partition)
     check()
     if registered:
         catalog.point_at(registered[0])
-    elif change["repair"] == "drop from the catalog":
-        catalog.drop_partition(change["table"], change["partition"])
+    elif change.repair == "drop from the catalog":
+        catalog.drop_partition(change.table, change.partition)

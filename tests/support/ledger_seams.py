@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ import include.intervals.steps
 import spark_jobs.publication.publish_build
 import spark_jobs.publication.register
 import spark_jobs.publication.repair
-from include.doctor.disagreement import Disagreement
+from include.catalog.changes import CatalogChange
 from include.ledger import held_locks
 from include.ledger.intervals.findings import ExpectationResult, Validation
 from include.ledger.lineage import BuiltRevision
@@ -41,7 +42,7 @@ def put_in_place(patch: pytest.MonkeyPatch, world: World, reach: Callable[[str],
     replace(include.intervals.steps, load_pipeline=loaded, code_version=lambda name: str(world.code))
     replace(include.housekeeping.run.catalog, partitions=world.catalog_partitions)
     replace(include.doctor.tables, partitions=world.catalog_partitions)
-    replace(include.doctor.repair, load_pipeline=loaded, _repair_catalog=lambda found: repair_catalog(world, found))
+    replace(include.doctor.repair, load_pipeline=loaded, change_catalog=partial(change_catalog, world))
     replace(
         spark_jobs.publication.repair,
         load_pipeline=loaded,
@@ -59,13 +60,10 @@ def put_in_place(patch: pytest.MonkeyPatch, world: World, reach: Callable[[str],
     replace(held_locks, _take=lambda connection, lock, patience, waiting_for: bool(connection.scalar(select(lock))))
 
 
-def repair_catalog(world: World, found: Sequence[Disagreement]) -> None:
+def change_catalog(world: World, changes: Sequence[CatalogChange], _: str) -> int:
     """Do what the Spark application does."""
-    changes = [
-        {"pipeline": each.pipeline, "table": each.table, "partition": each.partition, "repair": each.repair}
-        for each in found
-    ]
     spark_jobs.publication.repair.repair(world, changes)  # type: ignore[arg-type]
+    return 0
 
 
 def validate(

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from include.catalog.changes import CatalogChange, CatalogRepair
 from include.ledger.intervals import locks
 from spark_jobs.publication import repair
 from tests.conftest import Home
@@ -26,8 +27,8 @@ def session_of(postgres: Home, monkeypatch: pytest.MonkeyPatch) -> Any:
     return SimpleNamespace(catalog={})
 
 
-def change(partition: str, repair: str) -> list[dict[str, str]]:
-    return [{"pipeline": PIPELINE, "table": PIPELINE, "partition": partition, "repair": repair}]
+def change(partition: str, repair: CatalogRepair) -> list[CatalogChange]:
+    return [CatalogChange(PIPELINE, PIPELINE, partition, repair)]
 
 
 def test_partition_is_not_dropped_when_a_publication_is_registering_it(
