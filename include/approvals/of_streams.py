@@ -6,9 +6,8 @@ from collections.abc import Iterator
 
 from include import kafka
 from include.approvals.request import Request
-from include.erasure import accounts
+from include.erasure import accounts, new_generation
 from include.errors import UsageError
-from include.housekeeping.run import put_back
 from include.intervals.lake_of_ledger import lake_error
 from include.kafka.sources import describe_source
 from include.ledger.archive import micro_batches
@@ -118,12 +117,10 @@ def known_generation(request: Request) -> Iterator[str]:
 
 def begin_generation(request: Request, reason: str, by: str) -> Iterator[str]:
     """Do what `./tidemark new-generation` does."""
-    number = generations.new_generation(request.pipeline, reason=reason, started_by=by)
-    yield f"generation {number} begins when the stream is started"
     told: list[str] = []
-    put_back(request.pipeline.name, told.append)
+    number = new_generation.begin_generation(request.pipeline, reason=reason, by=by, tell=told.append)
+    yield f"generation {number} begins when the stream is started"
     yield from told
-    yield from _forgotten_erasures(request)
 
 
 def _forgotten_erasures(request: Request) -> Iterator[str]:

@@ -9,8 +9,7 @@ import typer
 
 from include.cli import AsJson, PipelineName
 from include.cli.output import print_facts, print_json, print_table, progress, suggest
-from include.erasure import accounts
-from include.housekeeping.run import put_back
+from include.erasure.new_generation import begin_generation
 from include.intervals.references import contents_of_generation
 from include.ledger import reference_versions
 from include.ledger.archive import row_outputs
@@ -38,10 +37,7 @@ def register(app: typer.Typer) -> None:
 def new_generation(pipeline: PipelineName, reason: Reason, as_json: AsJson = False) -> None:
     """Begin with new checkpoints where the archive ends; speed views are built again from the archive."""
     declared = load_line_pipeline(pipeline) or load_pipeline(pipeline)
-    number = generations.new_generation(declared, reason=reason, started_by=user_at_host())
-    put_back(declared.name, progress)
-    for each in accounts.unknown(declared.name):
-        progress(f"{each}; {each.remedy}")
+    number = begin_generation(declared, reason=reason, by=user_at_host(), tell=progress)
     if as_json:
         print_json({"pipeline": declared.name, "generation": number})
     else:
