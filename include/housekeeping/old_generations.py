@@ -32,8 +32,7 @@ def sweep_checkpoints(pipeline: Pipeline, times: Times, done: Done, kept: Collec
         for counts in (done.generations, done.deleted):
             counts["files"] += len(entries)
             counts["bytes"] += sum(entry.bytes for entry in entries)
-        if not done.dry_run:
-            done.check()
+        if done.may_change():
             lake.delete(location)
 
 

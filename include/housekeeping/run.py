@@ -48,13 +48,13 @@ def keep_house(
     Raises the error of `check_lake`, AnotherWriter when another run is under way, ServiceUnreachable.
     """
     check_lake(pipeline)
-    done = Done(pipeline.name, dry_run)
-    of_others = checkpoints_of_other_ledger(pipeline)
-    done.kept += [f"{lake.below_lake(each)}: {OF_OTHER_LEDGER}" for each in of_others]
-    if elsewhere := revisions_elsewhere(pipeline):
-        done.kept.append(f"tables: {elsewhere}: none that it does not know here is deleted; {TO_ITS_LAKE}")
-    times = Times.of(pipeline, older_than, unknown_stay=bool(of_others), moved=bool(elsewhere))
-    with alone(pipeline.name) as done.check:
+    of_others, elsewhere = checkpoints_of_other_ledger(pipeline), revisions_elsewhere(pipeline)
+    times = Times.of(pipeline, older_than, keep_unknown_files=bool(of_others), keep_unknown_revisions=bool(elsewhere))
+    with alone(pipeline.name) as check:
+        done = Done(pipeline.name, dry_run, check)
+        done.kept += [f"{lake.below_lake(each)}: {OF_OTHER_LEDGER}" for each in of_others]
+        if elsewhere:
+            done.kept.append(f"tables: {elsewhere}: none that it does not know here is deleted; {TO_ITS_LAKE}")
         if not dry_run:
             done.put_back += replaced.put_back(pipeline.name)
         pointed_at = {
@@ -117,8 +117,7 @@ def _retire_landing(pipeline: Pipeline, times: Times, done: Done) -> None:
                     del batches[batch]
     files = landing_files.files_of(batches, (Fate.ARCHIVED,))
     done.landing = {"micro_batches": len(batches), "files": len(files), "bytes": sum(file.bytes for file in files)}
-    if batches and not done.dry_run:
-        done.check()
+    if batches and done.may_change():
         removal.mark_removed(pipeline.name, batches)
 
 
@@ -178,8 +177,7 @@ def _retire_revisions(pipeline: Pipeline, times: Times, pointed_at: set[str], do
     due = _released(pipeline, due, done)
     done.revisions["revisions"] += len(due)
     done.revisions["bytes"] += sum(file["bytes"] for revision in due for file in revision.files.values())
-    if not done.dry_run:
-        done.check()
+    if done.may_change():
         inventory.mark_revisions_removed(due)
 
 

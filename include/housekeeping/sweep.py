@@ -14,7 +14,7 @@ from include.housekeeping import compaction, replaced
 from include.housekeeping.in_flight import InFlight
 from include.lake.scan import COMPACTED, Folder, scan_files, scan_landing, scan_table
 from include.ledger.archive import landing_files
-from include.ledger.held_locks import Check, no_lock
+from include.ledger.held_locks import Check
 from include.ledger.intervals.states import RevisionState
 from include.ledger.inventory import attempts_under_way, states_at
 from include.pipelines.spec import Pipeline
@@ -37,6 +37,8 @@ class Done:
 
     pipeline: str
     dry_run: bool
+    check: Check
+    """Raises when the lock on removing and moving the pipeline's files was lost."""
     landing: dict[str, int] = field(default_factory=lambda: {"micro_batches": 0, "files": 0, "bytes": 0})
     compacted: dict[str, int] = field(default_factory=lambda: {"days": 0, "files": 0, "rows": 0})
     revisions: dict[str, int] = field(default_factory=lambda: {"revisions": 0, "bytes": 0})
@@ -58,15 +60,19 @@ class Done:
     """Files that no commit names, below the lake."""
     kept: list[str] = field(default_factory=list)
     """What is due and was left, and why."""
-    check: Check = no_lock
-    """Called before each deletion; raises when the lock on deleting the pipeline's files was lost."""
+
+    def may_change(self) -> bool:
+        """Return whether this run changes things: asked before each change. Raises when the lock was lost."""
+        if not self.dry_run:
+            self.check()
+        return not self.dry_run
 
     def as_json(self) -> dict[str, Any]:
         """Return the form that `--json` prints."""
         return {name: value for name, value in vars(self).items() if name != "check"}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Times:
     """Moments before which things are due."""
 
@@ -86,39 +92,44 @@ class Times:
 
     @classmethod
     def of(
-        cls, pipeline: Pipeline, older_than: str | None, *, unknown_stay: bool = False, moved: bool = False
+        cls, pipeline: Pipeline, older_than: str | None, *, keep_unknown_files: bool, keep_unknown_revisions: bool
     ) -> Times:
-        """Return the times from the pipeline's declared retention; `older_than` replaces all of its durations.
+        """Return the times from the pipeline's declared retention; `older_than` replaces all of its durations."""
+        now, declared = datetime.now(UTC), pipeline.retention
+        override = None if older_than is None else parse_duration(older_than)
 
-        `unknown_stay` keeps all files that the ledger does not know, `moved` those of tables.
-        """
-        now = datetime.now(UTC)
-        override = parse_duration(older_than) if older_than is not None else None
-        ages = [
-            parse_duration(pipeline.retention.landing) if override is None else override,
-            parse_duration(pipeline.retention.revisions) if override is None else override,
-            ORPHAN_AGE if override is None else override,
-        ]
-        landing, revisions, orphans = (now - age for age in ages)
-        unknown = NEVER if unknown_stay else orphans
-        age = parse_duration(pipeline.retention.replaced) if override is None else override
-        replaced_before = now - age if age else AT_ONCE
+        def before(age: timedelta) -> datetime:
+            return now - (age if override is None else override)
+
+        orphans, replaced_before = before(ORPHAN_AGE), before(parse_duration(declared.replaced))
+        if replaced_before == now:
+            replaced_before = AT_ONCE
+        unknown = NEVER if keep_unknown_files else orphans
         return cls(
-            now,
-            landing,
-            revisions,
-            orphans,
-            unknown,
-            NEVER if moved else unknown,
-            replaced_before,
-            NEVER if unknown_stay else replaced_before,
+            now=now,
+            landing=before(parse_duration(declared.landing)),
+            revisions=before(parse_duration(declared.revisions)),
+            orphans=orphans,
+            unknown=unknown,
+            unknown_revisions=NEVER if keep_unknown_revisions else unknown,
+            replaced=replaced_before,
+            set_aside=NEVER if keep_unknown_files else replaced_before,
         )
 
     @classmethod
     def at_once(cls) -> Times:
         """Return the times by which everything is due that is not needed."""
         now = datetime.now(UTC)
-        return cls(now, now, now, now, now, now, AT_ONCE, AT_ONCE)
+        return cls(
+            now=now,
+            landing=now,
+            revisions=now,
+            orphans=now,
+            unknown=now,
+            unknown_revisions=now,
+            replaced=AT_ONCE,
+            set_aside=AT_ONCE,
+        )
 
 
 def sweep_landing(pipeline: Pipeline, times: Times, done: Done) -> bool:
@@ -194,9 +205,8 @@ def _let_go(files: Mapping[str, int], unknown: Collection[str], times: Times, do
         counts = done.set_aside if stays else done.deleted
         counts["files"] += 1
         counts["bytes"] += size
-        if done.dry_run:
+        if not done.may_change():
             continue
-        done.check()
         if stays:
             replaced.set_aside(done.pipeline, location, times.now)
         else:
@@ -237,6 +247,5 @@ def attempt_of(location: str) -> int:
 def _delete(folder: Folder, done: Done) -> None:
     done.deleted["files"] += len(folder.files)
     done.deleted["bytes"] += folder.bytes
-    if not done.dry_run:
-        done.check()
+    if done.may_change():
         lake.delete(folder.location)
