@@ -17,7 +17,7 @@ from include.completeness import follow_ledger
 from include.doctor.disagreement import Disagreement
 from include.errors import AnotherWriter, TidemarkError
 from include.housekeeping.in_flight import InFlight
-from include.housekeeping.run import alone, put_back
+from include.housekeeping.run import holding_files, put_back
 from include.lake.revision_files import damage_of
 from include.ledger import quarantine
 from include.ledger.archive import holdings, landing_files, removal
@@ -98,7 +98,7 @@ def move_landing_aside(pipeline: str, locations: Sequence[str], aside: str, prog
     """
     with ExitStack() as held:
         try:
-            checks = [held.enter_context(alone(pipeline))]
+            checks = [held.enter_context(holding_files(pipeline))]
             checks.append(held.enter_context(quarantine.deciding(pipeline, timedelta(0))))
         except AnotherWriter as error:
             progress(f"{pipeline}: landing files are left: {error.message}")

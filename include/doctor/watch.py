@@ -35,14 +35,14 @@ class _Pipeline:
     is_looking: bool = False
 
 
-Check = Callable[[Pipeline], Look]
+LookAt = Callable[[Pipeline], Look]
 
 
 class DoctorWatch:
     """Looks at pipelines that are asked for, one at a time."""
 
-    def __init__(self, check: Check | None = None, every: float = EVERY) -> None:
-        self._check, self._every = check or look_now, every
+    def __init__(self, look_at: LookAt | None = None, every: float = EVERY) -> None:
+        self._look_at, self._every = look_at or look_now, every
         self._known: dict[str, _Pipeline] = {}
         self._changed = threading.Condition()
         self._alone = threading.Lock()
@@ -63,7 +63,7 @@ class DoctorWatch:
         with self._alone:
             began = time.monotonic()
             try:
-                look = self._check(pipeline)
+                look = self._look_at(pipeline)
             except TidemarkError as error:
                 look = replace(known.look, error=str(error))
             except Exception as error:  # the thread's edge: the page must say why nothing is known

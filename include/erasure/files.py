@@ -20,14 +20,14 @@ from include.ledger.archive.landing_files import LandingFile
 from include.ledger.erasures import unfinished
 from include.ledger.erasures.coordinates import in_file
 from include.ledger.erasures.unfinished import Begun
-from include.ledger.held_locks import Check, no_lock
+from include.ledger.held_locks import Check
 from include.offsets import Coordinates, Fate
 from include.pipelines.spec import Pipeline
 
 _COLUMNS = ["kafka_topic", "kafka_partition", "kafka_offset"]
 
 
-def rewrite_files(pipeline: Pipeline, erasure: Begun, check: Check = no_lock) -> int:
+def rewrite_files(pipeline: Pipeline, erasure: Begun, check: Check) -> int:
     """Rewrite the files that hold records of an erasure without them, and return how many files there were.
 
     `check` is called before each change of what readers see.

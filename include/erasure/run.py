@@ -22,7 +22,7 @@ from include.erasure.open_tables import delta_table_exists
 from include.erasure.steps import Tell
 from include.errors import ServiceUnreachable, UsageError
 from include.housekeeping import replaced
-from include.housekeeping.run import alone
+from include.housekeeping.run import holding_files
 from include.intervals.lake_of_ledger import check_lake, check_no_other_ledger, check_no_revision_elsewhere
 from include.ledger import quarantine as ledger_quarantine
 from include.ledger.connection import await_ledger
@@ -198,7 +198,7 @@ def _files_stay(pipeline: Pipeline) -> Iterator[Check]:
 
     Yields a function that raises when one of them was lost: call it before each change.
     """
-    with ledger_quarantine.deciding(pipeline.name) as check_quarantine, alone(pipeline.name) as check_files:
+    with ledger_quarantine.deciding(pipeline.name) as check_quarantine, holding_files(pipeline.name) as check_files:
 
         def check_locks() -> None:
             check_quarantine()

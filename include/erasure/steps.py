@@ -13,7 +13,7 @@ from include.erasure.files import rewrite_files
 from include.erasure.names import columns_of, names_of
 from include.errors import AnotherWriter, TidemarkError, UsageError, error_class
 from include.housekeeping.old_generations import sweep_checkpoints
-from include.housekeeping.run import alone
+from include.housekeeping.run import holding_files
 from include.housekeeping.sweep import Done, Times, sweep_landing, sweep_tables
 from include.intervals import steps
 from include.lake import delta_tables
@@ -128,7 +128,7 @@ def sweep(pipeline: Pipeline, erasure: Begun, tell: Tell) -> dict[str, int]:
     """
     _check_nobody_builds(pipeline, datetime.now(UTC))
     times = Times.at_once()
-    with alone(pipeline.name) as check:
+    with holding_files(pipeline.name) as check:
         done = Done(pipeline.name, dry_run=False, check=check)
         pointed_at = {
             catalog.comparable_location(each.location) for each in catalog.partitions(pipeline.tables).values()

@@ -17,7 +17,7 @@ from include.errors import AnotherWriter, TidemarkError
 from include.lake.scan import COMPACTED, scan_files
 from include.ledger.archive import landing_files, removal
 from include.ledger.archive.landing_files import LandingFile
-from include.ledger.held_locks import Check, no_lock
+from include.ledger.held_locks import Check
 from include.offsets import Fate
 
 _TEMPORARY = re.compile(r"\.\d{4}-\d{2}-\d{2}-[a-z]+")
@@ -91,7 +91,7 @@ def _compacted_paths(pipeline: str, fate: Fate) -> list[str]:
     return [lake.below_lake(location) for location in scan_files(*_folder(pipeline, fate))]
 
 
-def compact(pipeline: str, day: Day, check: Check = no_lock) -> str:
+def compact(pipeline: str, day: Day, check: Check) -> str:
     """Merge a day's files into one, record in the ledger that their rows lie there, and return its path below the lake.
 
     Order: the file is written beside its place under a name that readers do not see; it is read back and

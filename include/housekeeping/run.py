@@ -50,7 +50,7 @@ def keep_house(
     check_lake(pipeline)
     of_others, elsewhere = checkpoints_of_other_ledger(pipeline), revisions_elsewhere(pipeline)
     times = Times.of(pipeline, older_than, keep_unknown_files=bool(of_others), keep_unknown_revisions=bool(elsewhere))
-    with alone(pipeline.name) as check:
+    with holding_files(pipeline.name) as check:
         done = Done(pipeline.name, dry_run, check)
         done.kept += [f"{lake.below_lake(each)}: {OF_OTHER_LEDGER}" for each in of_others]
         if elsewhere:
@@ -79,7 +79,7 @@ def keep_house(
 def put_back(pipeline: str, progress: Callable[[str], None]) -> None:
     """Put back the merged files that the ledger, restored from an older copy, names; one under way does so."""
     try:
-        with alone(pipeline):
+        with holding_files(pipeline):
             back = replaced.put_back(pipeline)
     except AnotherWriter as error:
         progress(f"{pipeline}: merged files are left: {error.message}")
@@ -89,7 +89,7 @@ def put_back(pipeline: str, progress: Callable[[str], None]) -> None:
 
 
 @contextmanager
-def alone(pipeline: str) -> Iterator[Check]:
+def holding_files(pipeline: str) -> Iterator[Check]:
     """Hold the lock on removing and moving the pipeline's files during the block. Raises AnotherWriter at once.
 
     Yields a function that raises when the lock was lost: call it before each change.

@@ -42,10 +42,6 @@ class HeldLock:
             raise unreachable(error) from error
 
 
-def no_lock() -> None:
-    """Check nothing: the caller holds no lock that could be lost."""
-
-
 @contextmanager
 def held_lock(
     name: str, patience: timedelta = AT_ONCE, *, is_shared: bool = False, waiting_for: str = ""

@@ -9,6 +9,7 @@ from include.completeness import follow_ledger
 from include.errors import AnotherWriter, ApprovalNeeded, ReconciliationFailed, TidemarkError, ValidationFailed
 from include.lake import delta_tables
 from include.ledger.columns.renames import lacking_in_build
+from include.ledger.held_locks import Check
 from include.ledger.intervals import attempts, builds, locks, revisions
 from include.ledger.intervals.findings import Validation
 from include.ledger.lineage import BuiltRevision
@@ -21,7 +22,6 @@ from spark_jobs.publication.catalog import Catalog
 from spark_jobs.publication.delta import publish_delta
 from spark_jobs.publication.iceberg import follow_in_iceberg, prepare_iceberg
 from spark_jobs.publication.register import (
-    Check,
     finish_interval,
     finish_registrations,
     point_at_registered,

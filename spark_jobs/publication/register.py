@@ -6,7 +6,6 @@ was begun, so that a kill leaves nothing half done for longer than that.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
@@ -15,6 +14,7 @@ from include.crash_points import crash_point
 from include.errors import AnotherWriter
 from include.lake.revision_files import damaged_files
 from include.ledger.completeness.properties import properties_after
+from include.ledger.held_locks import Check
 from include.ledger.intervals import builds, locks, revisions
 from include.ledger.intervals.builds import Changes, Registration
 from include.ledger.intervals.findings import Validation
@@ -26,9 +26,6 @@ from spark_jobs.publication.catalog import Catalog
 from spark_jobs.publication.iceberg import follow_columns_in_iceberg, put_in_iceberg
 from spark_jobs.reconciliation.interval_run import IntervalRun
 from spark_jobs.spark.log import log_of
-
-Check = Callable[[], None]
-"""Raises when another process may be publishing by now."""
 
 
 def register(

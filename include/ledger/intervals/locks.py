@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 
 from include.errors import AnotherWriter, UsageError
 from include.ledger.connection import await_ledger
-from include.ledger.held_locks import AT_ONCE, held_lock, held_names
+from include.ledger.held_locks import AT_ONCE, Check, held_lock, held_names
 from include.times import Interval
 
 __all__ = [
@@ -58,7 +58,7 @@ def no_attempt_under_way(pipeline: str, interval: Interval) -> Iterator[None]:
 
 
 @contextmanager
-def publishing(pipeline: str, interval: Interval, patience: timedelta = PATIENCE) -> Iterator[Callable[[], None]]:
+def publishing(pipeline: str, interval: Interval, patience: timedelta = PATIENCE) -> Iterator[Check]:
     """Hold the lock on publishing the interval; another publication of it waits.
 
     Yields a function that raises when the lock was lost: call it before each change of the catalog.

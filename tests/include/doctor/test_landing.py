@@ -18,7 +18,7 @@ from include import lake
 from include.doctor.disagreement import Disagreement
 from include.doctor.landing import check_landing
 from include.doctor.repair import repair
-from include.housekeeping.run import alone
+from include.housekeeping.run import holding_files
 from include.ledger import quarantine
 from include.ledger.archive import snapshots
 from include.ledger.database import session
@@ -120,7 +120,7 @@ def test_files_stay_when_they_are_committed_after_the_examination(postgres: Home
 
 def test_files_stay_when_housekeeping_may_be_compacting_them(postgres: Home) -> None:
     path = written("landing", PIPELINE, "compacted", "empty", "2026-11-18-0123456789abcdef.parquet")
-    with alone(PIPELINE):
+    with holding_files(PIPELINE):
         said = repaired()
     assert path.exists()
     assert any("another housekeeping is under way" in line for line in said)

@@ -142,7 +142,7 @@ def test_nothing_is_left_to_write_when_files_are_written_again_after_a_kill(pipe
     begun = unfinished.unfinished(pipeline)
     assert begun is not None
     declared = load_pipeline("nest_cameras")
-    assert rewrite_files(declared, begun) == 1
+    assert rewrite_files(declared, begun, lambda: None) == 1
     (path,) = landing_files.files_covering(pipeline, [span(0, 20)], Fate.ARCHIVED)
     assert re.fullmatch(rf"landing/.*/part-e{erasure}\.parquet", path)
     assert not lake.exists(lake.uri(compacted))
@@ -152,7 +152,7 @@ def test_nothing_is_left_to_write_when_files_are_written_again_after_a_kill(pipe
     with session() as ledger:
         rows = ledger.query(LandingFileRow).where(LandingFileRow.path == path).order_by(LandingFileRow.micro_batch_id)
         assert [(row.rows, row.bytes) for row in rows] == [(4, place.stat().st_size), (3, place.stat().st_size)]
-    assert rewrite_files(declared, begun) == 0
+    assert rewrite_files(declared, begun, lambda: None) == 0
 
 
 def test_no_file_is_put_in_place_when_the_lock_was_lost_or_it_was_merged_meanwhile(pipeline: str) -> None:
@@ -209,7 +209,7 @@ def test_record_at_the_same_offset_stays_when_its_topic_was_created_again(pipeli
     begun = unfinished.unfinished(pipeline)
     assert begun is not None
     assert begun.intervals == (intervals[0],)
-    assert rewrite_files(load_pipeline("nest_cameras"), begun) == 1
+    assert rewrite_files(load_pipeline("nest_cameras"), begun, lambda: None) == 1
     assert lake.exists(lake.uri(paths[1]))
     assert not lake.exists(lake.uri(paths[0]))
     assert erased_within(pipeline, [span(0, 10)]) == []

@@ -39,7 +39,7 @@ def test_day_is_compacted_into_one_file_and_again_when_more_of_it_is_settled(pip
     days = compaction.closed_days(pipeline, now)
     assert [(day.fate, len(day.files)) for day in days] == [("empty", 4), ("quarantined", 4)]
     for day in days:
-        compaction.compact(pipeline, day)
+        compaction.compact(pipeline, day, lambda: None)
     assert compaction.closed_days(pipeline, now) == []
     for offsets in ([span(0, 20)], [span(6, 7)]):
         paths = landing_files.files_covering(pipeline, offsets, "quarantined")
@@ -51,7 +51,7 @@ def test_day_is_compacted_into_one_file_and_again_when_more_of_it_is_settled(pip
     assert compaction.closed_days(pipeline, now) == []
     register(pipeline, 1, 20, 40)
     (day,) = compaction.closed_days(pipeline, now)
-    compaction.compact(pipeline, day)
+    compaction.compact(pipeline, day, lambda: None)
     paths = landing_files.files_covering(pipeline, [span(0, 40)], "quarantined")
     assert len(paths) == 1
     assert [row["kafka_offset"] for row in rows_of(paths)] == [0, 1, 5, 6, 10, 11, 15, 16, 20, 21, 22]
@@ -68,7 +68,7 @@ def test_day_is_not_compacted_when_a_file_holds_other_rows_than_the_ledger_count
     pq.write_table(pq.ParquetFile(at).read().slice(1), at)
     (day,) = compaction.closed_days(pipeline, datetime.now(UTC))
     with pytest.raises(TidemarkError, match="holds 2 rows, the ledger counts 3"):
-        compaction.compact(pipeline, day)
+        compaction.compact(pipeline, day, lambda: None)
     assert landing_files.files_covering(pipeline, [span(0, 20)], "quarantined") == paths
 
 
@@ -91,7 +91,7 @@ def test_nothing_is_merged_when_an_erasure_wrote_a_file_anew_meanwhile(
     monkeypatch.setattr(compaction, "_merge", merge_before_the_erasure)
     (day,) = compaction.closed_days(pipeline, datetime.now(UTC))
     with pytest.raises(AnotherWriter, match="nothing was changed"):
-        compaction.compact(pipeline, day)
+        compaction.compact(pipeline, day, lambda: None)
     assert landing_files.files_covering(pipeline, [span(0, 20)], "quarantined") == sorted([anew, second])
     # The merged file holds the erased record.
     assert {lake.below_lake(at) for at in scan_files("quarantine", pipeline)} == {first, second}
@@ -115,7 +115,7 @@ def test_no_hidden_file_stays_when_a_day_is_not_merged(pipeline: str, monkeypatc
     assert [entry.name for entry in lake.list_entries(folder)] == before
     monkeypatch.setattr(compaction.RowDigest, "plus", lost)
     with pytest.raises(ServiceUnreachable):
-        compaction.compact(pipeline, day)
+        compaction.compact(pipeline, day, lambda: None)
     assert [entry.name for entry in lake.list_entries(folder)] == before
 
 
@@ -144,7 +144,7 @@ def test_quarantined_records_stay_apart_when_a_topic_was_recreated_on_their_day(
         ):
             row.topic_id = "newer"
     for day in compaction.closed_days(pipeline, datetime.now(UTC)):
-        compaction.compact(pipeline, day)
+        compaction.compact(pipeline, day, lambda: None)
     found = [file.origin(TP, 1).topic_id for file in quarantine.files(pipeline)]
     assert found == ["id", "newer"]
 
@@ -162,7 +162,7 @@ def test_empty_records_stay_apart_when_a_topic_was_recreated_on_their_day(pipeli
         ):
             row.topic_id = "newer"
     for day in compaction.closed_days(pipeline, datetime.now(UTC)):
-        compaction.compact(pipeline, day)
+        compaction.compact(pipeline, day, lambda: None)
     for topic_id, offsets in (("id", [0, 1]), ("newer", [0, 1, 2])):
         paths = landing_files.files_covering(pipeline, [replace(span(0, 10), topic_id=topic_id)], Fate.EMPTY)
         assert [row["kafka_offset"] for row in rows_of(paths)] == offsets

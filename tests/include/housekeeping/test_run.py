@@ -14,7 +14,7 @@ from include import lake
 from include.airflow.driver.looking import this_host
 from include.errors import AnotherWriter, ServiceUnreachable
 from include.housekeeping import run
-from include.housekeeping.run import alone, keep_house
+from include.housekeeping.run import holding_files, keep_house
 from include.ledger import quarantine
 from include.ledger.database import session
 from include.ledger.intervals import locks
@@ -32,9 +32,9 @@ pytestmark = pytest.mark.services
 
 
 def test_second_housekeeping_is_refused_when_one_runs(pipeline: str) -> None:
-    with alone(pipeline), pytest.raises(AnotherWriter, match="another housekeeping"), alone(pipeline):
+    with holding_files(pipeline), pytest.raises(AnotherWriter, match="another housekeeping"), holding_files(pipeline):
         pass
-    with alone(pipeline):
+    with holding_files(pipeline):
         assert True
 
 
