@@ -62,6 +62,11 @@ def partitions(tables: Sequence[str]) -> dict[tuple[str, str], CatalogPartition]
     return {(each.table, each.partition): each for each in listed}
 
 
+def pointed_at(tables: Sequence[str]) -> set[str]:
+    """Return the locations of the tables' partitions, comparable. Raise ServiceUnreachable."""
+    return {comparable_location(each.location) for each in partitions(tables).values()}
+
+
 def storage(table: str) -> Storage | None:
     """Return a table's file format and columns; None when there is no such table. Raise ServiceUnreachable."""
     rows = _read(_STORAGE, {"database": DATABASE, "table": table})

@@ -23,7 +23,7 @@ from include.erasure.steps import Tell
 from include.errors import ServiceUnreachable, UsageError
 from include.housekeeping import replaced
 from include.housekeeping.run import holding_files
-from include.intervals.lake_of_ledger import check_lake, check_no_other_ledger, check_no_revision_elsewhere
+from include.intervals.lake_of_ledger import check_may_delete
 from include.ledger import quarantine as ledger_quarantine
 from include.ledger.connection import await_ledger
 from include.ledger.erasures import intent, unfinished
@@ -62,11 +62,7 @@ def erase(pipeline: Pipeline, wish: Wish, tell: Tell) -> dict[str, Any]:
     the error of an interval that fails.
     """
     await_ledger()
-    check_lake(pipeline)
-    check_no_other_ledger(pipeline)
-    check_no_revision_elsewhere(pipeline)
-    columns = check.subject_columns(pipeline, wish.columns)
-    check.check_can_replace_proofs(pipeline, columns)
+    columns = _columns_to_erase(pipeline, wish)
     reason = " ".join(wish.reason.split())
     if not reason:
         raise UsageError("a reason is needed, it is kept for ever", remedy='--reason "…"', pipeline=pipeline.name)
@@ -107,11 +103,7 @@ def _finished(pipeline: Pipeline, wish: Wish, tell: Tell) -> dict[str, Any]:
 
 def dry_run(pipeline: Pipeline, wish: Wish) -> dict[str, Any]:
     """Return how much an erasure would erase; nothing is changed. Raises what `erase` raises before it begins."""
-    check_lake(pipeline)
-    check_no_other_ledger(pipeline)
-    check_no_revision_elsewhere(pipeline)
-    columns = check.subject_columns(pipeline, wish.columns)
-    check.check_can_replace_proofs(pipeline, columns)
+    columns = _columns_to_erase(pipeline, wish)
     found = search(pipeline, columns, Keys(wish.keys))
     records = {*found.found.landed, *found.found.registered, *found.found.quarantined}
     return {
@@ -137,9 +129,7 @@ def resume(pipeline: Pipeline, tell: Tell) -> dict[str, Any]:
     erasure = unfinished.unfinished(pipeline.name)
     if erasure is None:
         raise UsageError("no erasure is unfinished", remedy="name a key: --key KEY", pipeline=pipeline.name)
-    check_lake(pipeline)
-    check_no_other_ledger(pipeline)
-    check_no_revision_elsewhere(pipeline)
+    check_may_delete(pipeline)
     accounts.write(erasure)
     counts = erasure.counts
     tell(f"{pipeline.name}: erasure {erasure.id}: {quantity(counts['records'], 'record')} from now on read by nobody")
@@ -180,6 +170,13 @@ def _lag(pipeline: Pipeline) -> int | None:
         return total_lag(pipeline)
     except ServiceUnreachable:
         return None
+
+
+def _columns_to_erase(pipeline: Pipeline, wish: Wish) -> tuple[str, ...]:
+    check_may_delete(pipeline)
+    columns = check.subject_columns(pipeline, wish.columns)
+    check.check_can_replace_proofs(pipeline, columns)
+    return columns
 
 
 def _check_others(pipeline: Pipeline, found: Search, *, whole_records: bool) -> None:

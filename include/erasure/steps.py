@@ -130,9 +130,7 @@ def sweep(pipeline: Pipeline, erasure: Begun, tell: Tell) -> dict[str, int]:
     times = Times.at_once()
     with holding_files(pipeline.name) as check:
         done = Done(pipeline.name, dry_run=False, check=check)
-        pointed_at = {
-            catalog.comparable_location(each.location) for each in catalog.partitions(pipeline.tables).values()
-        }
+        pointed_at = catalog.pointed_at(pipeline.tables)
         retired = unfinished.retire(erasure)
         locations = sorted({each.location for each in retired})
         for location in (each for each in locations if catalog.comparable_location(each) in pointed_at):

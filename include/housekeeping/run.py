@@ -57,9 +57,7 @@ def keep_house(
             done.kept.append(f"tables: {elsewhere}: none that it does not know here is deleted; {TO_ITS_LAKE}")
         if not dry_run:
             done.put_back += replaced.put_back(pipeline.name)
-        pointed_at = {
-            catalog.comparable_location(each.location) for each in catalog.partitions(pipeline.tables).values()
-        }
+        pointed_at = catalog.pointed_at(pipeline.tables)
         _retire_landing(pipeline, times, done)
         _compact(pipeline, times, done)
         _retire_revisions(pipeline, times, pointed_at, done)

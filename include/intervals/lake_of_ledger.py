@@ -39,6 +39,13 @@ def check_lake(pipeline: Pipeline) -> None:
         raise error
 
 
+def check_may_delete(pipeline: Pipeline) -> None:
+    """Raise the error of `check_lake`, UsageError while unknown files may be another ledger's or a revision's."""
+    check_lake(pipeline)
+    _check_no_other_ledger(pipeline)
+    _check_no_revision_elsewhere(pipeline)
+
+
 def lake_error(pipeline: Pipeline) -> TidemarkError | None:
     """Return the error that `check_lake` raises; None when lake and ledger belong together."""
     return _other_ledger(pipeline) or _other_lake(pipeline)
@@ -75,7 +82,7 @@ def _of_other_ledger(pipeline: Pipeline, of_lake: str, of_ledger: str) -> UsageE
     )
 
 
-def check_no_other_ledger(pipeline: Pipeline) -> None:
+def _check_no_other_ledger(pipeline: Pipeline) -> None:
     """Raise UsageError while the lake keeps files that another ledger knew, in which anything may be."""
     for each in checkpoints_of_other_ledger(pipeline)[:1]:
         raise UsageError(
@@ -111,7 +118,7 @@ def revisions_elsewhere(pipeline: Pipeline) -> str:
     return f"the ledger knows {len(outside)} revisions outside of the lake {lake.root()}, such as {outside[0]}"
 
 
-def check_no_revision_elsewhere(pipeline: Pipeline) -> None:
+def _check_no_revision_elsewhere(pipeline: Pipeline) -> None:
     """Raise UsageError while the ledger knows revisions outside of the lake: unknown ones may be their files."""
     if elsewhere := revisions_elsewhere(pipeline):
         raise UsageError(f"{elsewhere}, and nothing was changed", remedy=TO_ITS_LAKE, pipeline=pipeline.name)
