@@ -19,10 +19,10 @@ import psycopg2
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from include.airflow.api import AirflowApi
 from include.airflow.backoff import GIVE_UP_AFTER
 from tests.conftest import REPOSITORY, Home, end_of, iso, last_hours, wait_for
 from tests.support import audit
+from tests.support.airflow_api import AirflowApi
 from tests.support.airflow_runs import POLL, state_once_ended, wait_for_success
 from tests.support.airflow_ui import PAGES, api_of, ui_of
 from tests.support.busier import busier_before

@@ -14,9 +14,9 @@ import psycopg2
 import pytest
 from selenium.webdriver.common.keys import Keys
 
-from include.airflow.api import AirflowApi
 from tests.conftest import Home, end_of, iso, last_hours, wait_for
 from tests.support import audit
+from tests.support.airflow_api import AirflowApi
 from tests.support.airflow_runs import state_once_ended, wait_for_success
 from tests.support.airflow_ui import PAGES, AirflowUi, api_of, ui_of
 from tests.support.browser import show_in, telephone, violations

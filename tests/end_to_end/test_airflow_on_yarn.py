@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import psycopg2
 import pytest
 
-from include.airflow.api import AirflowApi
 from include.spark import yarn
 from tests.conftest import Home, iso, last_hours, wait_for
 from tests.support import audit
+from tests.support.airflow_api import AirflowApi
 from tests.support.airflow_runs import trigger_hour, wait_for_success
 from tests.support.airflow_ui import api_of
 from tests.support.on_yarn import (

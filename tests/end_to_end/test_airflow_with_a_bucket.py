@@ -19,11 +19,11 @@ import psycopg2
 import pytest
 from pyarrow import fs
 
-from include.airflow.api import AirflowApi
 from include.airflow.demo_run import EVENTS
 from include.airflow.demo_run import PATIENCE as DEMO_PATIENCE
 from tests.conftest import Home, end_of, iso, wait_for
 from tests.support import audit, registered, s3_server
+from tests.support.airflow_api import AirflowApi
 from tests.support.airflow_runs import trigger_hour, wait_for_success
 from tests.support.airflow_ui import api_of
 from tests.support.canaries import Canaries, dump_of, files_of, watching

@@ -12,9 +12,9 @@ from typing import Any
 import psycopg2
 import pytest
 
-from include.airflow.api import AirflowApi
 from tests.conftest import REPOSITORY, Home, iso, last_hours, wait_for
 from tests.support import audit
+from tests.support.airflow_api import AirflowApi
 from tests.support.airflow_runs import trigger_hour, unpause_without_schedule, wait_for_success
 from tests.support.edge_workers import Site, central_airflow
 from tests.support.hosts import Host

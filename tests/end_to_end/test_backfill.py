@@ -12,10 +12,10 @@ from typing import Any
 import psycopg2
 import pytest
 
-from include.airflow.api import AirflowApi
 from include.times import Interval
 from tests.conftest import Home, iso, last_hours, wait_for
 from tests.support import audit
+from tests.support.airflow_api import AirflowApi
 
 pytestmark = [pytest.mark.services, pytest.mark.airflow, pytest.mark.slow, pytest.mark.timeout(5400)]
 

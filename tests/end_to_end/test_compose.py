@@ -17,11 +17,11 @@ import psycopg2
 import pytest
 from dotenv import dotenv_values
 
-from include.airflow.api import AirflowApi
 from include.deploy import generate_env
 from include.services.process import free_port
 from tests.conftest import iso, last_hours, wait_for
 from tests.support import audit
+from tests.support.airflow_api import AirflowApi
 from tests.support.airflow_runs import trigger_hour, wait_for_success
 from tests.support.compose_file import parse, parser
 from tests.support.containers import Composition

@@ -14,12 +14,12 @@ import psutil
 import psycopg2
 import pytest
 
-from include.airflow.api import AirflowApi
 from include.pipelines import all_pipelines
 from include.schemas.registry import SchemaRegistry
 from include.times import Interval
 from tests.conftest import Home, iso, last_hours, wait_for
 from tests.support import audit, bids, changes, hits, positions, registered
+from tests.support.airflow_api import AirflowApi
 from tests.support.airflow_ui import api_of
 from tests.support.delta_log import read_delta
 

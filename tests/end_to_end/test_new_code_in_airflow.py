@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import psycopg2
 import pytest
 
-from include.airflow.api import AirflowApi
 from tests.conftest import Home, end_of, iso, last_hours, wait_for
 from tests.support import audit
+from tests.support.airflow_api import AirflowApi
 from tests.support.airflow_ui import api_of
 from tests.support.checkout import Checkout, copy_checkout
 

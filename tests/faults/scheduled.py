@@ -13,10 +13,10 @@ from typing import Any
 import psutil
 import psycopg2
 
-from include.airflow.api import AirflowApi
 from include.errors import ServiceUnreachable
 from tests.conftest import Home, iso, last_hours, wait_for
 from tests.support import audit
+from tests.support.airflow_api import AirflowApi
 from tests.support.airflow_ui import api_of
 from tests.support.registered import in_catalog, in_ledger
 

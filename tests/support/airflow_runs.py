@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from include.airflow.api import AirflowApi
 from tests.conftest import iso, wait_for
+from tests.support.airflow_api import AirflowApi
 
 POLL = 1.5
 """Seconds between two looks at a run that takes minutes: a look costs Airflow's API server some 20 ms of CPU time."""

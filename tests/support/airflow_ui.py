@@ -14,8 +14,8 @@ from selenium.webdriver.common.actions.action_builder import ActionBuilder
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
-from include.airflow.api import AirflowApi
 from tests.conftest import Home, wait_for
+from tests.support.airflow_api import AirflowApi
 
 PATIENCE = 60.0
 """Seconds that Airflow's pages may take: each asks for its own data when it is there."""

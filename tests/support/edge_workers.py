@@ -17,10 +17,10 @@ from pathlib import Path
 import psutil
 import psycopg2
 
-from include.airflow.api import AirflowApi
 from include.services.airflow import airflow_environment, ensure_pool, unhealthy_parts
 from include.services.process import free_port
 from tests.conftest import JVM_OPTIONS, REPOSITORY, Home, settings_of, wait_for
+from tests.support.airflow_api import AirflowApi
 from tests.support.airflow_ui import password_of
 from tests.support.hosts import Host
 from tests.support.tool_environment import tool_environment

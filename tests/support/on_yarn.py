@@ -16,11 +16,11 @@ from typing import Any
 import psutil
 import psycopg2
 
-from include.airflow.api import AirflowApi
 from include.services.process import running
 from include.spark import yarn
 from tests.conftest import REPOSITORY, Home, iso, wait_for
 from tests.support import audit
+from tests.support.airflow_api import AirflowApi
 from tests.support.airflow_ui import api_of
 
 TOPICS = {"nest_cameras": "nest-logs", "isp_hits": "isp-hits"}

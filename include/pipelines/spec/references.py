@@ -74,11 +74,6 @@ def wrong_line(name: str, reference: Reference, number: int, what: str, pipeline
     )
 
 
-def reference_lines(name: str, reference: Reference, pipeline: str = "") -> list[str]:
-    """Return the lines below the header. Raises UsageError like `numbered_lines`."""
-    return [line for _, line in numbered_lines(name, reference, pipeline)]
-
-
 def check_references(pipeline: Pipeline) -> None:
     """Raise UsageError when a reference's file cannot be read, or has other columns than the declared ones.
 

@@ -22,7 +22,7 @@ from include.ledger.intervals.pins import PinnedInterval
 from include.ledger.lineage import BuiltRevision
 from include.pipelines import load_pipeline
 from include.pipelines.spec import Pipeline
-from include.pipelines.spec.references import reference_lines
+from include.pipelines.spec.references import numbered_lines
 from include.reconciliation import ReconciliationCounts
 from include.versions import code_version, view_version
 from tests.conftest import Home
@@ -64,7 +64,7 @@ def add(pipeline: Pipeline, row: str) -> None:
 
 
 def lines(pipeline: Pipeline) -> list[str]:
-    return reference_lines(NAME, pipeline.references[NAME])
+    return [line for _, line in numbered_lines(NAME, pipeline.references[NAME])]
 
 
 def test_content_of_the_registered_build_is_used_when_a_row_was_added_since(with_reference: Pipeline) -> None:

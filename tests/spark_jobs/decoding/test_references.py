@@ -11,7 +11,7 @@ import pytest
 from include.errors import UsageError
 from include.pipelines import all_pipelines, load_pipeline
 from include.pipelines.spec import Pipeline, Reference
-from include.pipelines.spec.references import reference_lines
+from include.pipelines.spec.references import numbered_lines
 
 pytestmark = pytest.mark.spark
 
@@ -140,11 +140,11 @@ def test_line_of_a_reference_is_whole_when_a_value_holds_a_line_separator_of_uni
     path = tmp_path / "places.csv"
     path.write_bytes("device_id,zip_code\r\ncam\u2028-1,94103\r\ncam-2\x85,10001\r\n".encode())
     [(name, reference)] = referring(path, path.read_bytes().decode()).references.items()
-    assert reference_lines(name, reference) == ["cam\u2028-1,94103", "cam-2\x85,10001"]
+    assert [line for _, line in numbered_lines(name, reference)] == ["cam\u2028-1,94103", "cam-2\x85,10001"]
 
 
 def test_reference_begins_with_its_columns_when_a_pipeline_ships_it() -> None:
     references = [each for pipeline in all_pipelines() for each in pipeline.references.items()]
     assert references
     # A file whose header is another, or that cannot be read, raises.
-    assert all(reference_lines(name, reference) for name, reference in references)
+    assert all(numbered_lines(name, reference) for name, reference in references)
