@@ -26,7 +26,6 @@ from include.intervals.boundaries import asked_interval
 from include.intervals.telling.plan import plan_interval
 from include.intervals.telling.summary import Step, summarize
 from include.intervals.verdict import Verdict
-from include.lake import delta_tables
 from include.ledger.intervals import attempts, locks
 from include.ledger.intervals.states import Source
 from include.ledger.streams import writers
@@ -35,7 +34,7 @@ from include.pipelines import load_pipeline
 from include.pipelines.spec import Pipeline
 from include.pipelines.spec.lines import parse_line_source, read_from_lines
 from include.spark.run import AskedToStop, run_job, run_stream_job, run_watched_job, stopping_on_signals
-from include.spark.submission import SHORT, SparkSubmission, submission
+from include.spark.submission import SHORT, SparkSubmission, stream_submission
 from include.streams.stopping import request_stop
 from include.times import parse_time
 from include.user import user_at_host
@@ -75,15 +74,13 @@ def stream(
 
 
 def _stream(declared: Pipeline, until_caught_up: bool, line_source: str | None) -> int:
-    arguments = ["--pipeline", declared.name, *(["--until-caught-up"] if until_caught_up else [])]
-    name = declared.name
+    name, arguments = declared.name, ["--until-caught-up"] if until_caught_up else []
     if line_source is not None:
         name = read_from_lines(declared, parse_line_source(line_source).kind).name
         arguments += ["--from", line_source]
     # How many lines there are is unknown before they are read.
     short = until_caught_up and line_source is None and total_lag(declared) < SHORT
-    delta = delta_tables.has_delta_table(declared)
-    job = submission("stream", *arguments, name=f"stream {name}", short=short, delta=delta, decoder=declared.decoder)
+    job = stream_submission(declared, *arguments, name=name, short=short)
     if not until_caught_up or line_source is not None or job.mode == "cluster":
         return run_stream_job(job, partial(writers.request_stop, name))
     code = _catch_up(declared, job)

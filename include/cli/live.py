@@ -31,11 +31,10 @@ from include.cli.output import (
     working,
 )
 from include.errors import UsageError
-from include.lake import delta_tables
 from include.ledger.archive import landing_files
 from include.ledger.intervals.states import Source
 from include.monitor import exact_json
-from include.pipelines import load_line_pipeline, load_pipeline
+from include.pipelines import all_pipelines, load_line_pipeline, load_pipeline
 from include.pipelines.spec import Pipeline
 from include.spark.run import run_attached, run_job, run_watched_job
 from include.spark.submission import SHORT, SparkSubmission, submission
@@ -127,9 +126,14 @@ def shell(
     declared = load_line_pipeline(pipeline) or load_pipeline(pipeline)
     options = [*(["--json"] if as_json else []), *(["--python"] if in_python else [])]
     arguments = ["--pipeline", declared.name, *options]
-    name, delta = f"shell {declared.name}", delta_tables.any_delta_table()
+    name, delta = f"shell {declared.name}", _any_delta_table()
     job = submission("open_shell", *arguments, name=name, short=True, delta=delta, decoder=declared.decoder)
     raise typer.Exit(run_attached(job))
+
+
+def _any_delta_table() -> bool:
+    """Return whether any pipeline has a Delta table, so that the catalog may hold views of it."""
+    return any(pipeline.archive.delta for pipeline in all_pipelines())
 
 
 def _once(job: SparkSubmission, result: Path, as_json: bool) -> int:
@@ -226,7 +230,7 @@ def _report_of(pipeline: Pipeline, arguments: list[str], short: bool) -> dict[st
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "result.json"
         arguments += ["--result", str(result)]
-        name, delta = f"report {pipeline.name}", delta_tables.any_delta_table()
+        name, delta = f"report {pipeline.name}", _any_delta_table()
         job = submission("report_ranges", *arguments, name=name, short=short, delta=delta, decoder=pipeline.decoder)
         if code := run_job(job):
             raise typer.Exit(code)
@@ -248,7 +252,7 @@ def sql(
         statement, result = Path(folder) / "query.sql", Path(folder) / "result.json"
         statement.write_text(query)
         arguments = ("--query", str(statement), "--result", str(result))
-        job = submission("run_sql", *arguments, name="sql", short=True, delta=delta_tables.any_delta_table())
+        job = submission("run_sql", *arguments, name="sql", short=True, delta=_any_delta_table())
         if code := run_job(job):
             raise typer.Exit(code)
         answer: dict[str, Any] = exact_json.loads(result.read_text())

@@ -16,7 +16,6 @@ from include.housekeeping.old_generations import sweep_checkpoints
 from include.housekeeping.run import holding_files
 from include.housekeeping.sweep import Done, Times, sweep_landing, sweep_tables
 from include.intervals import steps
-from include.lake import delta_tables
 from include.ledger.erasures import named_partitions, unfinished
 from include.ledger.erasures.unfinished import Begun
 from include.ledger.held_locks import Check
@@ -30,7 +29,7 @@ from include.monitor.text import quantity
 from include.pipelines.spec import Pipeline
 from include.proof.replace import replace_proofs, replaced_by
 from include.spark.run import run_job, run_stream_job
-from include.spark.submission import submission
+from include.spark.submission import stream_submission, submission
 
 Tell = Callable[[str], None]
 
@@ -56,9 +55,7 @@ def build_views(pipeline: Pipeline, erasure: Begun, tell: Tell) -> None:
     if erasure.generation is None or not pipeline.views or views.are_built(pipeline):
         return
     tell(f"{pipeline.name}: the stream builds its views again")
-    name, delta = f"stream {pipeline.name}", delta_tables.has_delta_table(pipeline)
-    arguments = ("--pipeline", pipeline.name, "--until-caught-up")
-    code = run_stream_job(submission("stream", *arguments, name=name, delta=delta, decoder=pipeline.decoder))
+    code = run_stream_job(stream_submission(pipeline, "--until-caught-up"))
     if code not in (0, AnotherWriter.exit_code) or not views.are_built(pipeline):
         raise _ended(pipeline, "the stream", code)
     crash_point("erased_from_views")

@@ -21,7 +21,6 @@ from include.intervals.telling import notifications
 from include.intervals.telling.asking import notify_asked
 from include.intervals.telling.lineage import send_lineage
 from include.intervals.verdict import Verdict, assemble_verdict
-from include.lake import delta_tables
 from include.ledger.archive.decoders import decoders_of
 from include.ledger.archive.removal import removed_ranges
 from include.ledger.connection import await_ledger
@@ -115,7 +114,7 @@ def submit(job: AttemptJob, pipeline: str, attempt: int, mode: DeployMode | None
     `build_interval` builds the attempt's revisions and reconciles; `publish` validates them and registers
     what passed.
     """
-    delta = job == "publish" and delta_tables.has_delta_table(load_pipeline(pipeline))
+    delta = job == "publish" and load_pipeline(pipeline).archive.delta
     return _submission(job, pipeline, attempt, name=f"{job} {pipeline}", delta=delta, mode=mode)
 
 
@@ -124,7 +123,7 @@ def submit_both(
 ) -> SparkSubmission:
     """Return one Spark application for both steps. It takes only the first where something is unexplained."""
     options = ("--publish", *(("--new-references",) if new_references else ()))
-    delta = delta_tables.has_delta_table(load_pipeline(pipeline))
+    delta = load_pipeline(pipeline).archive.delta
     name = f"interval {pipeline}"
     return _submission("build_interval", pipeline, attempt, *options, name=name, delta=delta, mode=mode)
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from include.lake import object_store
+from include.pipelines.spec import Pipeline
 from include.pipelines.spec.decoders import Decoder
 from include.settings import REPOSITORY, Settings, settings
 from include.spark import class_archive, cluster, driver_folders
@@ -155,6 +156,23 @@ def submission(
         cluster.check_secrets(current)
     environment = {**spark_environment(current), **own}
     return SparkSubmission(job, arguments, name, conf, environment, "cluster" if on_cluster else "client")
+
+
+def stream_submission(
+    pipeline: Pipeline, *arguments: str, name: str = "", short: bool = False, mode: DeployMode | None = None
+) -> SparkSubmission:
+    """Return the submission of a pipeline's stream; `name` is that of its stream if it reads lines."""
+    return submission(
+        "stream",
+        "--pipeline",
+        pipeline.name,
+        *arguments,
+        name=f"stream {name or pipeline.name}",
+        short=short,
+        delta=pipeline.archive.delta,
+        decoder=pipeline.decoder,
+        mode=mode,
+    )
 
 
 def _jars(decoder: Decoder | None, *, delta: bool) -> list[Path]:

@@ -7,7 +7,6 @@ from dataclasses import replace
 from include import lake
 from include.completeness import follow_ledger
 from include.errors import AnotherWriter, ApprovalNeeded, ReconciliationFailed, TidemarkError, ValidationFailed
-from include.lake import delta_tables
 from include.ledger.columns.renames import lacking_in_build
 from include.ledger.held_locks import Check
 from include.ledger.intervals import attempts, builds, locks, revisions
@@ -67,7 +66,7 @@ def _publish_alone(run: IntervalRun, check: Check) -> None:
         validation = validate(run, built, lambda passed: register(run, catalog, built, passed, check), approved)
         if not validation.success:
             raise _not_passed(run, _reject_or_ask(run, build, validation))
-    if delta_tables.has_delta_table(run.pipeline):
+    if run.pipeline.archive.delta:
         publish_delta(run)
 
 

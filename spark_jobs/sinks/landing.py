@@ -13,7 +13,6 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from include import kafka, lake
 from include.crash_points import crash_point
 from include.errors import TidemarkError
-from include.lake import delta_tables
 from include.ledger.archive import micro_batches
 from include.ledger.archive.failures import note_failure
 from include.ledger.archive.landing_files import LandingFile
@@ -84,7 +83,7 @@ class LandingSink:
         crash_point("landing_written")
         files, fates = self._read_back(folder, planned.ranges, name)
         topics = self._topics(planned.ranges)
-        if delta_tables.has_delta_table(self.pipeline):
+        if self.pipeline.archive.delta:
             self._append_to_delta(decoded.sparkSession, files, batch_id)
         watched = [report.title for report in self.pipeline.watched_reports]
         batch = BatchCommit(

@@ -18,7 +18,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from include import lake
 from include.errors import ServiceUnreachable, TidemarkError, one_line
-from include.lake import delta_tables, object_store
+from include.lake import object_store
 from include.ledger.archive.micro_batches import ARCHIVE
 from include.ledger.patience import SHARE, patient
 from include.ledger.streams import writers
@@ -138,7 +138,7 @@ class StreamQueries(ABC):
         if object_store.is_bucket_uri(lake.root()):
             for key, value in object_store.checkpoint_properties().items():
                 spark.conf.set(key, value)
-            if delta_tables.has_delta_table(pipeline):
+            if pipeline.archive.delta:
                 delta.check_store(spark, pipeline)
 
     def _log(self, query: str) -> logging.LoggerAdapter[logging.Logger]:

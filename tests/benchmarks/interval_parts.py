@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from include.lake.delta_tables import has_delta_table
 from include.pipelines import load_pipeline
 from include.pipelines.spec import Pipeline
 from include.spark import driver_folders
@@ -208,7 +207,7 @@ def main() -> int:
     arguments = parser.parse_args()
     pipeline = load_pipeline(arguments.pipeline)
     if "TIDEMARK_BENCH" not in os.environ:
-        delta = has_delta_table(pipeline)
+        delta = pipeline.archive.delta
         job = submission("build_interval", *sys.argv[1:], name="bench interval", delta=delta)
         command = [Path(__file__).as_posix() if part == job.application else part for part in job.command()]
         environment = {**os.environ, **job.env, "TIDEMARK_BENCH": "1", "TIDEMARK_LEASE_SECONDS": "120"}

@@ -15,11 +15,10 @@ from tenacity import RetryError, Retrying, retry_if_not_result, stop_after_delay
 from include.airflow.driver.looking import is_command, process_of, this_host
 from include.airflow.on_cluster import applications
 from include.crash_points import crash_point
-from include.lake import delta_tables
 from include.ledger.streams import launches, restarts, writers
 from include.pipelines import load_pipeline
 from include.settings import settings
-from include.spark.submission import submission
+from include.spark.submission import stream_submission
 
 
 def launch_driver(pipeline: str) -> launches.Launch:
@@ -28,11 +27,8 @@ def launch_driver(pipeline: str) -> launches.Launch:
     log = settings().home / "logs" / "streams" / f"{pipeline}-{launch[:8]}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     launches.note_intent(launch, pipeline, this_host(), str(log))
-    declared = load_pipeline(pipeline)
-    delta = delta_tables.has_delta_table(declared)
-    arguments, decoder = ("--pipeline", pipeline), declared.decoder
     # A process that can be watched, whatever mode the commands use.
-    resolved = submission("stream", *arguments, name=f"stream {pipeline}", delta=delta, decoder=decoder, mode="client")
+    resolved = stream_submission(load_pipeline(pipeline), mode="client")
     with log.open("ab") as output:
         process = subprocess.Popen(
             resolved.command(),

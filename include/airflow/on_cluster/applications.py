@@ -14,13 +14,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 from include.errors import ServiceUnreachable, one_line
-from include.lake import delta_tables
 from include.ledger.streams import launches, restarts
 from include.ledger.streams.launches import Launch
 from include.pipelines import load_pipeline
 from include.spark import yarn
 from include.spark.driver_lines import DriverLines, newest_lines
-from include.spark.submission import SparkSubmission, submission
+from include.spark.submission import SparkSubmission, stream_submission
 
 
 def launch(pipeline: str, submit: Callable[[SparkSubmission], str]) -> Launch:
@@ -30,16 +29,7 @@ def launch(pipeline: str, submit: Callable[[SparkSubmission], str]) -> Launch:
     """
     id_ = uuid.uuid4().hex
     launches.note_intent(id_, pipeline, launches.YARN, "")
-    declared = load_pipeline(pipeline)
-    resolved = submission(
-        "stream",
-        "--pipeline",
-        pipeline,
-        name=f"stream {pipeline}",
-        delta=delta_tables.has_delta_table(declared),
-        decoder=declared.decoder,
-        mode="cluster",
-    )
+    resolved = stream_submission(load_pipeline(pipeline), mode="cluster")
     resolved.env["TIDEMARK_LAUNCH"] = id_
     application = submit(resolved)
     launches.note_application(id_, application, yarn.page_of(yarn.resource_manager(), application))

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from include.errors import UsageError
-from include.lake import delta_tables
 from include.pipelines import load_pipeline
 from include.settings import settings
-from include.spark.submission import DELTA, LOGGING, submission
+from include.spark.submission import DELTA, LOGGING, stream_submission, submission
 
 
 @pytest.fixture(autouse=True)
@@ -30,12 +29,12 @@ def test_delta_s_jars_are_passed_only_when_an_application_needs_them(delta: bool
     assert (conf.keys() >= DELTA.keys()) is delta
 
 
-def test_delta_table_is_kept_when_it_is_declared_in_a_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
-    for lake in ("file:///srv/lake", "s3a://bucket/lake"):
-        monkeypatch.setenv("TIDEMARK_LAKE", lake)
-        settings.cache_clear()
-        assert delta_tables.has_delta_table(load_pipeline("gps_positions"))
-        assert not delta_tables.has_delta_table(load_pipeline("nest_cameras"))
+@pytest.mark.parametrize(("pipeline", "delta"), [("gps_positions", True), ("nest_cameras", False)])
+def test_stream_gets_delta_s_jars_only_when_its_pipeline_declares_the_table(pipeline: str, delta: bool) -> None:
+    resolved = stream_submission(load_pipeline(pipeline), "--until-caught-up")
+    assert resolved.arguments == ("--pipeline", pipeline, "--until-caught-up")
+    assert resolved.name == f"stream {pipeline}"
+    assert ("delta-spark" in resolved.conf["spark.jars"]) is delta
 
 
 def test_spark_submit_of_the_settings_is_used_and_refused_when_it_is_no_program(
