@@ -6,6 +6,8 @@ pid is counted, it names one process for ever. Without `/proc`, the wall-clock s
 
 from __future__ import annotations
 
+import os
+import socket
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -86,6 +88,51 @@ class ProcessIdentity:
             return self.is_visible() and int(stat[_START_TICKS]) == self.start_ticks and stat[_STATE] not in "ZX"
         except (ProcessLookupError, psutil.NoSuchProcess):
             return False
+
+
+@dataclass(frozen=True)
+class ProcessOnHost:
+    """A process with the name of its host. As text: `host:pid:…`, with the text of its identity."""
+
+    host: str
+    process: ProcessIdentity
+
+    @classmethod
+    def this(cls) -> ProcessOnHost:
+        """Return this process."""
+        return cls(socket.gethostname(), ProcessIdentity.of(os.getpid()))
+
+    @classmethod
+    def parse(cls, text: str) -> ProcessOnHost:
+        """Return the process that `str` wrote. Raise ValueError for any other text."""
+        host, pid, start = text.rsplit(":", 2)
+        return cls(host, ProcessIdentity.parse(f"{pid}:{start}"))
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.process}"
+
+    @property
+    def short(self) -> str:
+        """Its host and pid."""
+        return f"{self.host}:{self.process.pid}"
+
+    @property
+    def place(self) -> str:
+        """Where its pid means the same process: host name, boot and pid namespace.
+
+        Containers may share a host's name, and a pid means another process in each.
+        """
+        return f"{self.host}/{self.process.boot_id}/{self.process.pid_namespace}"
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this process could see it: by its host's name alone if no more is known of it."""
+        return self.host == socket.gethostname() and self.process.is_visible()
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether it has certainly ended; False for one that this process could not see if it ran."""
+        return self.is_here and not self.process.is_running()
 
 
 def _this_kernel() -> _Kernel | None:

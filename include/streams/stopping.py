@@ -29,7 +29,7 @@ class UndeclaredStream:
     def as_json(self) -> dict[str, object]:
         """Return the form that `--json` prints."""
         since = format_time(self.writer.acquired_at)
-        return {"pipeline": self.pipeline, "holder": self.writer.holder, "since": since}
+        return {"pipeline": self.pipeline, "holder": str(self.writer.holder), "since": since}
 
 
 def undeclared_streams() -> list[UndeclaredStream]:

@@ -5,24 +5,18 @@ The ledger knows, so that every host can find out: a process that is visible her
 
 from __future__ import annotations
 
-import os
-import socket
 from typing import Any
 
 import psutil
 
 from include.airflow.on_cluster import applications
 from include.ledger.streams import launches, restarts, writers
-from include.processes import ProcessIdentity
+from include.processes import ProcessOnHost
 
 
 def this_host() -> str:
-    """Return where a pid means the same process as here: host name, boot and pid namespace.
-
-    Containers may share a host's name, and a pid means another process in each.
-    """
-    here = ProcessIdentity.of(os.getpid())
-    return f"{socket.gethostname()}/{here.boot_id}/{here.pid_namespace}"
+    """Return where a pid means the same process as here."""
+    return ProcessOnHost.this().place
 
 
 def look_at(pipeline: str, launch: str) -> dict[str, Any] | None:
@@ -73,8 +67,7 @@ def holds_lease(launch: launches.Launch, live: writers.LiveWriter) -> bool:
     if not _is_at(live.holder, launch.host):
         return False
     try:
-        holder = psutil.Process(int(live.holder.rsplit(":", 2)[1]))
-        return holder.environ().get("TIDEMARK_LAUNCH") == launch.id
+        return psutil.Process(live.holder.process.pid).environ().get("TIDEMARK_LAUNCH") == launch.id
     except (psutil.NoSuchProcess, psutil.AccessDenied):
         return False
 
@@ -96,10 +89,8 @@ def _is_of(launch: launches.Launch, writer: writers.LiveWriter) -> bool:
     return is_there and writer.acquired_at >= launch.launched_at
 
 
-def _is_at(holder: str, host: str) -> bool:
+def _is_at(holder: ProcessOnHost, host: str) -> bool:
     """Return whether a lease's holder runs where a launch was noted; by host name if no more was noted of both."""
-    name, pid, start = holder.rsplit(":", 2)
-    process = ProcessIdentity.parse(f"{pid}:{start}")
-    if not process.boot_id or "/" not in host:
-        return name == host.split("/")[0]
-    return f"{name}/{process.boot_id}/{process.pid_namespace}" == host
+    if not holder.process.boot_id or "/" not in host:
+        return holder.host == host.split("/")[0]
+    return holder.place == host

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -17,7 +15,7 @@ from include.errors import AnotherWriter
 from include.ledger.database import lock, session, statements
 from include.ledger.models import Writer
 from include.ledger.patience import repeatable
-from include.processes import ProcessIdentity
+from include.processes import ProcessOnHost
 from include.settings import settings
 
 
@@ -34,7 +32,7 @@ class Lease:
 class LiveWriter:
     """The driver that holds a pipeline's lease."""
 
-    holder: str
+    holder: ProcessOnHost
     token: int
     acquired_at: datetime
     renewed_at: datetime
@@ -43,25 +41,6 @@ class LiveWriter:
     """Spark's id of its application; empty until it is known."""
     ui_address: str = ""
     """Address of Spark's own pages about it; empty when they are off."""
-
-
-def this_holder() -> str:
-    """Return this process as `host:pid:…`: the host's name and the process's identity (include/processes.py)."""
-    return f"{socket.gethostname()}:{ProcessIdentity.of(os.getpid())}"
-
-
-def holder_is_dead(holder: str) -> bool:
-    """Return whether the holder has certainly ended; False for one that this process could not see if it ran."""
-    process = _process_here(holder)
-    return process is not None and not process.is_running()
-
-
-def _process_here(holder: str) -> ProcessIdentity | None:
-    """Return the process of a holder; None for one of another host, boot or pid namespace."""
-    host, pid, start = holder.rsplit(":", 2)
-    process = ProcessIdentity.parse(f"{pid}:{start}")
-    # Containers may share a host name, so the name alone does not prove that the process is visible from here.
-    return process if host == socket.gethostname() and process.is_visible() else None
 
 
 def _expiry() -> timedelta:
@@ -84,12 +63,12 @@ def _try_acquire(pipeline: str, silent_since: datetime | None = None) -> Lease |
         row = ledger.get(Writer, pipeline, with_for_update=True)
         # After the row: a driver that is frozen in its commit locks it for longer than a lease lasts.
         now = ledger.scalar(select(func.clock_timestamp())) or datetime.now(UTC)
-        has_holder = row and row.holder and row.expires_at > now and not holder_is_dead(row.holder)
+        has_holder = row and row.holder and row.expires_at > now and not ProcessOnHost.parse(row.holder).is_dead
         if row and has_holder and (_is_held(row, now) or row.renewed_at != silent_since):
             return None
         row = row or Writer(pipeline=pipeline, token=0)
         row.token += 1
-        row.holder, row.acquired_at, row.renewed_at = this_holder(), now, now
+        row.holder, row.acquired_at, row.renewed_at = str(ProcessOnHost.this()), now, now
         row.expires_at, row.stop_requested = now + _expiry(), False
         row.application_id, row.ui_address, row.code = "", "", {}
         ledger.add(row)
@@ -251,21 +230,25 @@ def lapsed_writer(pipeline: str) -> LiveWriter | None:
 
 def live_at(row: Writer, now: datetime) -> LiveWriter | None:
     """Return the holder that a row names, at this time of the ledger; None for one that has ended, or is silent."""
-    return live_of(row) if _is_held(row, now) and not holder_is_dead(row.holder) else None
+    return live_of(row) if _is_held(row, now) and not ProcessOnHost.parse(row.holder).is_dead else None
 
 
 def live_of(row: Writer) -> LiveWriter:
     """Return the holder that a row names."""
-    return LiveWriter(row.holder, row.token, row.acquired_at, row.renewed_at, row.application_id, row.ui_address)
+    holder = ProcessOnHost.parse(row.holder)
+    return LiveWriter(holder, row.token, row.acquired_at, row.renewed_at, row.application_id, row.ui_address)
 
 
 def live_drivers() -> dict[str, psutil.Process]:
     """Return the running drivers on this host that hold a lease, by their pipelines."""
     with session() as ledger:
         wanted = select(Writer.pipeline, Writer.holder).where(Writer.holder != "")
-        holders = dict(ledger.execute(wanted).tuples().all())
-    here = {pipeline: _process_here(holder) for pipeline, holder in holders.items()}
-    return {pipeline: psutil.Process(each.pid) for pipeline, each in here.items() if each and each.is_running()}
+        holders = {pipeline: ProcessOnHost.parse(holder) for pipeline, holder in ledger.execute(wanted).tuples()}
+    return {
+        pipeline: psutil.Process(each.process.pid)
+        for pipeline, each in holders.items()
+        if each.is_here and each.process.is_running()
+    }
 
 
 def request_stop(pipeline: str) -> bool:

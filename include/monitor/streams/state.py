@@ -123,7 +123,7 @@ def assess(pipeline: Pipeline, known: StreamOverview, broker: BrokerView) -> Str
         known.committed_at,
         known.records,
         known.quarantined,
-        ":".join(writer.holder.split(":")[:2]) if writer else "",
+        writer.holder.short if writer else "",
         writer.acquired_at if writer else None,
         known.last_holder_seen,
         writer.application_id if writer else "",

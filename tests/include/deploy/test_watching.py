@@ -33,6 +33,7 @@ from include.monitor.streams.metrics import Observed, Scrape, as_text, metrics_t
 from include.monitor.streams.state import assess
 from include.offsets import TopicPartition
 from include.pipelines import load_pipeline
+from include.processes import ProcessIdentity, ProcessOnHost
 from include.settings import settings
 
 DEPLOY = Path(__file__).resolve().parents[3] / "include" / "deploy"
@@ -51,7 +52,7 @@ EXPRESSIONS = [rule["expr"] for rule in RULES] + [
 @pytest.fixture(scope="module")
 def exported() -> dict[str, set[str]]:
     """Return the labels of every metric that a stream with all features exports."""
-    writer = LiveWriter("host:1:x", 7, NOW - timedelta(hours=1), NOW, "local-1")
+    writer = LiveWriter(ProcessOnHost("host", ProcessIdentity(1)), 7, NOW - timedelta(hours=1), NOW, "local-1")
     known = StreamOverview("nest_cameras", NOW, writer, 7, NOW, False, 0, "first", NOW, 100, 3)
     lag = Lag("nest_cameras", "archive", "nest-logs", 0, 5, 9)
     state = assess(load_pipeline("nest_cameras"), known, BrokerView((lag,), NOW - timedelta(seconds=2), "steady", NOW))

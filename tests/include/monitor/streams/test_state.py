@@ -15,6 +15,7 @@ from include.monitor.streams.state import assess
 from include.monitor.streams.waiting import SeenEnds, waiting_since
 from include.offsets import TopicPartition
 from include.pipelines import load_pipeline
+from include.processes import ProcessIdentity, ProcessOnHost
 
 PIPELINE = load_pipeline("nest_cameras")
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -25,7 +26,7 @@ def ago(seconds: float) -> datetime:
     return NOW - timedelta(seconds=seconds)
 
 
-LIVE = LiveWriter("host-1:4711:boot", 7, ago(3600), ago(1), "local-1")
+LIVE = LiveWriter(ProcessOnHost("host-1", ProcessIdentity(4711)), 7, ago(3600), ago(1), "local-1")
 KNOWN = StreamOverview("nest_cameras", NOW, LIVE, 7, ago(1), False, 2, "first", ago(2), 1000, 0)
 
 
