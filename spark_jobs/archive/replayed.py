@@ -20,7 +20,7 @@ class Replayed:
     """The archive table's columns, and `event_time`."""
     records: int
     first: str
-    """Coordinates of the first record."""
+    """Coordinates of the first record; empty for none."""
 
     def added_to(self, rows: DataFrame) -> DataFrame:
         """Return archive rows together with these."""
@@ -30,4 +30,4 @@ class Replayed:
 def replayed_rows(spark: SparkSession, pipeline: Pipeline, pinned: PinnedInterval) -> Replayed:
     """Return the interval's replayed rows as they landed: the same on every rerun, from either source."""
     into = replayed_into(pinned.id)
-    return Replayed(read_replayed(spark, pipeline, into.paths), into.records, str(into.first))
+    return Replayed(read_replayed(spark, pipeline, into.paths), into.records, str(into.first or ""))

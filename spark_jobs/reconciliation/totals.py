@@ -199,7 +199,7 @@ class Context:
     other_code: bool
     """Whether other code counted the speed view, or landed this interval."""
     first_replayed: str
-    """Coordinates of the first record that replays put into this interval."""
+    """Coordinates of the first record that replays put into this interval; empty for none."""
 
 
 def _side_by_side(view: AdditiveView, sides: Mapping[str, DataFrame]) -> DataFrame:
@@ -277,7 +277,7 @@ def _unexplained(row: Row, view: AdditiveView, context: Context) -> Explanation:
 
 
 def _quarantined(row: Row, view: AdditiveView, context: Context) -> Explanation:
-    first = f"; first record of this interval: {context.first_replayed}" if context.first_replayed != "None" else ""
+    first = f"; first record of this interval: {context.first_replayed}" if context.first_replayed else ""
     text = f"rows replayed from quarantine are in the intervals only: {_held(row, view)}{first}"
     return against_topic(view), row["key"], text
 
