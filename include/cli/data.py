@@ -1,4 +1,4 @@
-"""The verbs `pipelines`, `produce`, `ranges`, `explain`, `lag` and `verify`, which need no Spark."""
+"""The verbs `pipelines`, `ranges`, `explain`, `lag` and `verify`, which need no Spark."""
 
 from __future__ import annotations
 

@@ -16,6 +16,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from include import kafka
+from include.alerts.channels import ALERTS
 from include.errors import ServiceUnreachable, TidemarkError
 from include.ledger.archive.committed import first_commit
 from include.ledger.completeness import Completeness, PartitionCompleteness, completeness, partition_completeness
@@ -34,9 +35,6 @@ from include.monitor.streams.broker import broker_watch
 from include.monitor.streams.gauges import KEYS, OFFSETS, QUERY, STREAM, Samples, gauges
 from include.monitor.streams.state import StreamState, stream_state
 from include.pipelines.spec import Pipeline
-
-ALERTS = "tidemark-alerts"
-"""Topic of the alerts (include/airflow/notifier.py)."""
 
 _AN_HOUR = timedelta(hours=1)
 
