@@ -42,6 +42,12 @@ def end_of_log(path: str | Path) -> str:
         return log.read(END).decode(errors="replace")
 
 
+def first_error(output: str, otherwise: str) -> str:
+    """Return the first line of what `spark-submit` printed that names an error; `otherwise` where none does."""
+    lines = (line.strip() for line in output.splitlines() if "xception" in line or "rror" in line)
+    return next(lines, otherwise)[:300]
+
+
 def newest_lines(written: bytes, place: str) -> list[str]:
     """Return the last lines of what a log at `place` has got, printable, at most a few; the first counts the others."""
     lines = [line for line in written.decode(errors="replace").splitlines() if line.strip()]

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from include.errors import ServiceUnreachable, TidemarkError, UsageError
 from include.settings import PAST_PROXY, Settings
+from include.spark.driver_lines import first_error
 from include.spark.jars import pyspark_home
 
 if TYPE_CHECKING:
@@ -167,9 +168,8 @@ class Kubernetes:
         """Return namespace and pod that `spark-submit` printed. Raise TidemarkError when it printed none."""
         match = _SUBMITTED.search(output)
         if match is None:
-            lines = [line.strip() for line in output.splitlines() if "xception" in line or "rror" in line]
             raise TidemarkError(
-                f"spark-submit handed nothing over to Kubernetes: {lines[0][:300] if lines else 'it named no pod'}",
+                f"spark-submit handed nothing over to Kubernetes: {first_error(output, 'it named no pod')}",
                 remedy="run it in a pod of tidemark-submit; kubectl auth can-i create pods shows what it may do",
             )
         return f"{match['namespace']}:{match['pod']}"

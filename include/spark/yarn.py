@@ -17,6 +17,7 @@ from xml.etree import ElementTree
 
 from include.errors import ServiceUnreachable, TidemarkError, UsageError
 from include.settings import PAST_PROXY, settings
+from include.spark.driver_lines import first_error
 
 CLUSTER_OPTIONS = {
     # A dead driver ends the command, which reports it; YARN would start another one unseen.
@@ -144,9 +145,8 @@ def submitted_id(output: str) -> str:
     """Return the application's id that `spark-submit` printed. Raise TidemarkError when it printed none."""
     match = _SUBMITTED.search(output)
     if match is None:
-        lines = [line.strip() for line in output.splitlines() if "xception" in line or "rror" in line]
         raise TidemarkError(
-            f"spark-submit handed nothing over to YARN: {lines[0][:300] if lines else 'it named no application'}",
+            f"spark-submit handed nothing over to YARN: {first_error(output, 'it named no application')}",
             remedy="./tidemark status shows whether YARN runs; its page shows what it has room for",
         )
     return match[0]
