@@ -191,7 +191,9 @@ def doctor(
     from include.doctor import examine as examination
 
     with working("looking at ledger, catalog and files", as_json=as_json):
-        findings = examination.examine(repair=repair, progress=progress, deep=deep)
+        if repair:
+            examination.repair_all(progress, deep=deep)
+        findings = examination.examine(deep=deep)
     if as_json:
         print_json({"settings": examination.effective_settings(), "findings": [asdict(f) for f in findings]})
     else:

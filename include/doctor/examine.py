@@ -67,25 +67,22 @@ def effective_settings() -> dict[str, str]:
     return {name: value or unset.get(name, "(none)") for name, value in values.items()}
 
 
-def examine(*, repair: bool, progress: Callable[[str], None], deep: bool = False) -> list[Finding]:
-    """Look at everything and return what was found; `deep` also reads every file whole.
+def repair_all(progress: Callable[[str], None], *, deep: bool) -> None:
+    """Fetch damaged jars, close open files and start dead services; then tell what the tables need, and do it."""
+    jars.ensure_jars(progress)
+    ensure_class_archive(progress)
+    for path in _open_secrets():
+        progress(f"chmod 600 {path}")
+        path.chmod(0o600)
+    dead = [n for n, s in supervisor.status().items() if not s.healthy and not s.external and read_state(n).get("pid")]
+    if dead:
+        supervisor.up(dead, progress)
+    if all(each.ok for each in _lake()):
+        _repair_tables(progress, deep=deep)
 
-    `repair` fetches damaged jars, closes open files and starts dead services first. Then it prints what it will do
-    about the tables, does it, and looks again.
-    """
-    if repair:
-        jars.ensure_jars(progress)
-        ensure_class_archive(progress)
-        for path in _open_secrets():
-            progress(f"chmod 600 {path}")
-            path.chmod(0o600)
-        dead = [
-            n for n, s in supervisor.status().items() if not s.healthy and not s.external and read_state(n).get("pid")
-        ]
-        if dead:
-            supervisor.up(dead, progress)
-        if all(each.ok for each in _lake()):
-            _repair_tables(progress, deep=deep)
+
+def examine(*, deep: bool) -> list[Finding]:
+    """Look at everything and return what was found; `deep` also reads every file whole."""
     machine = [*_machine(), *_packages(), *_jars(), *_class_archive(), *_secrets(), *_services()]
     place = list(_lake())
     return [*machine, *place, *(_tables(deep=deep) if all(each.ok for each in place) else ())]
