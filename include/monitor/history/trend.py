@@ -9,7 +9,8 @@ from datetime import datetime, timedelta
 from statistics import median
 
 from include.ledger.pages import trend as ledger
-from include.ledger.pages.trend import ExpectationFacts, FateTotals, IntervalFacts, RegisteredFacts
+from include.ledger.pages.trend import FateTotals, IntervalFacts, RegisteredFacts
+from include.monitor.history.expectations import ExpectationHistory, expectation_histories
 from include.monitor.history.marks import code_changes, column_changes
 from include.monitor.history.plot import Mark, Series, Trend
 from include.monitor.text import quantity
@@ -50,26 +51,6 @@ class Point:
 
 
 @dataclass(frozen=True)
-class ExpectationHistory:
-    """An expectation over the intervals."""
-
-    words: str
-    expectation: str
-    column: str
-    judged: int
-    met: int
-    last: str
-    """What it observed last."""
-    trend: Trend
-
-    @property
-    def pass_rate(self) -> str:
-        """Share of intervals in which it was met, in percent; never rounded up to all."""
-        percent = 100 * self.met / self.judged
-        return "100 %" if self.met == self.judged else f"{min(percent, 99.9):.1f} %"
-
-
-@dataclass(frozen=True)
 class TablePage:
     """The page of a table."""
 
@@ -103,7 +84,7 @@ def read_table(pipeline: Pipeline, table: str, *, now: datetime, days: int = DAY
     marks = (*code_changes([(each.label, each.code_version) for each in points]), *column_changes(columns))
     ends = [each.to_time for each in builds if each.id in registered]
     trends = (*_trends(points, marks), _quarantine(pipeline.name, builds, since, now))
-    expectations = _expectations(observed, builds, marks)
+    expectations = expectation_histories(observed, builds, marks)
     unusual, unexplained = sum(p.is_unusual for p in points), sum(p.unexplained or 0 for p in points)
     newest = max(ends, default=None)
     return TablePage(table, pipeline.name, since, now, newest, points, trends, expectations, unusual, unexplained)
@@ -253,43 +234,3 @@ def _place(builds: Sequence[IntervalFacts], hour: datetime) -> int | None:
     """Return the place of the interval that an hour lies in, of shorter ones the last; None if that was not built."""
     place = bisect_left(builds, hour + timedelta(hours=1), key=lambda each: each.from_time) - 1
     return place if place >= 0 and builds[place].to_time > hour else None
-
-
-def _expectations(
-    observed: Sequence[ExpectationFacts], builds: Sequence[IntervalFacts], marks: tuple[Mark, ...]
-) -> tuple[ExpectationHistory, ...]:
-    places = {each.build: place for place, each in enumerate(builds)}
-    by_expectation: dict[tuple[str, str, str], list[ExpectationFacts]] = {}
-    for each in observed:
-        # The row count has other bounds in every interval, but is one expectation.
-        words = each.words if each.low is None or each.low != each.high else ""
-        by_expectation.setdefault((each.expectation, each.column, words), []).append(each)
-    histories = [
-        _expectation(f"expectation-{n}", facts, places, marks) for n, facts in enumerate(by_expectation.values())
-    ]
-    return tuple(sorted(histories, key=lambda each: each.met - each.judged))
-
-
-def _expectation(
-    key: str, facts: Sequence[ExpectationFacts], places: dict[int, int], marks: tuple[Mark, ...]
-) -> ExpectationHistory:
-    values: list[float | None] = [None] * len(places)
-    for each in facts:
-        values[places[each.build]] = each.value
-    met = sum(each.success for each in facts)
-    last = max(facts, key=lambda each: places[each.build])
-    is_share = (last.checked or 0) > 0 and last.value is not None and 0 <= last.value <= 1
-    unit = "share of rows that met it" if is_share else "observed"
-    bounds = tuple(sorted({bound for bound in (last.low, last.high) if bound is not None}))
-    trend = Trend(
-        key,
-        last.words,
-        unit,
-        "",
-        "lines",
-        (Series("observed", tuple(values)),),
-        bounds=bounds,
-        marks=marks,
-        tone="bad" if met < len(facts) else "",
-    )
-    return ExpectationHistory(last.words, last.expectation, last.column, len(facts), met, last.observed, trend)
