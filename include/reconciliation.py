@@ -58,6 +58,7 @@ class ReconciliationCounts:
     matched: int = 0
     pending: int = 0
     late: int = 0
+    """Late rows, each once per window and view that it is late for."""
     unexplained: int = 0
 
 

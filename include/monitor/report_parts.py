@@ -17,7 +17,8 @@ FATES = {
 CLASSES = {
     "matched": "Both layers hold the same: Kafka and the archive, the batch view and the speed view.",
     "pending": "One side holds more so far: the rest lies in another interval, or is still to be emitted.",
-    "late": "These arrived after their window was closed: the batch view counts them, the speed view cannot.",
+    "late": "Rows that arrived after a window was closed, once per window and view: the batch view counts them, the "
+    "speed view cannot.",
     "unexplained": "No rule accounts for these. One is enough to stop the run before anything is registered.",
 }
 EXPLAINED = {

@@ -46,7 +46,7 @@ def reconcile_view(run: IntervalRun, view: AdditiveView, batch_view: DataFrame, 
     """Compare the batch view of a pinned interval with the speed view.
 
     All keys of either side are compared, in the windows that the interval's rows fall into and in the interval's own
-    hours. `late` counts rows, the other classes count keys.
+    hours. `late` counts rows, each once per window that it is late for; the other classes count keys.
     """
     spark, pipeline = run.spark, run.pipeline
     position = evidence.speed_position(pipeline.name, view.name)

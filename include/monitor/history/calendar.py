@@ -59,7 +59,7 @@ class Cell:
     rows: int | None
     """Registered rows."""
     late: int
-    """Rows that arrived after their window was closed, and table partitions of an earlier date."""
+    """Late rows, once per window and view, and table partitions of an earlier date."""
     is_pinned: bool = True
     """Whether the interval has a page: of one that was never pinned nothing is known but that it lacks."""
 

@@ -205,8 +205,8 @@ def _trends(points: Sequence[Point], marks: tuple[Mark, ...]) -> tuple[Trend, ..
         Trend(
             "late",
             "Late rows",
-            "rows that arrived after their window was closed",
-            "The batch view counts them, the speed view cannot.",
+            "rows that arrived after a window was closed, once per window and view",
+            "The batch view counts them, the speed view cannot. Where windows overlap, a row may be late for several.",
             "lines",
             (Series("late", values("late")), Series("pending", values("pending"))),
             marks=marks,
