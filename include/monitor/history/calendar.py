@@ -9,6 +9,7 @@ from datetime import UTC, date, datetime, timedelta
 from enum import StrEnum
 
 from include.ledger.archive.committed import first_commit
+from include.ledger.intervals.missing import MissingIntervals, missing_intervals
 from include.ledger.pages.calendar import KnownInterval, known_intervals, pinned_time
 from include.monitor.history import remedies
 from include.monitor.history.doctor_look import Look
@@ -32,6 +33,7 @@ class CellState(StrEnum):
     BUILT = "built"
     RECONCILED = "reconciled"
     REGISTERED = "registered"
+    IDLE = "idle"
     NONE = "none"
 
 
@@ -43,6 +45,7 @@ MEANINGS: Mapping[CellState, str] = {
     CellState.BUILT: "its files are written",
     CellState.RECONCILED: "archive, Kafka and speed views agree; it waits for its checkpoint",
     CellState.REGISTERED: "validated, and visible in the catalog",
+    CellState.IDLE: "between pinned intervals, and no record lies in it",
     CellState.NONE: "before the first pinned interval",
 }
 
@@ -146,7 +149,10 @@ def read_calendar(pipelines: Sequence[Pipeline], *, now: datetime, days: int = D
         # The schedule may have changed since they were pinned.
         as_pinned = [Interval(each.from_time, each.to_time) for each in known[pipeline.name].values()]
         times = list(pipeline.schedule.around(as_pinned, since, pipeline.schedule.floor(until)))
-        states = {time: interval_state(known[pipeline.name].get(time.from_time), time, begun) for time in times}
+        missing = missing_intervals(pipeline.name)
+        states = {
+            time: interval_state(known[pipeline.name].get(time.from_time), time, begun, missing) for time in times
+        }
         attention += _attention(pipeline.name, states, known[pipeline.name])
         strips += [_strip(pipeline.name, table, states, known[pipeline.name]) for table in pipeline.tables]
     attention.sort(key=lambda each: each.label, reverse=True)
@@ -163,15 +169,24 @@ def _nothing_pinned(pipeline: Pipeline) -> tuple[datetime, datetime] | None:
     return None if begun is None else (pipeline.schedule.floor(begun),) * 2
 
 
-def interval_state(known: KnownInterval | None, time: Interval, pinned: tuple[datetime, datetime] | None) -> CellState:
+def interval_state(
+    known: KnownInterval | None,
+    time: Interval,
+    pinned: tuple[datetime, datetime] | None,
+    missing: Sequence[MissingIntervals] = (),
+) -> CellState:
     """Return what became of an interval; `pinned` is the time from the first pinned interval to the last one's end.
 
-    When none was ever pinned, both are where the first one would begin.
+    When none was ever pinned, both are where the first one would begin. `missing` is the ledger's account of the
+    pipeline's missing intervals.
     """
     if known is None:
         if pinned is None or time.from_time < pinned[0]:
             return CellState.NONE
-        return CellState.DUE if time.from_time >= pinned[1] else CellState.MISSING
+        if time.from_time >= pinned[1]:
+            return CellState.DUE
+        begun = (each for each in missing if each.from_time is None or each.from_time <= time.from_time)
+        return CellState.MISSING if any(time.from_time < each.to_time for each in begun) else CellState.IDLE
     if known.attempt is None and known.state == "pinned":
         return CellState.MISSING
     if known.is_under_way:

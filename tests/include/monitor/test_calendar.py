@@ -9,8 +9,9 @@ import pytest
 
 from include.intervals.boundaries import asked_interval
 from include.ledger.database import session
-from include.ledger.intervals import attempts, builds, locks
+from include.ledger.intervals import attempts, builds, locks, pins
 from include.ledger.intervals.findings import ExpectationResult, Validation
+from include.ledger.intervals.missing import missing_intervals
 from include.ledger.models import Attempt, Build, QuarantineCount
 from include.ledger.totals import interval_counts
 from include.ledger.validation import approvals
@@ -18,6 +19,7 @@ from include.monitor.history.calendar import Attention, Calendar, CellState, rea
 from include.monitor.history.drill import read_interval
 from include.monitor.history.remedies import run_command
 from include.monitor.history.trend import read_table
+from include.offsets import OffsetRange, TopicPartition
 from include.pipelines import load_pipeline
 from include.pipelines.spec import Pipeline
 from include.times import Interval, every, parse_time
@@ -273,6 +275,30 @@ def test_pinned_intervals_stay_as_they_are_when_the_schedule_changed(pipeline: P
     page = read_interval(changed, past_hour(29).label)
     assert page is not None
     assert page.interval == past_hour(29)
+
+
+@pytest.mark.parametrize(("produced", "state"), [(False, CellState.IDLE), (True, CellState.MISSING)])
+def test_time_that_was_never_pinned_needs_attention_only_when_records_lie_in_it(
+    pipeline: Pipeline, produced: bool, state: CellState
+) -> None:
+    begin_pinned(pipeline, past_hour(80), 0, 100)
+    begin_pinned(pipeline, past_hour(4), 107 if produced else 100, 200)
+    told = calendar_of(pipeline)
+    (strip, *_) = told.strips
+    assert (strip.counts[state], strip.counts.get("missing", 0)) == (75, 75 * produced)
+    assert {each.state for each in told.attention} >= ({CellState.MISSING} if produced else set())
+    assert (CellState.MISSING in {each.state for each in told.attention}) == bool(missing_intervals(pipeline.name))
+    assert f"75 {state}" in strip.summary
+
+
+def begin_pinned(pipeline: Pipeline, interval: Interval, begin: int, end: int) -> None:
+    """Pin an interval to offsets of one topic partition, and begin an attempt of it."""
+    tp = TopicPartition("hits", 0)
+    ranges, ids = [OffsetRange(tp, begin, end, "id")], {"hits": "id"}
+    between = pins.find_neighbours(pipeline.name, interval)
+    pinned = pins.write_interval(pipeline.name, interval, ranges, ids, pinned_by="test", between=between)
+    assert pinned is not None
+    attempts.begin_attempt(pinned, run_by="test", code_version="1a2b3c", source="kafka")
 
 
 @pytest.mark.parametrize("length", [1, 6, 24])
