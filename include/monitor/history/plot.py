@@ -5,13 +5,15 @@ Text is not in the picture, which would stretch it. The page sets it around the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from include.monitor.text import number
 
 WIDTH, HEIGHT = 1000.0, 100.0
+TONES = 6
+"""How many series of a stack can be told apart."""
 _ROOM = 0.06
 """Share of the scale that is left free above and below lines."""
 
@@ -98,6 +100,16 @@ class Trend:
             if known:
                 parts.append(f"{each.name}: {_short(min(known))} to {_short(max(known))}, last {_short(known[-1])}")
         return "; ".join(parts) or "no values"
+
+
+def largest_series(counts: Mapping[str, Sequence[float | None]]) -> tuple[Series, ...]:
+    """Return counts by name as series, the largest first; the smallest share the last, so that none is left out."""
+    ordered = sorted(counts.items(), key=lambda item: -sum(value or 0 for value in item[1]))
+    if len(ordered) <= TONES:
+        return tuple(Series(name, tuple(values)) for name, values in ordered)
+    rest = [values for _, values in ordered[TONES - 1 :]]
+    others = tuple(sum(value or 0 for value in column) for column in zip(*rest, strict=True))
+    return (*(Series(name, tuple(values)) for name, values in ordered[: TONES - 1]), Series("others", others))
 
 
 def _short(value: float) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from include import quarantine
 from include.ledger.pages.trend import quarantine_by_hour
 from include.ledger.quarantine import is_being_decided
-from include.monitor.history.plot import Series, Trend
+from include.monitor.history.plot import Trend, largest_series
 from include.pipelines.spec import Pipeline
 from include.quarantine import Selection, printable
 
@@ -74,7 +74,7 @@ def read_quarantine(
         so_far = each.records + (before.records if before else 0)
         totals[each.reason] = ReasonTotal(each.reason, so_far, each.hour, each.last_batch)
     ordered = sorted(totals.values(), key=lambda total: -total.records)
-    series = tuple(Series(total.reason, tuple(counts[total.reason])) for total in ordered[:6])
+    series = largest_series(counts)
     note = "Hours with records only, by the time of their commit."
     trend = Trend("reasons", "Records by reason", "records that came into quarantine in an hour", note, "stack", series)
     selection = Selection(reason=reason or None)

@@ -8,12 +8,13 @@ from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from statistics import median
 
+from include.ledger.intervals.states import IntervalState
 from include.ledger.pages import trend as ledger
 from include.ledger.pages.trend import FateTotals, IntervalFacts, RegisteredFacts
 from include.monitor.history.expectations import ExpectationHistory, expectation_histories
 from include.monitor.history.marks import code_changes, column_changes
-from include.monitor.history.plot import Mark, Series, Trend
-from include.monitor.text import quantity
+from include.monitor.history.plot import Mark, Series, Trend, largest_series
+from include.monitor.text import number, quantity
 from include.offsets import ERASED
 from include.pipelines.spec import Pipeline
 from include.times import Interval
@@ -72,7 +73,7 @@ def read_table(pipeline: Pipeline, table: str, *, now: datetime, days: int = DAY
     """Return the page of a table over the last days."""
     since = now - timedelta(days=days)
     builds = ledger.built_intervals(pipeline.name, since, now)
-    registered = ledger.registered_rows(table, pipeline.name, since, now)
+    registered = _with_empty(table, builds, ledger.registered_rows(table, pipeline.name, since, now))
     fates = ledger.fates(pipeline.name, since, now)
     observed = ledger.expectations(table, [each.build for each in builds])
     usual = usual_rows([(each.from_time, registered[each.id].rows) for each in builds if each.id in registered])
@@ -88,6 +89,18 @@ def read_table(pipeline: Pipeline, table: str, *, now: datetime, days: int = DAY
     unusual, unexplained = sum(p.is_unusual for p in points), sum(p.unexplained or 0 for p in points)
     newest = max(ends, default=None)
     return TablePage(table, pipeline.name, since, now, newest, points, trends, expectations, unusual, unexplained)
+
+
+def _with_empty(
+    table: str, builds: Sequence[IntervalFacts], registered: dict[int, RegisteredFacts]
+) -> dict[int, RegisteredFacts]:
+    """Add the registered intervals without a row of the table: they have no revision, but the table was built."""
+    empty = {
+        each.id: RegisteredFacts(0, "", None)
+        for each in builds
+        if each.state == IntervalState.REGISTERED and (each.columns is None or table in each.columns)
+    }
+    return empty | registered
 
 
 def usual_rows(rows: Sequence[tuple[datetime, int]]) -> dict[int, tuple[float, float]]:
@@ -216,18 +229,18 @@ def _trends(points: Sequence[Point], marks: tuple[Mark, ...]) -> tuple[Trend, ..
 
 def _quarantine(pipeline: str, builds: Sequence[IntervalFacts], since: datetime, until: datetime) -> Trend:
     counts: dict[str, list[float | None]] = {}
+    elsewhere = 0
     for each in ledger.quarantine_by_hour(pipeline, since, until):
         place = _place(builds, each.hour)
-        if place is not None:
-            of_reason = counts.setdefault(each.reason, [None] * len(builds))
-            of_reason[place] = (of_reason[place] or 0) + each.records
-    # Six tones can be told apart; the rarest reasons share the last one.
-    ordered = sorted(counts.items(), key=lambda item: -sum(value or 0 for value in item[1]))
-    series = [Series(reason, tuple(values)) for reason, values in ordered[:5]]
-    if rest := [values for _, values in ordered[5:]]:
-        series.append(Series("others", tuple(sum(v or 0 for v in column) for column in zip(*rest, strict=True))))
+        if place is None:
+            elsewhere += each.records
+            continue
+        of_reason = counts.setdefault(each.reason, [None] * len(builds))
+        of_reason[place] = (of_reason[place] or 0) + each.records
     note = "By the hour in which they came into quarantine."
-    return Trend("quarantine", "Quarantine by reason", "records", note, "stack", tuple(series))
+    if elsewhere:
+        note += f" {number(elsewhere)} more came in hours of which no interval is shown."
+    return Trend("quarantine", "Quarantine by reason", "records", note, "stack", largest_series(counts))
 
 
 def _place(builds: Sequence[IntervalFacts], hour: datetime) -> int | None:

@@ -17,6 +17,7 @@ from include.ledger.totals import interval_counts
 from include.ledger.validation import approvals
 from include.monitor.history.calendar import Attention, Calendar, CellState, read_calendar
 from include.monitor.history.drill import read_interval
+from include.monitor.history.quarantine import read_quarantine
 from include.monitor.history.remedies import run_command
 from include.monitor.history.trend import read_table
 from include.offsets import OffsetRange, TopicPartition
@@ -322,3 +323,41 @@ def test_quarantined_records_of_every_hour_are_in_their_interval_s_point(pipelin
     (trend,) = (each for each in page.trends if each.key == "quarantine")
     within = {1: (1, 1), 6: (3, 2), 24: (9, 8)}
     assert trend.series[0].values == within[length]
+    assert f" {25 - sum(within[length])} more came in hours of which no interval is shown." in trend.note
+
+
+def test_interval_without_a_row_is_unusual_when_its_hour_of_the_day_has_rows(pipeline: Pipeline) -> None:
+    view = pipeline.views[0]
+    later_table = f"{pipeline.name}_{view.name}"
+    days = [past_hour(24 * ago + 2) for ago in range(6, 0, -1)]
+    for number, hour in enumerate(days):
+        if number < 5:
+            announced(pipeline, hour)
+            continue
+        attempt = begin_attempt(pipeline.name, hour)
+        note_build(attempt, columns={pipeline.name: {"zipcode": "string"}})
+        spec = attempts.load_attempt(attempt)
+        judged = Validation(True, pipeline.name, ())
+        builds.finish_registration(builds.begin_registration(spec, judged, builds.Changes()))
+        attempts.end_attempt(attempt, 0, {})
+    page = read_table(pipeline, pipeline.name, now=datetime.now(UTC))
+    assert [(each.rows, each.is_unusual) for each in page.points] == [(190, False)] * 5 + [(0, True)]
+    assert page.newest == days[-1].to_time
+    # A table that was not declared yet when the last one was built.
+    points = read_table(pipeline, later_table, now=datetime.now(UTC)).points
+    assert [each.rows for each in points] == [0, 0, 0, 0, 0, None]
+
+
+def test_every_quarantined_record_is_in_the_chart_when_there_are_many_reasons(pipeline: Pipeline) -> None:
+    now = datetime.now(UTC)
+    with session() as ledger:
+        for number in range(9):
+            hour = past_hour(number % 2 + 2).from_time
+            ledger.add(
+                QuarantineCount(
+                    pipeline=pipeline.name, hour=hour, reason=f"reason_{number}", records=number + 1, last_batch=1
+                )
+            )
+    page = read_quarantine(pipeline, now=now, reason="", until=None, may_act=False, replay=None, token="")
+    assert sum(value or 0 for each in page.trend.series for value in each.values) == 45
+    assert [each.name for each in page.trend.series] == [*(f"reason_{n}" for n in (8, 7, 6, 5, 4)), "others"]
