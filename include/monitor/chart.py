@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from include.monitor.text import clean, interval_words, non_negative, number
+from include.monitor.text import clean, interval_words, non_negative, number, quantity
 
 MAX_SERIES = 6
 MAX_ROWS = 12
@@ -19,7 +19,10 @@ MAX_COLUMNS = 48
 _LABELS = 8
 _ROWS_UP_TO = 2
 _TICKS = 4
-_TIME = re.compile(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d)(?::00(?:\.0+)?)?(?:Z|\+00:00)?")
+_TIME = re.compile(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d)(:\d\d)?(?:\.0+)?(?:Z|\+00:00)?")
+
+_Named = tuple[str, list[float]]
+"""A series: its name and its values."""
 
 
 @dataclass(frozen=True)
@@ -62,19 +65,21 @@ class Chart:
 
 
 def chart(data: dict[str, Any] | None) -> Chart | None:
-    """Return the chart of `{"title", "unit", "x", "series": [{"name", "values"}]}`; None without a value above 0."""
+    """Return the chart of `{"title", "unit", "x", "series": [{"name", "values"}]}`; None without a value above 0.
+
+    `"others": {"keys", "values"}` adds up keys that have no series; reports of earlier versions left them out.
+    """
     if not data or not data.get("x") or not data.get("series"):
         return None
     x = [str(label) for label in data["x"]][-MAX_COLUMNS:]
     left_out = len(data["x"]) - len(x)
-    series = [
-        (
-            clean(str(each.get("name", "")), 40) or "–",
-            ([non_negative(v) for v in each.get("values", [])] + [0.0] * len(data["x"])),
-        )
-        for each in data["series"]
-    ]
-    series = [(name, values[left_out : left_out + len(x)]) for name, values in series]
+
+    def shown(values: list[Any]) -> list[float]:
+        return ([non_negative(v) for v in values] + [0.0] * len(data["x"]))[left_out : left_out + len(x)]
+
+    series = [(clean(str(each.get("name", "")), 40) or "–", shown(each.get("values", []))) for each in data["series"]]
+    rest = data.get("others") or {"keys": 0, "values": []}
+    others = rest["keys"], shown(rest["values"])
     if not any(any(values) for _, values in series):
         return None
     series.sort(key=lambda each: -sum(each[1]))
@@ -82,12 +87,12 @@ def chart(data: dict[str, Any] | None) -> Chart | None:
     note = f"The {left_out} windows before these are not shown." if left_out else ""
     title = clean(str(data.get("title") or "Aggregates"), 120)
     unit = " · ".join(part for part in (clean(str(data.get("unit") or ""), 60), day) if part)
-    layout = _row_chart if len(x) <= _ROWS_UP_TO else _column_chart
-    return layout(title, unit, labels, series, note)
+    if len(x) <= _ROWS_UP_TO:
+        return _row_chart(title, unit, labels, _with_others(series, others, MAX_ROWS), note)
+    return _column_chart(title, unit, labels, _with_others(series, others, MAX_SERIES), note)
 
 
-def _row_chart(title: str, unit: str, labels: list[str], series: list[tuple[str, list[float]]], note: str) -> Chart:
-    drawn = _with_others(series, MAX_ROWS)
+def _row_chart(title: str, unit: str, labels: list[str], drawn: list[_Named], note: str) -> Chart:
     longest = max(max(values) for _, values in drawn)
     height = 100 / len(labels)
     rows = tuple(
@@ -112,8 +117,7 @@ def _row_chart(title: str, unit: str, labels: list[str], series: list[tuple[str,
     return Chart(title, unit, "rows", _summary(drawn, labels), legend, note, rows=rows)
 
 
-def _column_chart(title: str, unit: str, labels: list[str], series: list[tuple[str, list[float]]], note: str) -> Chart:
-    drawn = _with_others(series, MAX_SERIES)
+def _column_chart(title: str, unit: str, labels: list[str], drawn: list[_Named], note: str) -> Chart:
     totals = [sum(values[i] for _, values in drawn) for i in range(len(labels))]
     top = _round_up(max(totals))
     slot = 100 / len(labels)
@@ -156,34 +160,32 @@ def _column_chart(title: str, unit: str, labels: list[str], series: list[tuple[s
     )
 
 
-def _with_others(series: list[tuple[str, list[float]]], most: int) -> list[tuple[str, list[float]]]:
-    """Return at most `most` series, the last of them the sum of those left out."""
-    if len(series) <= most:
+def _with_others(series: list[_Named], others: tuple[int, list[float]], most: int) -> list[_Named]:
+    """Return at most `most` series, the last of them the sum of those left out and of the other keys."""
+    keys, values = others
+    if not keys and len(series) <= most:
         return series
     rest = series[most - 1 :]
-    return [
-        *series[: most - 1],
-        (f"{len(rest)} others", [sum(column) for column in zip(*(v for _, v in rest), strict=True)]),
-    ]
+    name = quantity(keys + len(rest), "other")
+    return [*series[: most - 1], (name, [sum(column) for column in zip(values, *(v for _, v in rest), strict=True)])]
 
 
-def _summary(series: list[tuple[str, list[float]]], labels: list[str]) -> str:
+def _summary(series: list[_Named], labels: list[str]) -> str:
     first = ", ".join(f"{name} {_number(sum(values))}" for name, values in series[:3])
     return f"Bar chart over {labels[0]} to {labels[-1]}. Largest: {first}."
 
 
 def _window_labels(x: list[str]) -> tuple[list[str], str]:
     """Return short labels, and the day in words when all labels are times of one day."""
-    matches = [_TIME.match(label) for label in x]
-    times = [match for match in matches if match]
+    times = [match for label in x if (match := _TIME.fullmatch(label))]
     if len(times) < len(x):
         return [clean(label, 24) or "–" for label in x], ""
-    days = {match[1] for match in times}
-    if len(days) > 1:
-        return [f"{match[1][5:]} {match[2]}" for match in times], "month-day, UTC"
-    return [match[2] for match in times], interval_words(f"{times[0][1]}T00:00", f"{times[0][1]}T00:00").split(",")[
-        0
-    ] + ", UTC"
+    has_seconds = any(match[3] not in (None, ":00") for match in times)
+    shown = [f"{match[2]}{match[3] or ':00'}" if has_seconds else match[2] for match in times]
+    if len({match[1] for match in times}) > 1:
+        return [f"{match[1][5:]} {time}" for match, time in zip(times, shown, strict=True)], "month-day, UTC"
+    midnight = f"{times[0][1]}T00:00"
+    return shown, interval_words(midnight, midnight).split(",")[0] + ", UTC"
 
 
 def _round_up(value: float) -> float:

@@ -48,7 +48,7 @@ def render_report(verdict: dict[str, Any], data: dict[str, Any], *, generated_at
     """Return the page of an interval as HTML.
 
     `verdict` is `Verdict.as_json()`; `data` holds `description`, `sections` (title, note, columns, rows,
-    truncated) and `chart` (title, unit, x, series). The result depends on the arguments alone.
+    truncated) and `chart` (title, unit, x, series, others). The result depends on the arguments alone.
     """
     css = _css()
     digest = base64.b64encode(hashlib.sha256(css.encode()).digest()).decode()

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from include.intervals.telling import notifications
 from include.ledger import listings
 from include.ledger.lineage import BuiltRevision
-from include.pipelines.spec import AdditiveView, Grid, Listing, Pipeline, Report, Threshold, Top
+from include.pipelines.spec import AdditiveView, Grid, Listing, Pipeline, Report, Threshold, TimeWindow, Top
 from include.times import utc
 from spark_jobs.decoding.records import transform
 from spark_jobs.intervals.report_grid import grid_section
@@ -147,19 +147,34 @@ def _listed(pipeline: Pipeline, report: Listing, rows: DataFrame) -> DataFrame:
 
 
 def _chart(view: AdditiveView, rows: DataFrame) -> dict[str, Any]:
-    """Return the largest keys per window: x are windows, with a series per key."""
+    """Return the largest keys per window: x are windows, with a series per key; `others` adds up the remaining keys."""
     plain = view.plain_key
     measure = view.measures[0]
     # A boolean is shown by its name where it is true, e.g. `ArchiverBot bot`.
     texts = [
         F.when(F.col(n), n) if kind == "boolean" else F.col(n).cast("string") for n, kind in rows.select(*plain).dtypes
     ]
-    label = F.concat_ws(" ", *texts)
-    totals = rows.groupBy(label.alias("name")).agg(F.sum(measure).alias("total"))
-    names = [row["name"] for row in totals.orderBy(F.desc("total"), "name").limit(SERIES).collect()]
-    start = F.date_format(F.col(view.window)["start"], "yyyy-MM-dd HH:mm")
-    counted = rows.where(label.isin(names)).select(label.alias("name"), start.alias("x"), F.col(measure).alias("value"))
-    values = {(row["name"], row["x"]): row["value"] for row in counted.collect()}
+    start = F.date_format(F.col(view.window)["start"], _start_format(view.time_windows))
+    # Keys with the same text are one series: ("a", null) and (null, "a").
+    named = rows.groupBy(F.concat_ws(" ", *texts).alias("name"), start.alias("x")).agg(F.sum(measure).alias("value"))
+    totals = named.groupBy("name").agg(F.sum("value").alias("total"))
+    largest = [row["name"] for row in totals.orderBy(F.desc("total"), "name").limit(SERIES + 1).collect()]
+    names, others = largest[:SERIES], totals.count() - SERIES if len(largest) > SERIES else 0
+    # A name of null is that of all others.
+    shown = F.when(F.col("name").isin(names), F.col("name")).alias("name")
+    counted = named.groupBy(shown, "x").agg(F.sum("value").alias("value")).collect()
+    values = {(row["name"], row["x"]): row["value"] for row in counted}
     windows = sorted({x for _, x in values})
-    series = [{"name": listings.plain(name), "values": [values.get((name, x), 0) for x in windows]} for name in names]
-    return {"title": f"{view.description}", "unit": measure, "x": windows, "series": series}
+
+    def over_time(name: str | None) -> list[Any]:
+        return [values.get((name, x), 0) for x in windows]
+
+    series = [{"name": listings.plain(name), "values": over_time(name)} for name in names]
+    chart = {"title": view.description, "unit": measure, "x": windows, "series": series}
+    return chart | ({"others": {"keys": others, "values": over_time(None)}} if others else {})
+
+
+def _start_format(windows: TimeWindow) -> str:
+    """Return the format in which no two windows' beginnings are the same text."""
+    seconds = (windows.length_seconds, windows.slide_seconds, windows.start_seconds)
+    return "yyyy-MM-dd HH:mm:ss" if any(each % 60 for each in seconds) else "yyyy-MM-dd HH:mm"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from include.ledger.intervals.pins import PinnedInterval
 from include.ledger.intervals.states import Source
 from include.ledger.lineage import BuiltRevision
 from include.pipelines import load_pipeline
-from include.pipelines.spec import Top
+from include.pipelines.spec import Pipeline, TimeWindow, Top
 from include.times import Interval
 from spark_jobs.intervals.report_sections import ROWS, collect_report
 from spark_jobs.reconciliation.interval_run import IntervalRun
@@ -35,14 +35,45 @@ def test_section_gives_the_number_of_hidden_rows_when_it_has_too_many(
     top = Top("Most seen", view=view.name, measure="count", by=("zip_code",), rows=1000)
     pipeline = replace(pipeline, reports=(top,))
     counted = [(f"{key:05}", HOUR, key + 1) for key in range(keys)]
-    location = str(tmp_path / "view")
-    spark.createDataFrame(counted, view.columns).write.parquet(location)
-    built = BuiltRevision(pipeline.view_table(view), "", "r1", location, keys, "", {})
-
-    pinned = PinnedInterval(1, pipeline.name, Interval(*HOUR), (), {})
-    run = IntervalRun(spark, pipeline, AttemptSpec(1, pinned, Source.KAFKA, "1", Findings(), None))
-    report = collect_report(run, empty_frame(spark, spark.read.parquet(location).schema), [built])
+    report = report_of(spark, tmp_path, pipeline, counted)
 
     section = report["sections"][0]
     assert section["truncated"] == truncated
     assert [row[1] for row in section["rows"]] == list(range(keys, 0, -1))[:ROWS]
+
+
+def report_of(spark: Any, tmp_path: Path, pipeline: Pipeline, counted: list[tuple[Any, ...]]) -> dict[str, Any]:
+    """Return the report of an interval whose first view has these rows."""
+    view, location = pipeline.views[0], str(tmp_path / "view")
+    spark.createDataFrame(counted, view.columns).write.parquet(location)
+    built = BuiltRevision(pipeline.view_table(view), "", "r1", location, len(counted), "", {})
+    pinned = PinnedInterval(1, pipeline.name, Interval(*HOUR), (), {})
+    run = IntervalRun(spark, pipeline, AttemptSpec(1, pinned, Source.KAFKA, "1", Findings(), None))
+    return collect_report(run, empty_frame(spark, spark.read.parquet(location).schema), [built])
+
+
+def test_chart_adds_up_to_all_rows_when_the_view_has_more_keys_than_series(spark: Any, tmp_path: Path) -> None:
+    pipeline = replace(load_pipeline("nest_cameras"), reports=())
+    later = (HOUR[1], HOUR[1] + timedelta(hours=1))
+    counted = [(f"{key:05}", window, 100 + key) for key in range(10) for window in (HOUR, later)]
+    # A key of the others alone has a window of its own.
+    counted.append(("00000", (later[1], later[1] + timedelta(hours=1)), 1))
+    chart = report_of(spark, tmp_path, pipeline, counted)["chart"]
+    assert chart["x"] == ["2026-11-20 05:00", "2026-11-20 06:00", "2026-11-20 07:00"]
+    assert [each["name"] for each in chart["series"]] == [f"{key:05}" for key in range(9, 3, -1)]
+    assert chart["others"] == {"keys": 4, "values": [406, 406, 1]}
+
+
+def test_chart_has_the_sums_when_windows_are_short_and_keys_have_the_same_text(spark: Any, tmp_path: Path) -> None:
+    pipeline = load_pipeline("auction_bids")
+    view = replace(pipeline.views[0], windows=TimeWindow("20s", "10s"))
+    pipeline = replace(pipeline, views=(view, *pipeline.views[1:]), reports=())
+    counted = []
+    for second in (0, 10, 20):
+        start = HOUR[0] + timedelta(seconds=second)
+        for category, currency in (("a", None), (None, "a"), ("b", "EUR")):
+            counted.append((category, currency, (start, start + timedelta(seconds=20)), second + 1, None, None))
+    chart = report_of(spark, tmp_path, pipeline, counted)["chart"]
+    assert chart["x"] == ["2026-11-20 05:00:00", "2026-11-20 05:00:10", "2026-11-20 05:00:20"]
+    assert chart["series"] == [{"name": "a", "values": [2, 22, 42]}, {"name": "b EUR", "values": [1, 11, 21]}]
+    assert "others" not in chart
