@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from include.errors import TopicRecreated
 
+VERSION = "version"
+"""The header of a speed view's topic that names the version of a deletion, which has no value to hold it."""
+
 
 @dataclass(frozen=True)
 class TopicIdentity:

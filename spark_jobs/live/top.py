@@ -66,7 +66,13 @@ class LiveTop:
                 return
             last = max([utc(newest), *(start for start, _ in self.counts)])
             oldest = last - timedelta(seconds=self.view.time_windows.slide_seconds * (self.windows - 1))
-            for row in changed.where(F.col(window)["start"] >= F.lit(oldest)).collect():
+            plain = [
+                F.to_json(name).alias(name) if kind.startswith(("struct", "array")) else F.col(name)
+                for name, kind in changed.select(*self.plain).dtypes
+            ]
+            newer = changed.where(F.col(window)["start"] >= F.lit(oldest))
+            # A part that is a structure or an array as JSON: an array cannot be a key here.
+            for row in newer.select(window, *plain, measure).collect():
                 at = (utc(row[window]["start"]), utc(row[window]["end"]))
                 self.counts.setdefault(at, {})[tuple(row[name] for name in self.plain)] = row[measure]
             self.counts = {at: counts for at, counts in self.counts.items() if at[0] >= oldest}

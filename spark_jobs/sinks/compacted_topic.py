@@ -15,8 +15,9 @@ from pyspark.sql import functions as F
 
 from include.kafka.fenced_producer import FencedProducer
 from include.pipelines.spec import AdditiveView
+from include.topics import VERSION
 from spark_jobs.spark.kafka_source import held_messages_of, messages_of
-from spark_jobs.views.speed_topic import VERSION, key_places
+from spark_jobs.views.speed_topic import key_places
 from spark_jobs.views.values import value_json
 
 

@@ -11,12 +11,10 @@ from pyspark.sql.types import LongType, StructType
 
 from include.ledger.intervals import evidence
 from include.pipelines.spec import AdditiveView, Pipeline
+from include.topics import VERSION
 from spark_jobs.spark.kafka_source import read_topic
 from spark_jobs.spark.schemas import struct_of
 from spark_jobs.views.windows import Window
-
-VERSION = "version"
-"""The header that names the version of a deletion, which has no value to hold it."""
 
 _NO_VERSION = -1
 

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
+from include.monitor import exact_json
 from include.monitor.text import cell, non_negative, number
 from include.pipelines.spec import AdditiveView
 from include.times import parse_time
@@ -21,6 +22,9 @@ ROWS = 20
 
 WIDTH = 600
 """Size of a plot, in its own units."""
+
+_NO_VERSION = -1
+"""Version of a key that was not read yet."""
 
 Window = tuple[datetime, datetime]
 Key = tuple[Any, ...]
@@ -57,8 +61,8 @@ class LiveWindows:
     """What was read from a view's topic about its newest windows."""
 
     view: AdditiveView
-    values: dict[Window, dict[Key, tuple[int, Mapping[str, Any]]]] = field(default_factory=dict)
-    """By window and key: version and measures."""
+    values: dict[Window, dict[Key, tuple[int, Mapping[str, Any] | None]]] = field(default_factory=dict)
+    """By window and key: version and measures; None is a deletion, which an older value must not undo."""
 
     @property
     def by(self) -> tuple[str, ...]:
@@ -73,20 +77,22 @@ class LiveWindows:
             return None
         return timedelta(seconds=(WINDOWS - 1) * windows.slide_seconds + windows.length_seconds)
 
-    def note(self, key: bytes | None, value: bytes | None) -> None:
-        """Take a message. If a key lies in two topic partitions, its higher version counts; null deletes it."""
+    def note(self, key: bytes | None, value: bytes | None, deleted_by: int | None = None) -> None:
+        """Take a message. If a key lies in two topic partitions, its higher version counts; null deletes it.
+
+        `deleted_by` is the version that a deletion names; one that names none deletes what was read until then.
+        """
         told = json.loads(key or b"{}", parse_float=Decimal)
         window = EVER if self.view.is_total else _window(told.get(self.view.window))
         if window is None:
             return
-        plain = tuple(told.get(name) for name in self.by)
-        if value is None:
-            self.values.get(window, {}).pop(plain, None)
-            return
-        measures = json.loads(value, parse_float=Decimal)
+        plain = tuple(_hashable(told.get(name)) for name in self.by)
         of_window = self.values.setdefault(window, {})
-        if plain not in of_window or of_window[plain][0] <= measures.get("version", 0):
-            of_window[plain] = (measures.get("version", 0), measures)
+        known = of_window[plain][0] if plain in of_window else _NO_VERSION
+        measures = None if value is None else json.loads(value, parse_float=Decimal)
+        version = measures.get("version", 0) if measures is not None else known if deleted_by is None else deleted_by
+        if known <= version:
+            of_window[plain] = (version, measures)
 
     def forget_old(self) -> None:
         """Drop all but the newest windows."""
@@ -95,12 +101,12 @@ class LiveWindows:
 
     def newest_full(self, now: datetime) -> Window | None:
         """Return the newest window that has ended, else the newest; None without any."""
-        windows = sorted(window for window, keys in self.values.items() if keys)
+        windows = sorted(window for window in self.values if self._measures(window))
         return next((each for each in reversed(windows) if each[1] <= now), windows[-1] if windows else None)
 
     def top(self, window: Window, measure: str) -> tuple[TopRow, ...]:
         """Return the keys of a window with the largest measure, equal ones in the order of their keys."""
-        measured = [(key, told.get(measure)) for key, (_, told) in self.values.get(window, {}).items()]
+        measured = [(key, told.get(measure)) for key, told in self._measures(window).items()]
         largest = sorted(measured, key=lambda each: (-(each[1] or 0), *map(str, each[0])))[:ROWS]
         most = max((_length(value or 0) for _, value in largest), default=0.0) or 1.0
         return tuple(
@@ -110,13 +116,23 @@ class LiveWindows:
 
     def distribution(self, measure: str) -> tuple[WindowBar, ...]:
         """Return the sum of a measure in each window, oldest first."""
-        windows = sorted(self.values)
-        totals = [sum((told.get(measure) or 0) for _, told in self.values[each].values()) for each in windows]
+        measures = {window: self._measures(window) for window in sorted(self.values)}
+        windows = [window for window, keys in measures.items() if keys]
+        totals = [sum((told.get(measure) or 0) for told in measures[each].values()) for each in windows]
         most, width = max(map(_length, totals), default=0.0) or 1.0, WIDTH / max(1, len(windows))
         return tuple(
-            _bar(window, total, len(self.values[window]), at * width, width, _length(total) / most)
+            _bar(window, total, len(measures[window]), at * width, width, _length(total) / most)
             for at, (window, total) in enumerate(zip(windows, totals, strict=True))
         )
+
+    def _measures(self, window: Window) -> dict[Key, Mapping[str, Any]]:
+        """Return the measures of a window's keys that are not deleted."""
+        return {key: told for key, (_, told) in self.values.get(window, {}).items() if told is not None}
+
+
+def _hashable(part: Any) -> Any:
+    """Return a part of a key; one that is a structure or an array as JSON."""
+    return exact_json.dumps(part, sort_keys=True) if isinstance(part, dict | list) else part
 
 
 def _window(times: Mapping[str, str] | None) -> Window | None:

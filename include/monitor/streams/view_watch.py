@@ -17,6 +17,7 @@ from include.errors import TidemarkError, one_line
 from include.monitor.streams.live_windows import LiveWindows
 from include.offsets import TopicPartition
 from include.pipelines.spec import AdditiveView, Pipeline
+from include.topics import VERSION
 
 IDLE = 60.0
 """Seconds without a request after which the thread stops reading."""
@@ -116,12 +117,21 @@ class ViewWatch:
         with known.lock:
             for each in messages:
                 if (error := each.error()) is None:
-                    known.windows.note(each.key(), each.value())
+                    known.windows.note(each.key(), each.value(), _deleted_by(each))
                 elif error.code() == KafkaError._PARTITION_EOF:
                     at_end.add(each.partition() or 0)
                 else:
                     raise confluent_kafka.KafkaException(error)
             known.windows.forget_old()
+
+
+def _deleted_by(message: confluent_kafka.Message) -> int | None:
+    """Return the version that a deletion names in its header; None for one that names none, and for a value."""
+    named = [] if message.value() is not None else [text for name, text in message.headers() or () if name == VERSION]
+    try:
+        return int(named[0] or b"") if named else None
+    except ValueError:
+        return None
 
 
 def _ask(reader: confluent_kafka.Consumer, topic_partitions: Iterable[TopicPartition]) -> None:

@@ -7,6 +7,9 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from include.cli.live import render
 from include.monitor import exact_json
@@ -14,6 +17,7 @@ from include.monitor.live_page import clean_counts
 from include.pipelines import load_pipeline
 from spark_jobs.live.top import LiveTop
 
+WINDOW = "window STRUCT<start: TIMESTAMP, end: TIMESTAMP>, hits BIGINT"
 START = datetime(2026, 11, 20, 5, tzinfo=UTC)
 
 
@@ -63,3 +67,18 @@ def test_null_sum_is_left_out_when_keys_are_shown_together(tmp_path: Path) -> No
     top.counts[START, START + timedelta(hours=1)] = dict(counted)
     (window,) = top.as_json()["windows"]
     assert (window["total"], window["rows"]) == (2, [["art", 2], ["books", None]])
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("kind", "part", "shown"),
+    [("ARRAY<STRING>", ["a", None], '["a",null]'), ("STRUCT<of: ARRAY<INT>>", ([1, 2],), '{"of":[1,2]}')],
+)
+def test_key_is_counted_when_its_parts_are_arrays(spark: Any, tmp_path: Path, kind: str, part: Any, shown: str) -> None:
+    pipeline = load_pipeline("isp_hits")
+    report = replace(pipeline.top_report, by=("zipcode",))
+    top = LiveTop(pipeline, report, 1, tmp_path / "top.json")
+    rows = [(part, (START, START + timedelta(minutes=10)), 7)]
+    for number in range(2):
+        top.keep(spark.createDataFrame(rows, f"zipcode {kind}, {WINDOW}"), number)
+    assert [each["rows"] for each in top.as_json()["windows"]] == [[[shown, 7]]]

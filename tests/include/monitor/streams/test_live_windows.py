@@ -39,6 +39,35 @@ def test_last_value_counts_when_a_key_has_several_and_null_deletes_it() -> None:
     assert [(row.key, row.value, row.width) for row in rows] == [(("10001",), "8", WIDTH), (("20002",), "4", WIDTH / 2)]
 
 
+def test_value_stays_when_an_older_deletion_of_another_topic_partition_is_read_after_it() -> None:
+    live, at = windows(), (BEGIN, BEGIN + timedelta(minutes=10))
+    live.note(key(BEGIN, zipcode="10001"), value(11, hits=7))
+    live.note(key(BEGIN, zipcode="10001"), None, 10)
+    assert [(row.key, row.value) for row in live.top(at, "hits")] == [(("10001",), "7")]
+    live.note(key(BEGIN, zipcode="10001"), None, 12)
+    assert (live.top(at, "hits"), live.distribution("hits"), live.newest_full(BEGIN)) == ((), (), None)
+
+
+def test_key_stays_deleted_when_an_older_value_of_another_topic_partition_is_read_after_the_deletion() -> None:
+    live, at = windows(), (BEGIN, BEGIN + timedelta(minutes=10))
+    live.note(key(BEGIN, zipcode="10001"), None, 10)
+    live.note(key(BEGIN, zipcode="10001"), value(9, hits=7))
+    live.note(key(BEGIN, zipcode="20002"), value(9, hits=1))
+    assert [row.key for row in live.top(at, "hits")] == [("20002",)]
+    assert [(bar.total, bar.keys) for bar in live.distribution("hits")] == [("1", 1)]
+    live.note(key(BEGIN, zipcode="10001"), value(11, hits=8))
+    assert [row.value for row in live.top(at, "hits")] == ["8", "1"]
+
+
+def test_key_is_shown_when_its_parts_are_structures_or_arrays() -> None:
+    live, at = windows(), (BEGIN, BEGIN + timedelta(minutes=10))
+    parts: tuple[object, ...] = ({"city": "Rome", "at": 1.50}, {"at": 1.50, "city": "Rome"}, ["a", None])
+    for number, part in enumerate(parts):
+        live.note(key(BEGIN, zipcode=part), value(number, hits=number + 1))
+    rows = live.top(at, "hits")
+    assert [(row.key, row.value) for row in rows] == [(('["a", null]',), "3"), (('{"at": 1.5, "city": "Rome"}',), "2")]
+
+
 def test_only_the_newest_windows_stay_with_their_sums_when_more_come() -> None:
     live = windows()
     for number in range(WINDOWS + 3):

@@ -11,6 +11,7 @@ import pytest
 
 from include import kafka
 from include.times import format_time
+from include.topics import VERSION
 from tests.conftest import Home, wait_for
 from tests.support.live_view import BEGIN, HOSTILE, PLACE, client_of_pages, message
 
@@ -45,6 +46,16 @@ def test_view_follows_its_topic_per_window_and_key_when_it_is_watched(client: ht
     assert page.headers["content-security-policy"].startswith("default-src 'none'")
     kafka.send(TOPIC, [message(later, "10001", 30, 2)])
     wait_for("the new value", lambda: shown()["rows"][0]["value"] == "30", 30)
+    # Topic partitions were added: older values of the key, and their deletion, lie in another one than its newest.
+    producer, (key, value) = kafka.producer(), message(later, "10001", 31, 4)
+    producer.produce(TOPIC, value, key, partition=0)
+    assert producer.flush(30) == 0
+    wait_for("the newest value", lambda: shown()["rows"][0]["value"] == "31", 30)
+    producer.produce(TOPIC, None, key, partition=1, headers={VERSION: b"3"})
+    producer.produce(TOPIC, message(later, "20002", 5)[1], message(later, "20002", 5)[0], partition=1)
+    assert producer.flush(30) == 0
+    wait_for("the other key", lambda: "20002" in str(shown()["rows"]), 30)
+    assert [(row["key"], row["value"]) for row in shown()["rows"]] == [(["10001"], "31"), (["20002"], "5")]
     with client.stream("GET", f"{PLACE}/events") as events:
         assert any(line.startswith("event: page") for line in events.iter_lines())
 
