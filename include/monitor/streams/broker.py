@@ -14,7 +14,7 @@ from typing import Literal
 from include import kafka
 from include.errors import ServiceUnreachable, TidemarkError, one_line
 from include.kafka.sources import describe_source, source_topic_partitions
-from include.ledger.archive import micro_batches
+from include.ledger.archive.committed import ARCHIVE, committed_offsets
 from include.monitor.lag import Lag, queries_of
 from include.monitor.streams.waiting import SeenEnds, waiting_since
 from include.offsets import TopicPartition
@@ -144,7 +144,8 @@ def _seen_now(known: _Pipeline) -> BrokerView:
         source = known.declared.source
         known.topic_partitions = source_topic_partitions(source, describe_source(source))
         known.described_at = time.monotonic()
-    committed = {query: micro_batches.positions(known.declared.name, query) for query in queries_of(known.declared)}
+    positions = committed_offsets(known.declared.name)
+    committed = {query: positions.get(query, {}) for query in queries_of(known.declared)}
     bounds = kafka.offset_bounds(known.topic_partitions)
     now = datetime.now(UTC)
     known.ends.note(now, {tp: end for tp, (_, end) in bounds.items()})
@@ -155,14 +156,14 @@ def _seen_now(known: _Pipeline) -> BrokerView:
     )
     firsts = {query: _firsts(of_query, bounds) for query, of_query in committed.items()}
     behind = {query: sum(bounds[tp][1] - at for tp, at in each.items()) for query, each in firsts.items()}
-    archive = firsts[micro_batches.ARCHIVE]
+    archive = firsts[ARCHIVE]
     timestamps = _timestamps(archive, bounds)
     since = {query: _since(known, each, archive, timestamps, now) for query, each in firsts.items()}
     directions = {query: _direction(known, query, offsets) for query, offsets in behind.items()}
     return BrokerView(
         lags,
-        since.pop(micro_batches.ARCHIVE),
-        directions.pop(micro_batches.ARCHIVE),
+        since.pop(ARCHIVE),
+        directions.pop(ARCHIVE),
         now,
         since={query: at for query, at in since.items() if at is not None},
         directions=directions,

@@ -10,10 +10,12 @@ from datetime import UTC, datetime
 import pytest
 
 from include.ledger.streams.overview import overview
+from include.monitor.lag import lag_of
 from include.monitor.streams.broker import BrokerWatch, broker_watch
 from include.monitor.streams.metrics import metrics_text
 from include.monitor.streams.state import assess
 from include.pipelines import load_pipeline
+from include.streams import generations
 from tests.conftest import Home, wait_for
 from tests.support.topic_log import Log
 
@@ -27,6 +29,24 @@ def forget() -> Iterator[None]:
     """Stop the process's watch of this module's broker: later modules have their own."""
     yield
     broker_watch.cache_clear()
+
+
+def test_lag_of_a_view_is_that_of_the_new_topic_when_a_topic_that_was_created_again_is_adopted(
+    in_process: Home,
+) -> None:
+    pipeline = load_pipeline("isp_hits")
+    log, watch, view = Log(pipeline), BrokerWatch(), pipeline.views[0].name
+    log.create(1)
+    log.send(0, 0.1, 0.2, 0.3, 0.4)
+    log.archive()
+    log.archive(query=view)
+    log.delete()
+    log.create(1)
+    log.send(0, 0.5, 0.6)
+    generations.adopt(pipeline, log.topic, reason="moved", adopted_by="test@host")
+    seen = wait_for("the broker", lambda: (seen := watch.view(pipeline)).lags and seen)
+    assert [(each.committed, each.lag) for each in seen.lags if each.query == view] == [(0, 2)]
+    assert list(seen.lags) == lag_of(pipeline)
 
 
 def test_lag_in_seconds_is_the_time_that_records_wait_and_grows_when_the_broker_is_killed(in_process: Home) -> None:
