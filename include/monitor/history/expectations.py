@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from include.ledger.pages.trend import ExpectationFacts, IntervalFacts
 from include.monitor.history.plot import Mark, Series, Trend
 
-_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+_NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
 
 @dataclass(frozen=True)

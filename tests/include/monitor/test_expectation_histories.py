@@ -47,6 +47,13 @@ def test_bound_is_a_line_when_every_interval_has_the_same() -> None:
     assert (history.trend.bounds, history.trend.low, history.trend.note) == ((0.9,), (), "")
 
 
+def test_expectation_has_one_history_when_a_bound_of_its_suite_is_changed() -> None:
+    words = {0: "t is between -5 and 10", 1: "t is between 0.5 and 1", 2: "t is between 0.5 and 1"}
+    observed = [facts(build, "expect_between", "t", text, 0.5, 1) for build, text in words.items()]
+    (history,) = expectation_histories(observed, BUILDS, ())
+    assert (history.judged, history.trend.bounds) == (3, (0.5, 1))
+
+
 def test_expectations_stay_apart_when_a_suite_expects_something_like_the_usual() -> None:
     observed = []
     for build in range(HOURS):
