@@ -11,6 +11,7 @@
     │   └── PositionTooOld         4  an event stream no longer has the events after the follower's position
     ├── AnotherWriter              5  another driver holds the pipeline
     ├── ServiceUnreachable         6  Kafka, PostgreSQL, the registry or Airflow does not answer
+    ├── MessageRefused             1  Kafka does not take a message, whenever it is sent
     ├── ArchiveBehind              7  the archive did not reach the interval's end in time
     └── UsageError                64  unknown pipeline, malformed time, wrong setting
 
@@ -108,6 +109,10 @@ class ServiceUnreachable(TidemarkError):
     exit_code = 6
     retryable = True
     meaning = "a service cannot be reached"
+
+
+class MessageRefused(TidemarkError):
+    """Kafka does not take a message, whenever it is sent: it is too large, for example."""
 
 
 class MetadataGone(TidemarkError):

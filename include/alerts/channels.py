@@ -8,12 +8,11 @@ from collections.abc import Mapping
 from typing import Literal
 
 import httpx
-from confluent_kafka import KafkaError, KafkaException
 from httpx import codes
 
 from include import kafka
 from include.alerts.mail import SECONDS, send_email
-from include.errors import one_line
+from include.errors import MessageRefused, one_line
 from include.ledger.alerts import Alert
 from include.ledger.alerts.noted import Send
 from include.settings import settings
@@ -57,13 +56,13 @@ def failure_of(error: Exception) -> Failure:
             return "answered"
         case smtplib.SMTPDataError(smtp_code=code) if code != _SMTP_CLOSING:
             return "refused" if code >= 500 else "answered"
-        case KafkaException() if error.args[0].code() == KafkaError.MSG_SIZE_TOO_LARGE:
+        case MessageRefused():
             return "refused"
     return "away"
 
 
 def send_message(alert: Alert) -> None:
-    """Write an alert into the topic. Raises ServiceUnreachable."""
+    """Write an alert into the topic. Raises ServiceUnreachable, MessageRefused."""
     kafka.create_topic(ALERTS, 1)
     kafka.send(ALERTS, [(alert.pipeline.encode(), json.dumps(alert.as_json(), sort_keys=True).encode())])
 

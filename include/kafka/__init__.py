@@ -1,25 +1,35 @@
 """Kafka outside Spark: its topics, offsets and records, as commands and drivers ask for them."""
 
-from include.kafka.bounds import Isolation, check_retained, first_timestamp, offset_bounds, offsets_at, record_times
+from include.kafka.bounds import (
+    Isolation,
+    check_retained,
+    first_timestamp,
+    offset_bounds,
+    offsets_at,
+    record_times,
+    topics_of,
+)
 from include.kafka.client import (
-    TIMEOUT,
     admin,
     consumer,
     enqueue,
     few_records,
     kept_clients,
+    next_message,
     producer,
-    reaching_kafka,
     send,
 )
+from include.kafka.refusals import TIMEOUT, reaching_kafka
 from include.kafka.topics import (
     TopicIdentity,
+    TopicLimits,
     check_same_topic,
     cleanup_policy,
     create_topic,
     describe_topics,
     is_compacted,
     topic_config,
+    topic_limits,
     topic_names,
     topic_partitions_of,
 )
@@ -28,6 +38,7 @@ __all__ = [
     "TIMEOUT",
     "Isolation",
     "TopicIdentity",
+    "TopicLimits",
     "admin",
     "check_retained",
     "check_same_topic",
@@ -40,6 +51,7 @@ __all__ = [
     "first_timestamp",
     "is_compacted",
     "kept_clients",
+    "next_message",
     "offset_bounds",
     "offsets_at",
     "producer",
@@ -47,6 +59,8 @@ __all__ = [
     "record_times",
     "send",
     "topic_config",
+    "topic_limits",
     "topic_names",
     "topic_partitions_of",
+    "topics_of",
 ]

@@ -8,10 +8,11 @@ from datetime import UTC, datetime
 from typing import Literal
 
 import confluent_kafka
-from confluent_kafka import Message
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaException, Message
 
 from include.errors import OffsetsLost, ServiceUnreachable
-from include.kafka.client import TIMEOUT, asking, consumer, few_records, reaching_kafka
+from include.kafka.client import asking, consumer, few_records, next_message
+from include.kafka.refusals import TIMEOUT, asked_again, reaching_kafka
 from include.offsets import OffsetRange, TopicPartition
 from include.times import time_of
 
@@ -30,8 +31,13 @@ def offset_bounds(
     For read_committed the end is the last stable offset: an open transaction holds it back.
     Raises ServiceUnreachable.
     """
-    with reaching_kafka(), asking(isolation) as reader:
-        return {tp: reader.get_watermark_offsets(_client_tp(tp), timeout=TIMEOUT) for tp in sorted(topic_partitions)}
+    wanted = sorted(set(topic_partitions))
+    with reaching_kafka(*topics_of(wanted)), asking(isolation) as reader:
+        # Not `get_watermark_offsets`: it forgets the refusal of one of its two requests when the other is answered, and
+        # fills in the end as the earliest offset.
+        earliest = _listed(reader, wanted, OFFSET_BEGINNING)
+        ends = _listed(reader, wanted, OFFSET_END)
+    return {tp: (earliest[tp], ends[tp]) for tp in wanted}
 
 
 def offsets_at(
@@ -41,21 +47,38 @@ def offsets_at(
 
     Transaction markers count, with the broker's clock as their timestamp. Raises ServiceUnreachable.
     """
-    milliseconds = int(moment.timestamp() * 1000)
-    with reaching_kafka():
+    wanted = sorted(set(topic_partitions))
+    with reaching_kafka(*topics_of(wanted)):
         reader = consumer(**{"isolation.level": isolation})
         try:
-            wanted = [confluent_kafka.TopicPartition(tp.topic, tp.partition, milliseconds) for tp in topic_partitions]
-            indexed = reader.offsets_for_times(wanted, timeout=TIMEOUT) if wanted else []
+            indexed = _listed(reader, wanted, int(moment.timestamp() * 1000))
         finally:
             reader.close()
-    return {TopicPartition(each.topic, each.partition): each.offset if each.offset >= 0 else None for each in indexed}
+    return {tp: offset if offset >= 0 else None for tp, offset in indexed.items()}
+
+
+def _listed(reader: Consumer, wanted: Iterable[TopicPartition], at: int) -> dict[TopicPartition, int]:
+    """Return each topic partition's offset at a time in milliseconds, or at one of Kafka's two names for the ends.
+
+    Raises KafkaException.
+    """
+
+    def ask() -> list[confluent_kafka.TopicPartition]:
+        asked = [_client_tp(tp, at) for tp in wanted]
+        answered = reader.offsets_for_times(asked, timeout=TIMEOUT) if asked else []
+        for each in answered:
+            # The offset of such an answer is still the time that was asked for.
+            if each.error is not None:
+                raise KafkaException(each.error)
+        return answered
+
+    return {TopicPartition(each.topic, each.partition): each.offset for each in asked_again(ask)}
 
 
 def first_timestamp(earliest: Mapping[TopicPartition, tuple[int, int]]) -> datetime | None:
     """Return the earliest timestamp among the first records of the topic partitions; None when all are empty."""
     times: list[datetime] = []
-    with reaching_kafka():
+    with reaching_kafka(*topics_of(earliest)):
         reader = consumer(**few_records())
         try:
             for tp, (low, high) in earliest.items():
@@ -63,7 +86,7 @@ def first_timestamp(earliest: Mapping[TopicPartition, tuple[int, int]]) -> datet
                     continue
                 reader.assign([_client_tp(tp, low)])
                 # Nothing visible up to the partition's end comes as an error.
-                if (message := reader.poll(TIMEOUT)) is None:
+                if (message := next_message(reader, TIMEOUT)) is None:
                     raise ServiceUnreachable(f"Kafka did not send {tp} from {low} on", remedy="./tidemark status")
                 if message.error() is None and (moment := time_of(message.timestamp()[1])):
                     times.append(moment)
@@ -89,13 +112,13 @@ def first_messages(offsets: Mapping[TopicPartition, int], patience: float) -> di
     ServiceUnreachable.
     """
     found: dict[TopicPartition, Message] = {}
-    with reaching_kafka():
+    with reaching_kafka(*topics_of(offsets)):
         reader = consumer(**few_records())
         try:
             reader.assign([_client_tp(tp, offset) for tp, offset in offsets.items()])
             deadline = time.monotonic() + patience
             while len(found) < len(offsets) and (left := deadline - time.monotonic()) > 0:
-                message = reader.poll(left)
+                message = next_message(reader, left)
                 if message is None:
                     break
                 tp = TopicPartition(str(message.topic()), int(message.partition() or 0))
@@ -126,6 +149,11 @@ def check_retained(pipeline: str, ranges: Iterable[OffsetRange]) -> None:
             f"archived, the stream stops too and names the way on: ./tidemark stream {pipeline} --until-caught-up",
             pipeline=pipeline,
         )
+
+
+def topics_of(topic_partitions: Iterable[TopicPartition]) -> set[str]:
+    """Return the topics of topic partitions."""
+    return {tp.topic for tp in topic_partitions}
 
 
 def _client_tp(tp: TopicPartition, offset: int = -1001) -> confluent_kafka.TopicPartition:

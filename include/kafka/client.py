@@ -1,4 +1,4 @@
-"""Clients of the configured cluster: admin, consumer and producer, and their errors as Tidemark's."""
+"""Clients of the configured cluster: admin, consumer and producer."""
 
 from __future__ import annotations
 
@@ -8,76 +8,24 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeVar, cast
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient
 
-from include.errors import ServiceUnreachable, UsageError
+from include.errors import MessageRefused, TidemarkError, UsageError
+from include.kafka.refusals import READER, not_reached, unreachable_error
 from include.settings import settings
 
 _Client = TypeVar("_Client")
 
-TIMEOUT = 10.0
-"""Seconds after which a broker that does not answer counts as unreachable."""
+CLIENT_LIMIT = 1_000_000
+"""Bytes of a message that a producer sends where its option `message.max.bytes` is not set."""
 
-_REFUSED_WITHIN = 3.0
-"""Seconds within which a broker refuses a connection, if it does."""
-
-_UNREACHABLE = {
-    KafkaError._TRANSPORT,
-    KafkaError._ALL_BROKERS_DOWN,
-    KafkaError._TIMED_OUT,
-    KafkaError._RESOLVE,
-    KafkaError._AUTHENTICATION,
-}
-
-
-@contextmanager
-def reaching_kafka() -> Iterator[None]:
-    """Turn the client's errors into ServiceUnreachable, with the address and what to do."""
-    try:
-        yield
-    except KafkaException as error:
-        kafka_error = error.args[0]
-        if isinstance(kafka_error, KafkaError) and kafka_error.code() in _UNREACHABLE:
-            raise _unreachable(kafka_error.str()) from error
-        raise
-    except TimeoutError as error:
-        raise _unreachable(f"no answer within {TIMEOUT:.0f} s") from error
-
-
-def _unreachable(reason: str) -> ServiceUnreachable:
-    if refusal := _refusal():
-        return ServiceUnreachable(
-            f"Kafka at {settings().kafka_address()} refuses us: {refusal}",
-            remedy="user, password and certificate in the file that TIDEMARK_KAFKA_PROPERTIES names",
-        )
-    return ServiceUnreachable(
-        f"Kafka at {settings().kafka_address()}: {reason}", remedy="./tidemark status; ./tidemark up kafka"
-    )
+_ABOUT_THE_MESSAGE = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG_SIZE, KafkaError.INVALID_RECORD}
+"""Refusals of a message that others do not share."""
 
 
 def _quiet(_: KafkaError) -> None:
     """Ignore a connection error: the call that needed the connection reports it."""
-
-
-def _refusal() -> str:
-    """Return why the broker refuses user, password or certificate; empty when it does not.
-
-    The client reports a refusal only to its error callback, while calls time out. So this opens a connection to ask.
-    """
-    options = settings().kafka_client_options()
-    if options.get("security.protocol", "PLAINTEXT").upper() == "PLAINTEXT":
-        return ""
-    reported: list[KafkaError] = []
-    probe = AdminClient({**options, "error_cb": reported.append, "log_level": 0})
-    deadline = time.monotonic() + _REFUSED_WITHIN
-    while time.monotonic() < deadline:
-        probe.poll(0.2)
-        for error in reported:
-            if error.code() in (KafkaError._AUTHENTICATION, KafkaError._SSL):
-                # `address: what: why (after so many ms …)`
-                return str(error.str()).split(": ", 1)[-1].split(" (after", 1)[0]
-    return ""
 
 
 def few_records(fetch_bytes: int = 64 * 1024) -> dict[str, str | bool | int]:
@@ -160,13 +108,27 @@ def asking(isolation: str) -> Iterator[Consumer]:
 def consumer(**options: Any) -> Consumer:
     """Return a read_committed consumer that belongs to no group; the caller assigns and closes it."""
     defaults: dict[str, Any] = {
-        "group.id": "tidemark-reader",
+        "group.id": READER,
         "enable.auto.commit": False,
         "isolation.level": "read_committed",
         "auto.offset.reset": "error",
         "log_level": 0,
     }
     return _made(Consumer, {**defaults, **options})
+
+
+def next_message(reader: Consumer, patience: float) -> Message | None:
+    """Return the next message, or event of a topic partition, of an assigned consumer; None after so many seconds.
+
+    The client looks up the group's coordinator though nothing is committed, and reports a refusal as an event without
+    a topic. It says nothing about what is read.
+    """
+    deadline = time.monotonic() + patience
+    while (left := deadline - time.monotonic()) > 0:
+        message = reader.poll(left)
+        if message is None or message.topic() is not None:
+            return message
+    return None
 
 
 def producer(**options: Any) -> Producer:
@@ -199,14 +161,31 @@ def enqueue(sender: Producer, topic: str, value: bytes | None, key: bytes | None
 def send(topic: str, messages: Iterable[tuple[bytes, bytes]]) -> int:
     """Write keys and values to a topic and return how many, once the broker has confirmed all.
 
-    Raises ServiceUnreachable.
+    Raises ServiceUnreachable, MessageRefused for a message that they do not take, and TidemarkError for other refusals.
     """
     refused: list[KafkaError] = []
     sender = producer()
     count = 0
     for key, value in messages:
-        enqueue(sender, topic, value, key, on_delivery=lambda error, _: refused.append(error) if error else None)
+        try:
+            enqueue(sender, topic, value, key, on_delivery=lambda error, _: refused.append(error) if error else None)
+        except KafkaException as error:
+            refused.append(error.args[0])
+            break
         count += 1
-    if sender.flush(90) or refused:
-        raise _unreachable(refused[0].str() if refused else f"not every message to {topic} was confirmed")
+    unconfirmed = sender.flush(90)
+    if refused:
+        raise _refused(topic, refused[0])
+    if unconfirmed:
+        raise not_reached(f"not every message to {topic} was confirmed")
     return count
+
+
+def _refused(topic: str, refused: KafkaError) -> TidemarkError:
+    """Return the error for a message that was not delivered."""
+    if refused.code() == KafkaError._MSG_TIMED_OUT:
+        return not_reached(refused.str())
+    if unreachable := unreachable_error(refused, topic):
+        return unreachable
+    kind = MessageRefused if refused.code() in _ABOUT_THE_MESSAGE else TidemarkError
+    return kind(f"Kafka refuses a message for the topic {topic}: {refused.str()}", remedy="see the topic's settings")

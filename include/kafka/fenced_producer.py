@@ -21,11 +21,13 @@ from dataclasses import dataclass, field
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka import Message as KafkaMessage
-from tenacity import Retrying, retry_if_not_result, stop_after_delay, wait_fixed
+from tenacity import Retrying, retry_if_exception_type, retry_if_not_result, stop_after_delay, wait_fixed
 
 from include.crash_points import crash_point
-from include.errors import AnotherWriter, ServiceUnreachable, TidemarkError, UsageError
-from include.kafka.client import TIMEOUT, consumer, enqueue, producer, reaching_kafka
+from include.errors import AnotherWriter, MessageRefused, ServiceUnreachable, TidemarkError, UsageError
+from include.kafka.client import CLIENT_LIMIT, consumer, enqueue, producer
+from include.kafka.refusals import TIMEOUT, has_no_answer, is_denied, unreachable_error
+from include.kafka.topics import MAX_MESSAGE_BYTES, topic_config
 
 Headers = Mapping[str, bytes]
 
@@ -102,15 +104,14 @@ class FencedProducer:
         """Write one transaction; repeat it with a new producer when the broker ended the previous one's."""
         for attempt in range(1, _ATTEMPTS + 1):
             try:
-                with reaching_kafka():
-                    self._transact(chunk, headers)
+                self._transact(chunk, headers)
                 return
             except KafkaException as error:
                 self._give_up()
                 refused: KafkaError = error.args[0]
                 may_pass = refused.fatal() or refused.txn_requires_abort()
-                if attempt == _ATTEMPTS or not may_pass or refused.code() == _TOO_LONG:
-                    raise self._refusal(refused) from error
+                if attempt == _ATTEMPTS or not may_pass or has_no_answer(refused) or refused.code() == _TOO_LONG:
+                    raise self._refusal(refused, chunk) from error
                 # A newer driver shut it out, or the broker after a pause: only the holder of the lease may go on.
                 self.check_lease()
             except BaseException:
@@ -169,6 +170,7 @@ class FencedProducer:
 
         A commit is decided before its markers are in the log. Whoever learns from the ledger that a micro-batch is
         committed must find its values. The wait is bounded: another program's open transaction may hold readers back.
+        A leader that moves meanwhile does not undo the commit, so it is asked again.
         """
         reader = self._reader = self._reader or consumer()
 
@@ -178,7 +180,7 @@ class FencedProducer:
 
         for at in ends:
             Retrying(
-                retry=retry_if_not_result(bool),
+                retry=retry_if_not_result(bool) | retry_if_exception_type(KafkaException),
                 stop=stop_after_delay(TIMEOUT),
                 wait=wait_fixed(0.005),
                 retry_error_callback=lambda _: None,
@@ -192,7 +194,10 @@ class FencedProducer:
                 given_up.purge()
                 given_up.abort_transaction(TIMEOUT)
 
-    def _refusal(self, refused: KafkaError) -> TidemarkError:
+    def _refusal(self, refused: KafkaError, chunk: Sequence[Message]) -> TidemarkError:
+        unreachable = None if is_denied(refused) else unreachable_error(refused, *{message[0] for message in chunk})
+        if unreachable is not None:
+            return unreachable
         if refused.code() in _FENCED:
             return AnotherWriter(
                 f"another producer with the transactional id {self.transactional_id} shuts out this driver of "
@@ -209,10 +214,26 @@ class FencedProducer:
                 "stream again",
                 pipeline=self.pipeline,
             )
+        if refused.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+            return self._too_large(refused, chunk)
         return TidemarkError(
             f"Kafka refuses what {self.query} writes in transactions of {self.transactional_id}: {refused.str()}",
             remedy="the stream's user must be allowed to write its topics, and to write and describe this "
             "transactional id",
+            pipeline=self.pipeline,
+        )
+
+    def _too_large(self, refused: KafkaError, chunk: Sequence[Message]) -> MessageRefused:
+        largest = max(chunk, key=_bytes_of)
+        topic, taken = largest[0], None
+        with suppress(TidemarkError, KafkaException):
+            taken = topic_config(topic).get(MAX_MESSAGE_BYTES)
+        return MessageRefused(
+            f"Kafka refuses what {self.query} writes: {refused.str()}: the largest message has {_bytes_of(largest)} "
+            f"bytes, the client sends at most {self.options.get('message.max.bytes', CLIENT_LIMIT)}, and the topic "
+            f"{topic} takes {taken or 'an unknown number of'} bytes: nothing was committed",
+            remedy=f"raise {MAX_MESSAGE_BYTES} of the topic, of an output kafka.max.request.size too; then start the "
+            "stream again: a speed view's client sends what its topics take",
             pipeline=self.pipeline,
         )
 

@@ -72,7 +72,7 @@ def prove_gaps(spans: Mapping[TopicPartition, Sequence[Span]]) -> dict[TopicPart
     one pass from a topic partition's first span to its last.
     Raises OffsetsLost when retention cut into them, ServiceUnreachable.
     """
-    with kafka.reaching_kafka():
+    with kafka.reaching_kafka(*kafka.topics_of(spans)):
         return {tp: _prove(tp, wanted) for tp, wanted in spans.items() if wanted}
 
 
@@ -131,7 +131,7 @@ def _read_run(reader: Consumer, run: Sequence[Span], proof: GapProof) -> None:
 
 def _next(reader: Consumer, tp: TopicPartition, span: Span) -> Message:
     """Return the next visible record, or the event that the topic partition's end was reached."""
-    message = reader.poll(_PATIENCE)
+    message = kafka.next_message(reader, _PATIENCE)
     if message is None:
         raise ServiceUnreachable(
             f"Kafka at {settings().kafka_address()}: nothing of {tp} from offset {span[0]} within {_PATIENCE:.0f} s",

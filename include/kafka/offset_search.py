@@ -46,7 +46,7 @@ def find_boundaries(moment: datetime, spans: Spans, rule: TimestampRule) -> dict
     if not begins:
         return boundaries
     milliseconds = int(moment.timestamp() * 1000)
-    with kafka.reaching_kafka():
+    with kafka.reaching_kafka(*kafka.topics_of(spans)):
         reader = kafka.consumer(**kafka.few_records(), **_UNCOMMITTED)
         try:
             for tp, window in _read_windows(reader, begins).items():
@@ -64,7 +64,7 @@ def first_times(begins: Mapping[TopicPartition, int], rule: TimestampRule) -> di
     """
     if not begins:
         return {}
-    with kafka.reaching_kafka():
+    with kafka.reaching_kafka(*kafka.topics_of(begins)):
         reader = kafka.consumer(**kafka.few_records(), **_UNCOMMITTED)
         try:
             times = {tp: rule.beginning(window) for tp, window in _read_windows(reader, begins).items()}
@@ -113,7 +113,7 @@ def _read_windows(reader: Consumer, begins: Mapping[TopicPartition, int]) -> dic
     reading = set(begins)
     reader.assign([confluent_kafka.TopicPartition(tp.topic, tp.partition, at) for tp, at in begins.items()])
     while reading:
-        message = reader.poll(_PATIENCE)
+        message = kafka.next_message(reader, _PATIENCE)
         if message is None:
             raise _unreachable(", ".join(map(str, sorted(reading))))
         tp = TopicPartition(message.topic(), message.partition())
@@ -133,7 +133,9 @@ def _read_on(tp: TopicPartition, begin: int) -> Generator[RecordTime]:
     try:
         reader.assign([confluent_kafka.TopicPartition(tp.topic, tp.partition, begin)])
         while True:
-            messages = reader.consume(_AT_ONCE, 0.02) or reader.consume(1, _PATIENCE)
+            messages = [each for each in reader.consume(_AT_ONCE, 0.02) if each.topic() is not None]
+            if not messages and (waited_for := kafka.next_message(reader, _PATIENCE)) is not None:
+                messages = [waited_for]
             if not messages:
                 raise _unreachable(str(tp))
             for message in messages:

@@ -33,7 +33,7 @@ def sample_batch(of: OffsetRange) -> RecordBatch | None:
 
     Raises ServiceUnreachable.
     """
-    with kafka.reaching_kafka():
+    with kafka.reaching_kafka(of.topic_partition.topic):
         first = _read_batch(of.topic_partition, of.from_offset)
         if first is None or of.from_offset + first.records >= of.until_offset:
             return first
@@ -68,7 +68,7 @@ def _read_batch(tp: TopicPartition, offset: int) -> RecordBatch | None:
 
 
 def _has_message(reader: Consumer) -> bool:
-    message = reader.poll(kafka.TIMEOUT)
+    message = kafka.next_message(reader, kafka.TIMEOUT)
     if message is None:
         return False
     error = message.error()

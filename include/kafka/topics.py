@@ -1,29 +1,45 @@
-"""Topics: which exist, by which id, and making them."""
+"""Topics: which exist, by which id, where their keys lie, and making them."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
 
 import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import NewTopic
 
 from include.errors import UsageError
-from include.kafka.client import TIMEOUT, admin, reaching_kafka
+from include.kafka.client import CLIENT_LIMIT, admin
+from include.kafka.refusals import TIMEOUT, is_denied, reaching_kafka
 from include.offsets import TopicPartition
 from include.topics import TopicIdentity, check_same_topic
 
 __all__ = [
     "TopicIdentity",
+    "TopicLimits",
     "check_same_topic",
     "cleanup_policy",
     "create_topic",
     "describe_topics",
     "is_compacted",
+    "placed_at",
     "topic_config",
+    "topic_limits",
     "topic_names",
     "topic_partitions_of",
 ]
+
+MAX_MESSAGE_BYTES = "max.message.bytes"
+"""A topic's option: the largest batch of records that it takes."""
+
+_OVERHEAD = 1024
+"""Most bytes that a message takes besides its key, value and headers."""
+
+_FACTOR, _SEED, _BITS = 0x5BD1E995, 0x9747B28C, 0xFFFFFFFF
+"""Constants of murmur2."""
 
 
 def topic_names() -> list[str]:
@@ -38,7 +54,7 @@ def describe_topics(topics: Iterable[str]) -> dict[str, TopicIdentity]:
     wanted = sorted(set(topics))
     if not wanted:
         return {}
-    with reaching_kafka():
+    with reaching_kafka(*wanted):
         # The client must outlive its futures: garbage collection ends them with "handle is terminating".
         client = admin()
         futures = client.describe_topics(confluent_kafka.TopicCollection(wanted), request_timeout=TIMEOUT)
@@ -57,10 +73,11 @@ def describe_topics(topics: Iterable[str]) -> dict[str, TopicIdentity]:
 def create_topic(topic: str, topic_partitions: int, *, compacted: bool = False) -> bool:
     """Create a topic unless it exists, and return whether it was created.
 
-    Raises UsageError when a topic that must be compacted exists and is not.
+    Raises UsageError when a topic that must be compacted exists and is not, and for one that is missing where this user
+    must not create any; ServiceUnreachable.
     """
     config = {"cleanup.policy": "compact"} if compacted else {}
-    with reaching_kafka():
+    with reaching_kafka(topic):
         client = admin()
         future = client.create_topics(
             [NewTopic(topic, num_partitions=topic_partitions, config=config)], request_timeout=TIMEOUT
@@ -68,11 +85,14 @@ def create_topic(topic: str, topic_partitions: int, *, compacted: bool = False) 
         try:
             future.result(TIMEOUT)
         except KafkaException as error:
-            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+            if is_denied(error.args[0]):
+                # The refusal does not say whether the topic exists.
+                _check_exists(topic)
+            elif error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise
         else:
             return True
-    if compacted and "compact" not in (policy := cleanup_policy(topic)):
+    if compacted and (policy := cleanup_policy(topic)) and "compact" not in policy:
         raise UsageError(
             f"topic {topic} exists with cleanup.policy={policy}, a speed view needs compact",
             remedy="alter the topic's cleanup.policy or choose another topic",
@@ -80,18 +100,65 @@ def create_topic(topic: str, topic_partitions: int, *, compacted: bool = False) 
     return False
 
 
+def _check_exists(topic: str) -> None:
+    if not describe_topics([topic]):
+        raise UsageError(
+            f"no topic {topic} exists, and this user must not create it",
+            remedy="create it, or grant Create on it: include/docs/deployment.md, “Secured Kafka”",
+        )
+
+
 def cleanup_policy(topic: str) -> str:
-    """Return the topic's `cleanup.policy`, e.g. `compact`. Raises ServiceUnreachable."""
-    return topic_config(topic)["cleanup.policy"]
+    """Return the topic's `cleanup.policy`, e.g. `compact`; empty where this user must not read it.
+
+    Raises ServiceUnreachable.
+    """
+    return topic_config(topic).get("cleanup.policy", "")
 
 
 def topic_config(topic: str) -> dict[str, str]:
-    """Return the topic's configuration. Raises ServiceUnreachable."""
+    """Return the topic's configuration; empty, with a warning, where this user must not read it.
+
+    Raises ServiceUnreachable.
+    """
     resource = confluent_kafka.admin.ConfigResource(confluent_kafka.admin.ConfigResource.Type.TOPIC, topic)
-    with reaching_kafka():
+    with reaching_kafka(topic):
         client = admin()
-        config = client.describe_configs([resource], request_timeout=TIMEOUT)[resource].result(TIMEOUT)
+        try:
+            config = client.describe_configs([resource], request_timeout=TIMEOUT)[resource].result(TIMEOUT)
+        except KafkaException as error:
+            if not is_denied(error.args[0]):
+                raise
+            _warn_unreadable(topic)
+            return {}
     return {name: str(entry.value) for name, entry in config.items()}
+
+
+@cache
+def _warn_unreadable(topic: str) -> None:
+    """Warn once in a process."""
+    logging.getLogger("tidemark").warning(
+        "this user must not read the settings of the topic %s (DescribeConfigs), so they are not checked", topic
+    )
+
+
+@dataclass(frozen=True)
+class TopicLimits:
+    """What a topic takes of a client."""
+
+    largest: int
+    """Bytes that key, value and headers of a message may have."""
+    is_compacted: bool
+
+
+def topic_limits(topic: str, sent: int = CLIENT_LIMIT) -> TopicLimits:
+    """Return what a topic takes of a client that sends messages of so many bytes. Raises ServiceUnreachable.
+
+    Where this user must not read the topic's settings, only the client has limits.
+    """
+    config = topic_config(topic)
+    taken = min(sent, int(config.get(MAX_MESSAGE_BYTES, sent)))
+    return TopicLimits(taken - _OVERHEAD, "compact" in config.get("cleanup.policy", ""))
 
 
 def is_compacted(topic: str) -> bool:
@@ -99,14 +166,29 @@ def is_compacted(topic: str) -> bool:
 
     Raises ServiceUnreachable.
     """
-    try:
-        return "compact" in cleanup_policy(topic)
-    except KafkaException as error:
-        if error.args[0].code() != KafkaError.TOPIC_AUTHORIZATION_FAILED:
-            raise
-        return False
+    return "compact" in cleanup_policy(topic)
 
 
 def topic_partitions_of(identities: Iterable[TopicIdentity]) -> list[TopicPartition]:
     """Return all topic partitions of the topics."""
     return [TopicPartition(i.topic, p) for i in identities for p in range(i.topic_partitions)]
+
+
+def placed_at(key: bytes, topic_partitions: int) -> int:
+    """Return the number of the topic partition that the key leads to in a topic with so many.
+
+    Source: `murmur2` in org.apache.kafka.common.utils.Utils, and BuiltInPartitioner.partitionForKey.
+    """
+    return (_murmur2(key) & 0x7FFFFFFF) % topic_partitions
+
+
+def _murmur2(data: bytes) -> int:
+    whole = len(data) - len(data) % 4
+    found = _SEED ^ len(data)
+    for at in range(0, whole, 4):
+        word = int.from_bytes(data[at : at + 4], "little") * _FACTOR & _BITS
+        found = (found * _FACTOR & _BITS) ^ ((word ^ word >> 24) * _FACTOR & _BITS)
+    if whole < len(data):
+        found = (found ^ int.from_bytes(data[whole:], "little")) * _FACTOR & _BITS
+    found = (found ^ found >> 13) * _FACTOR & _BITS
+    return found ^ found >> 15

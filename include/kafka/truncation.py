@@ -12,7 +12,7 @@ from confluent_kafka import TIMESTAMP_NOT_AVAILABLE
 
 from include.errors import LogTruncated, ServiceUnreachable
 from include.kafka.bounds import first_messages
-from include.kafka.client import TIMEOUT
+from include.kafka.refusals import TIMEOUT
 from include.offsets import TopicPartition
 from include.settings import settings
 from include.times import format_timestamp

@@ -476,19 +476,25 @@ def _topic_ids(topics: set[str], kafka: Mapping[str, Any]) -> dict[str, str]:
 
 def _read_range(each: Mapping[str, Any], kafka: Mapping[str, Any]) -> tuple[int, dict[int, int]]:
     """Return the first offset that Kafka has, and the timestamps of the visible records of the range by offset."""
-    from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+    from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
     safe = {"group.id": "tidemark-verify", "enable.auto.commit": False, "enable.partition.eof": True}
     reader = Consumer({**kafka, **QUIET, **safe, "isolation.level": "read_committed", "auto.offset.reset": "error"})
     seen: dict[int, int] = {}
     try:
-        first, _ = reader.get_watermark_offsets(TopicPartition(each["topic"], each["partition"]), timeout=30)
+        # Not `get_watermark_offsets`: when one of its two requests is refused, it may return the end as the earliest.
+        asked = TopicPartition(each["topic"], each["partition"], OFFSET_BEGINNING)
+        [earliest] = reader.offsets_for_times([asked], timeout=30)
+        if earliest.error is not None:
+            raise KafkaException(earliest.error)
+        first = earliest.offset
         if first > each["from_offset"] or each["from_offset"] == each["until_offset"]:
             return (first if each["from_offset"] < each["until_offset"] else 0), seen
         reader.assign([TopicPartition(each["topic"], each["partition"], each["from_offset"])])
         until = time.monotonic() + PATIENCE
         while time.monotonic() < until:
-            if (message := reader.poll(1.0)) is None:
+            # An event without a topic is about the reader's group, which nothing here depends on.
+            if (message := reader.poll(1.0)) is None or message.topic() is None:
                 continue
             if message.error() and message.error().code() != KafkaError._PARTITION_EOF:
                 raise Unreachable(f"Kafka at {kafka['bootstrap.servers']}: {message.error().str()}")

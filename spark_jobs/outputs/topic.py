@@ -15,19 +15,15 @@ from pyspark.sql import functions as F
 
 from include import kafka
 from include.crash_points import crash_point
+from include.kafka.client import CLIENT_LIMIT
 from include.kafka.fenced_producer import FencedProducer, Message, headers_of
+from include.kafka.topics import TopicLimits
 from include.ledger.archive.row_outputs import MOST_REFUSED, Refused, Unsent, too_many
 from include.ledger.streams import writers
 from include.pipelines.spec import IDENTITY, PRODUCER_OPTIONS, KafkaTopic, Pipeline, Rows
 from spark_jobs.outputs.frames import in_order
 
 _JSON = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'", "ignoreNullFields": "false"}
-
-_CLIENT_LIMIT = 1_000_000
-"""Bytes of a message that Kafka's client sends by default."""
-
-_OVERHEAD = 1024
-"""Most bytes that a message takes besides its key, value and headers."""
 
 TOPIC_ID = "kafka_topic_id"
 """Header with Kafka's id of the topic: after it was deleted and created again, offsets begin anew."""
@@ -45,7 +41,7 @@ class TopicTarget:
 
     def __post_init__(self) -> None:
         options = {PRODUCER_OPTIONS[name]: value for name, value in self.to.options.items()}
-        self._most = int(options.get("message.max.bytes", _CLIENT_LIMIT))
+        self._most = int(options.get("message.max.bytes", CLIENT_LIMIT))
         self._producer = FencedProducer(
             self.pipeline.name, self.output.name, lambda: writers.renew(self.lease), options
         )
@@ -56,12 +52,12 @@ class TopicTarget:
         Raises AnotherWriter, ServiceUnreachable, or TidemarkError for what the broker refuses.
         """
         self._refused = []
-        limits = {topic: _Limits.of(topic, self._most) for topic in self.to.topics}
+        limits = {topic: kafka.topic_limits(topic, self._most) for topic in self.to.topics}
         sent = self._producer.write(self._messages(rows, unsent, limits))
         crash_point("output_sent")
         return sent, self._refused
 
-    def _messages(self, rows: DataFrame, unsent: Unsent, limits: dict[str, _Limits]) -> Iterator[Message]:
+    def _messages(self, rows: DataFrame, unsent: Unsent, limits: dict[str, TopicLimits]) -> Iterator[Message]:
         messages = rows.select(*IDENTITY, *self._columns(rows))
         for row in in_order(messages).toLocalIterator(prefetchPartitions=True):
             *at, key, value, topic = row
@@ -99,20 +95,7 @@ class TopicTarget:
         return [key.cast("binary").alias("m_key"), value.cast("binary").alias("m_value"), topic.alias("m_topic")]
 
 
-@dataclass(frozen=True)
-class _Limits:
-    """The limits of a topic."""
-
-    most: int
-    is_compacted: bool
-
-    @classmethod
-    def of(cls, topic: str, most: int) -> _Limits:
-        config = kafka.topic_config(topic)
-        return cls(min(most, int(config["max.message.bytes"])) - _OVERHEAD, "compact" in config["cleanup.policy"])
-
-
-def _refusal(message: Message, limits: dict[str, _Limits]) -> tuple[str, str] | None:
+def _refusal(message: Message, limits: dict[str, TopicLimits]) -> tuple[str, str] | None:
     """Return reason and detail when no broker would take the message."""
     topic, key, value = message[:3]
     if topic not in limits:
@@ -120,6 +103,6 @@ def _refusal(message: Message, limits: dict[str, _Limits]) -> tuple[str, str] | 
     if key is None and limits[topic].is_compacted:
         return "no_key", f"the topic {topic} is compacted, and takes no message without a key"
     size = len(key or b"") + len(value or b"") + sum(len(n) + len(v) for n, v in headers_of(message).items())
-    if size > limits[topic].most:
-        return "too_large", f"a message of {size} bytes; the topic {topic} takes {limits[topic].most}"
+    if size > limits[topic].largest:
+        return "too_large", f"a message of {size} bytes; the topic {topic} takes {limits[topic].largest}"
     return None

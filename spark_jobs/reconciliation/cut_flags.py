@@ -8,7 +8,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from include import kafka
-from include.kafka.placement import placed_at
+from include.kafka.topics import placed_at
 
 
 def may_be_cut(topic: str, since: datetime, raised: DataFrame) -> Column:

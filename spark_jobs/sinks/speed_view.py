@@ -18,6 +18,7 @@ from include import kafka
 from include.crash_points import crash_point
 from include.intervals.references import taken_contents
 from include.kafka.fenced_producer import FencedProducer
+from include.kafka.topics import MAX_MESSAGE_BYTES
 from include.ledger.archive import micro_batches
 from include.ledger.archive.micro_batches import BatchCommit
 from include.ledger.streams import writers
@@ -32,6 +33,9 @@ from spark_jobs.sinks.key_count import KeyCountTarget
 from spark_jobs.spark.checkpoint import read_batch
 from spark_jobs.views.stored_base import DAY, StoredBase, day_of
 from spark_jobs.views.values import key_json
+
+_LARGEST = 1_000_000_000
+"""The most that Kafka's client takes for `message.max.bytes`."""
 
 
 class Target(Protocol):
@@ -49,7 +53,7 @@ def targets_of(pipeline: Pipeline, view: AdditiveView, lease: writers.Lease) -> 
 
     For a view without a window, a last target counts the keys.
     """
-    producer = FencedProducer(pipeline.name, view.name, lambda: writers.renew(lease))
+    producer = FencedProducer(pipeline.name, view.name, lambda: writers.renew(lease), _client_limits(view))
     targets: list[Target] = [CompactedTopicTarget(view, producer)]
     for sink in view.sinks:
         match sink:
@@ -63,6 +67,19 @@ def targets_of(pipeline: Pipeline, view: AdditiveView, lease: writers.Lease) -> 
         # Last, because it reads the topic, which then has the micro-batch.
         targets.append(KeyCountTarget(pipeline, view))
     return targets
+
+
+def _client_limits(view: AdditiveView) -> dict[str, str]:
+    """Return the client's option by which it sends messages as large as any topic of the view takes.
+
+    Raises ServiceUnreachable.
+    """
+    topics = [
+        view.speed.topic,
+        *(topic for sink in view.sinks if isinstance(sink, KafkaMessages) for topic in sink.topics),
+    ]
+    taken = [int(config[MAX_MESSAGE_BYTES]) for config in map(kafka.topic_config, topics) if config]
+    return {"message.max.bytes": str(min(max(taken), _LARGEST))} if taken else {}
 
 
 @dataclass

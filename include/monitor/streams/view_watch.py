@@ -120,7 +120,7 @@ class ViewWatch:
                     known.windows.note(each.key(), each.value(), _deleted_by(each))
                 elif error.code() == KafkaError._PARTITION_EOF:
                     at_end.add(each.partition() or 0)
-                else:
+                elif each.topic() is not None:  # else it is about the reader's group
                     raise confluent_kafka.KafkaException(error)
             known.windows.forget_old()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from include.kafka.placement import placed_at
+from include.kafka.topics import placed_at
 
 
 @pytest.mark.parametrize(

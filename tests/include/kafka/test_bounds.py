@@ -1,0 +1,46 @@
+"""First and end offsets on a real broker, with logs that are empty, cut, or held back by an open transaction."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime
+
+import pytest
+from confluent_kafka import TopicPartition as ClientTopicPartition
+
+from include import kafka
+from include.offsets import TopicPartition
+from tests.conftest import Home
+from tests.support.transactions import transactional_producer
+
+pytestmark = pytest.mark.services
+
+MOMENT = 1_760_000_000
+
+
+def test_bounds_are_those_of_the_log_when_it_is_empty_cut_or_held_back(in_process: Home) -> None:
+    topic = f"bounds-{os.getpid()}"
+    kafka.create_topic(topic, 3)
+    empty, cut, held = (TopicPartition(topic, partition) for partition in range(3))
+    producer = in_process.producer()
+    for number in range(10):
+        producer.produce(topic, b"x", partition=cut.partition, timestamp=1000 * (MOMENT + number))
+    producer.produce(topic, b"x", partition=held.partition, timestamp=1000 * MOMENT)
+    assert producer.flush(30) == 0
+    for future in kafka.admin().delete_records([ClientTopicPartition(topic, cut.partition, 4)]).values():
+        future.result(30)
+    within = transactional_producer(in_process.kafka, f"bounds-{os.getpid()}")
+    within.begin_transaction()
+    for _ in range(5):
+        within.produce(topic, b"x", partition=held.partition)
+    within.flush(30)
+    # A topic partition that is asked for twice is one.
+    every = [held, cut, empty, cut]
+    assert kafka.offset_bounds(every) == {empty: (0, 0), cut: (4, 10), held: (0, 1)}
+    assert kafka.offset_bounds(every, "read_uncommitted") == {empty: (0, 0), cut: (4, 10), held: (0, 6)}
+    within.commit_transaction(30)
+    # A marker follows the records.
+    assert kafka.offset_bounds([held]) == kafka.offset_bounds([held], "read_uncommitted") == {held: (0, 7)}
+    assert kafka.offset_bounds([]) == {}
+    found = kafka.offsets_at(datetime.fromtimestamp(MOMENT + 7, UTC), [cut, empty, cut])
+    assert found == {cut: 7, empty: None}

@@ -1,0 +1,113 @@
+"""Topics that exist already, for a user who may neither create topics nor read their settings."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from include import kafka
+from include.errors import ServiceUnreachable, UsageError
+from include.kafka import TopicLimits, topics
+from include.settings import settings
+
+DENIED = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+MISSING = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
+
+
+def answer(result: Any) -> Future[Any]:
+    """A future with the result, or with the error."""
+    future: Future[Any] = Future()
+    if isinstance(result, KafkaError):
+        future.set_exception(KafkaException(result))
+    else:
+        future.set_result(result)
+    return future
+
+
+class Admin:
+    """Kafka's admin client of a user without the rights Create and DescribeConfigs, as librdkafka reports it."""
+
+    def __init__(self, described: Any, config: Any = DENIED) -> None:
+        self.described, self.config = described, config
+
+    def create_topics(self, new: list[Any], **_: Any) -> dict[str, Future[Any]]:
+        return {each.topic: answer(DENIED) for each in new}
+
+    def describe_topics(self, wanted: Any, **_: Any) -> dict[str, Future[Any]]:
+        return {topic: answer(self.described) for topic in ("t",)}
+
+    def describe_configs(self, resources: list[Any], **_: Any) -> dict[Any, Future[Any]]:
+        return {resource: answer(self.config) for resource in resources}
+
+
+EXISTS = SimpleNamespace(topic_id="id", partitions=[0, 1])
+COMPACT = {"cleanup.policy": SimpleNamespace(value="compact")}
+DELETE = {"cleanup.policy": SimpleNamespace(value="delete")}
+
+
+@pytest.fixture(autouse=True)
+def no_broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TIDEMARK_KAFKA_BOOTSTRAP", "127.0.0.1:1")
+    settings.cache_clear()
+    topics._warn_unreadable.cache_clear()
+    yield
+    settings.cache_clear()
+
+
+def use(monkeypatch: pytest.MonkeyPatch, admin: Admin) -> None:
+    monkeypatch.setattr(topics, "admin", lambda: admin)
+
+
+def test_topic_is_used_when_it_exists_and_the_user_must_not_create_any(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(logging.getLogger("tidemark"), "propagate", True)
+    use(monkeypatch, Admin(EXISTS))
+    assert kafka.create_topic("t", 2) is False
+    assert caplog.messages == []
+    for _ in range(2):
+        assert kafka.create_topic("t", 2, compacted=True) is False
+        assert not kafka.is_compacted("t")
+        assert kafka.topic_limits("t") == TopicLimits(1_000_000 - 1024, is_compacted=False)
+    assert caplog.messages == [
+        "this user must not read the settings of the topic t (DescribeConfigs), so they are not checked"
+    ]
+
+
+def test_topic_must_still_be_compacted_when_its_settings_may_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    use(monkeypatch, Admin(EXISTS, COMPACT))
+    assert kafka.create_topic("t", 2, compacted=True) is False
+    use(monkeypatch, Admin(EXISTS, DELETE))
+    with pytest.raises(UsageError, match=r"cleanup\.policy=delete"):
+        kafka.create_topic("t", 2, compacted=True)
+
+
+def test_topic_and_the_right_are_named_when_it_is_missing_and_must_not_be_created(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    use(monkeypatch, Admin(MISSING))
+    with pytest.raises(UsageError, match=r"no topic t exists.*Create.*deployment\.md"):
+        kafka.create_topic("t", 2)
+
+
+def test_topic_and_the_right_are_named_when_it_must_not_even_be_described(monkeypatch: pytest.MonkeyPatch) -> None:
+    use(monkeypatch, Admin(DENIED))
+    for ask in (lambda: kafka.create_topic("t", 2), lambda: kafka.describe_topics(["t"])):
+        with pytest.raises(ServiceUnreachable, match="refuses this user a right about t"):
+            ask()
+
+
+def test_message_is_as_large_as_the_topic_takes_when_that_is_less_than_the_client_sends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    use(monkeypatch, Admin(EXISTS, {"max.message.bytes": SimpleNamespace(value="50000")}))
+    assert kafka.topic_limits("t").largest == 50_000 - 1024
+    use(monkeypatch, Admin(EXISTS, {"max.message.bytes": SimpleNamespace(value="8000000")}))
+    assert kafka.topic_limits("t").largest == 1_000_000 - 1024
+    assert kafka.topic_limits("t", 9_000_000).largest == 8_000_000 - 1024
