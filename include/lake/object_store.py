@@ -17,9 +17,13 @@ from include.errors import ServiceUnreachable, one_line
 
 _SCHEME = "s3a://"
 
+_STATUS = r"(?:30\d|40[0138]|429|5\d\d)"
+"""What a store answers that refuses, limits or does not manage requests; others (404, 412, 416) are about one file."""
+
 _REFUSED = re.compile(
-    r"AWS Error [A-Z_]+ during"  # pyarrow
-    r"|Unable to execute HTTP request|\(Service: S3, Status Code: (?:30\d|403|5\d\d)"  # the SDK under Spark
+    # pyarrow; the status stands for the code where an answer has no body, as those to HEAD, each file's first request
+    rf"AWS Error [A-Z_]+(?: \(HTTP status {_STATUS}\))? during"
+    rf"|Unable to execute HTTP request|\(Service: S3, Status Code: {_STATUS}\b"  # the SDK under Spark
     r"|NoAuthWithAWSException|UnknownStoreException|NoSuchBucket"
 )
 

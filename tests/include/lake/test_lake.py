@@ -20,6 +20,9 @@ from include.lake.scan import scan_landing
 from include.settings import settings
 from tests.support import s3_server
 
+STATUSES = (301, 307, 400, 401, 403, 408, 429, 500, 503, 507)
+"""Of stores that refuse or limit requests, or cannot manage them."""
+
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[s3_server.S3Server]:
@@ -158,6 +161,16 @@ def test_store_that_refuses_is_named_without_its_secret(
         "Unable to execute HTTP request: Connect to 127.0.0.1:1 failed: Connection refused",
         "[FAILED_READ_FILE.NO_HINT] Encountered error while reading file s3a://b/q.\n"
         "S3Exception: null (Service: S3, Status Code: 503, Request ID: 1)",
+        *(
+            f"When reading information for key 'x/y' in bucket 'b': AWS Error UNKNOWN (HTTP status {status}) during "
+            "HeadObject operation: No response body."
+            for status in STATUSES
+        ),
+        *(
+            "[FAILED_READ_FILE.NO_HINT] Encountered error while reading file s3a://b/q.\n"
+            f"S3Exception: slow down (Service: S3, Status Code: {status}, Request ID: 1)"
+            for status in STATUSES
+        ),
     ],
 )
 def test_lake_is_blamed_when_its_store_does_not_answer(text: str) -> None:
@@ -167,8 +180,19 @@ def test_lake_is_blamed_when_its_store_does_not_answer(text: str) -> None:
     assert object_store.unreachable_error("file:///srv/lake", text) is None
 
 
-def test_store_is_not_blamed_when_a_file_is_damaged() -> None:
-    text = "[FAILED_READ_FILE.FILE_NOT_EXIST] Encountered error while reading file s3a://b/lake/x.parquet."
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[FAILED_READ_FILE.FILE_NOT_EXIST] Encountered error while reading file s3a://b/lake/x.parquet.",
+        *(
+            f"When reading information for key 'x/y' in bucket 'b': AWS Error UNKNOWN (HTTP status {status}) during "
+            "HeadObject operation: No response body."
+            for status in (404, 412, 416)
+        ),
+        *(f"S3Exception: null (Service: S3, Status Code: {status}, Request ID: 1)" for status in (404, 412, 416)),
+    ],
+)
+def test_store_is_not_blamed_when_a_file_is_missing_or_damaged(text: str) -> None:
     assert object_store.unreachable_error("s3a://b/lake", text) is None
 
 
