@@ -23,6 +23,12 @@ from include.ledger.streams.outages import Untold
 from include.pipelines.spec import Listing, Pipeline
 from include.times import format_time
 
+Message = tuple[str, dict[str, Any]]
+"""Key and body of a notification."""
+
+_LEAST = 16
+"""Bytes that are kept of every value."""
+
 MOST = 10_000
 """How many rows of a listing are recorded; nobody reads more notifications than that."""
 
@@ -51,10 +57,42 @@ def _notify(pipeline: Pipeline, pinned: PinnedInterval, listing: Listing) -> int
             return 0
         kafka.create_topic(listing.notify, 1)
         interval = format_time(pinned.interval.from_time)
-        return kafka.send(listing.notify, (_message(pipeline, listing, interval, each) for each in new))
+        messages = (_message(pipeline, listing, interval, each) for each in new)
+        return _send(listing.notify, messages)
 
 
-def _message(pipeline: Pipeline, listing: Listing, interval: str, listed: Listed) -> tuple[bytes, bytes]:
+def _send(topic: str, messages: Iterable[Message]) -> int:
+    """Send keys and bodies, shortened where one is larger than the topic takes: it would hold back all others."""
+    largest = kafka.topic_limits(topic).largest
+    return kafka.send(topic, ((key.encode(), fitting(body, largest - len(key.encode()))) for key, body in messages))
+
+
+def fitting(body: Mapping[str, Any], most: int) -> bytes:
+    """Return the body as JSON of at most so many bytes: long values are cut, and `shortened` names their fields.
+
+    The `id`, which identifies the notification, stays whole.
+    """
+    value = _json(body)
+    kept = most
+    while len(value) > most and kept > _LEAST:
+        kept //= 2
+        long = {name: each for name, each in body.items() if name != "id" and len(_json(each)) > kept}
+        shortened = {name: _beginning(each, kept) for name, each in long.items()}
+        value = _json({**body, **shortened, "shortened": sorted(shortened)})
+    return value
+
+
+def _beginning(value: object, most: int) -> str:
+    whole = value.encode(errors="backslashreplace") if isinstance(value, str) else _json(value)
+    return whole[:most].decode(errors="ignore") + "…"
+
+
+def _json(value: object) -> bytes:
+    # A lone half of a pair of surrogates has no UTF-8; its escape is JSON.
+    return json.dumps(value, sort_keys=True, ensure_ascii=False).encode(errors="backslashreplace")
+
+
+def _message(pipeline: Pipeline, listing: Listing, interval: str, listed: Listed) -> Message:
     body = {
         **listed.row,
         # Two listings may have one topic and equal keys.
@@ -63,7 +101,7 @@ def _message(pipeline: Pipeline, listing: Listing, interval: str, listed: Listed
         "report": listing.title,
         "interval": interval,
     }
-    return listed.key.encode(), json.dumps(body, sort_keys=True).encode()
+    return listed.key, body
 
 
 def send_outages(pipeline: Pipeline) -> int:
@@ -72,19 +110,19 @@ def send_outages(pipeline: Pipeline) -> int:
     sent, more = 0, bool(topics)
     while more:
         with outages.sending_new(pipeline.name) as untold:
-            messages: dict[str, list[tuple[bytes, bytes]]] = defaultdict(list)
+            messages: dict[str, list[Message]] = defaultdict(list)
             for each in untold:
                 # A report that is no longer declared has no topic: nobody waits for it.
                 if topic := topics.get(each.change.report):
                     messages[topic].append(_outage_message(pipeline, each))
             for topic, of_topic in messages.items():
                 kafka.create_topic(topic, 1)
-                sent += kafka.send(topic, of_topic)
+                sent += _send(topic, of_topic)
             more = len(untold) >= outages.MOST
     return sent
 
 
-def _outage_message(pipeline: Pipeline, untold: Untold) -> tuple[bytes, bytes]:
+def _outage_message(pipeline: Pipeline, untold: Untold) -> Message:
     change = untold.change
     state = "up" if change.is_up else "down"
     body = {
@@ -98,4 +136,4 @@ def _outage_message(pipeline: Pipeline, untold: Untold) -> tuple[bytes, bytes]:
         "kafka_partition": change.place.partition,
         "kafka_offset": change.place.offset,
     }
-    return change.key.encode(), json.dumps(body, sort_keys=True).encode()
+    return change.key, body

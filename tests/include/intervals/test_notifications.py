@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from dataclasses import replace
 
 import pytest
 
-from include.intervals.telling.notifications import note_listed, notify
+from include.intervals.telling.notifications import fitting, note_listed, notify
 from include.ledger.intervals import attempts
 from include.ledger.intervals.pins import PinnedInterval
 from include.pipelines import load_pipeline
@@ -95,3 +96,44 @@ def test_key_tells_its_columns_apart_when_one_has_the_name_that_another_had_befo
     (report,) = pipeline.reports
     assert isinstance(report, Listing)
     assert pipeline.archive.former_in(report.key) == {}
+
+
+def test_message_says_which_values_it_cut_when_it_was_larger_than_its_topic_takes() -> None:
+    body = {"id": "x" * 300, "name": "é" * 2000, "tags": ["a" * 50] * 100, "note": "short", "count": 7}
+    told = fitting(body, 1500)
+    assert 750 < len(told) <= 1500
+    read = json.loads(told)
+    assert read["shortened"] == ["name", "tags"]
+    assert {name: read[name] for name in ("id", "note", "count")} == {
+        name: body[name] for name in ("id", "note", "count")
+    }
+    assert re.fullmatch("é{50,}…", read["name"])
+    assert read["tags"].startswith('["aaa')
+    # What escapes take more room than counts, too.
+    assert len(fitting({"id": "x", "name": "\0" * 5000}, 1500)) <= 1500
+
+
+def test_message_is_whole_when_it_fits() -> None:
+    body = {"id": "x", "name": "é" * 700, "odd": "\ud800"}
+    assert len(fitting(body, 1500)) < 1500
+    assert json.loads(fitting(body, 1500)) == body
+
+
+def test_others_are_told_when_the_text_of_one_is_too_large_for_a_message(in_process: Home) -> None:
+    topic = f"large-{os.getpid()}"
+    listing = Listing("Hot", "found", ("device", "name"), key=("device",), notify=topic)
+    pipeline = replace(load_pipeline("nest_cameras"), name=f"large_{os.getpid()}", reports=(listing,))
+    attempt = begin_attempt(pipeline.name, hour())
+    pinned = attempts.load_attempt(attempt).pinned
+    # With two bytes each the first one fits, as the record did that it came from.
+    names = {"a": "é" * 400_000, "b": "é" * 1_500_000, "c": "c"}
+    note_listed(pipeline, pinned, listing, [{"device": device, "name": name} for device, name in names.items()])
+    register(attempt, note_build(attempt))
+
+    assert notify(pipeline, pinned) == 3
+    assert notify(pipeline, pinned) == 0
+    bodies = [json.loads(record.value) for record in audit.read_topic(in_process.kafka, topic).values()]
+    told = {body["device"]: body for body in bodies}
+    assert {device: body.get("shortened") for device, body in told.items()} == {"a": None, "b": ["name"], "c": None}
+    assert told["a"]["name"] == names["a"]
+    assert names["b"].startswith(told["b"]["name"].removesuffix("…"))
