@@ -56,6 +56,11 @@ class WriterSchemas:
         with self._lock:
             return dict(sorted(self._resolved.items()))
 
+    def unknown(self) -> set[int]:
+        """Return the ids that the registry did not know when this process asked; it does not ask for them again."""
+        found = self.resolved().items()
+        return {each for each, schema in found if isinstance(schema, Unusable) and schema.reason == UNKNOWN_SCHEMA}
+
     def resolve(self, schema_ids: Iterable[int]) -> None:
         """Ask the registry for the ids not resolved yet. Raises ServiceUnreachable; what was resolved is kept."""
         for schema_id in sorted(set(schema_ids) - self.resolved().keys()):
@@ -67,7 +72,11 @@ class WriterSchemas:
                 self._resolved[schema_id] = (
                     usable(found)
                     if found is not None
-                    else Unusable(UNKNOWN_SCHEMA, f"the registry has no schema with id {schema_id}")
+                    else Unusable(
+                        UNKNOWN_SCHEMA,
+                        f"the registry had no schema with id {schema_id}: once it has, start the stream again and "
+                        "replay the record",
+                    )
                 )
 
     def resolve_subject(self, subject: str) -> None:

@@ -27,6 +27,7 @@ from include.ledger.archive.positions import topics_that_left
 from include.ledger.quarantine import diverted
 from include.offsets import Coordinates, TopicPartition
 from include.pipelines.spec import Pipeline
+from include.schemas.writer_schemas import UNKNOWN_SCHEMA, writer_schemas
 from spark_jobs.decoding.decoders import prepare
 from spark_jobs.decoding.poison import withhold
 from spark_jobs.spark.checkpoint import read_batch
@@ -121,6 +122,7 @@ class SchemaRestarts:
         Raises ServiceUnreachable when the registry is unreachable for longer than `PATIENCE`.
         """
         planned = read_batch(checkpoint, _last_batch(checkpoint))
+        known_as_unknown = writer_schemas().unknown()
         try:
             prepare(self._pipeline.decoder, read_ranges(spark, planned.ranges))
         except ServiceUnreachable as error:
@@ -131,6 +133,14 @@ class SchemaRestarts:
                 raise
             return False
         self._waiting.pop(query, None)
+        if unknown := sorted(writer_schemas().unknown() - known_as_unknown):
+            log_of(self._pipeline.name, query).warning(
+                "the registry has no schema with id %s, and this driver does not ask for it again: records with it go "
+                "to quarantine. Once it has: start the stream again, then ./tidemark quarantine replay %s --reason %s",
+                ", ".join(map(str, unknown)),
+                self._pipeline.name,
+                UNKNOWN_SCHEMA,
+            )
         return True
 
 

@@ -1,0 +1,65 @@
+"""When a query that met an unknown schema id starts again, without registry and Spark."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from include.pipelines import load_pipeline
+from include.schemas.registry import RegisteredSchema
+from include.schemas.writer_schemas import WriterSchemas
+from spark_jobs.streaming import restarts
+from spark_jobs.streaming.restarts import SchemaRestarts
+
+KNOWN, UNKNOWN = 1, 7
+
+
+class Registry:
+    """A registry with one schema, which counts what it is asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
+    def schema(self, schema_id: int) -> RegisteredSchema | None:
+        self.asked.append(schema_id)
+        return RegisteredSchema('"string"') if schema_id == KNOWN else None
+
+
+def start_again(monkeypatch: pytest.MonkeyPatch, folder: Path, batches: Iterable[list[int]]) -> list[int]:
+    """Let a query start again for micro-batches with these ids; return what the registry was asked."""
+    registry = Registry()
+    schemas = WriterSchemas(folder, registry)  # type: ignore[arg-type]
+    ids = iter(batches)
+    monkeypatch.setattr(restarts, "writer_schemas", lambda: schemas)
+    monkeypatch.setattr(restarts, "_last_batch", lambda _: 0)
+    monkeypatch.setattr(restarts, "read_batch", lambda *_: SimpleNamespace(ranges=[]))
+    monkeypatch.setattr(restarts, "read_ranges", lambda *_: None)
+    monkeypatch.setattr(restarts, "prepare", lambda *_: schemas.resolve(next(ids)))
+    queries, spark = SchemaRestarts(load_pipeline("gps_positions")), Any
+    for query in ("archive", "a_view", "archive"):
+        assert queries.may_start(spark, query, "checkpoint")  # type: ignore[arg-type]
+    return registry.asked
+
+
+def test_log_says_once_that_the_stream_must_be_started_again_when_the_registry_does_not_know_an_id(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(logging.getLogger("tidemark"), "propagate", True)
+    assert start_again(monkeypatch, tmp_path, [[KNOWN, UNKNOWN], [UNKNOWN], [KNOWN]]) == [KNOWN, UNKNOWN]
+    [said] = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert "no schema with id 7," in said.getMessage()
+    assert "start the stream again" in said.getMessage()
+    assert "quarantine replay gps_positions --reason unknown_schema" in said.getMessage()
+
+
+def test_log_says_nothing_when_the_registry_knows_all_ids(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(logging.getLogger("tidemark"), "propagate", True)
+    start_again(monkeypatch, tmp_path, [[KNOWN]] * 3)
+    assert caplog.records == []
