@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from datetime import UTC, datetime
+from types import SimpleNamespace
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientTopicPartition
 
 from include import kafka
+from include.alerts.channels import failure_of
 from include.errors import MessageRefused, ServiceUnreachable
 from include.kafka import offset_search, refusals, truncation
 from include.kafka.gap_proof import prove_gaps
 from include.kafka.record_batches import sample_batch
 from include.kafka.sources import first_offsets
 from include.kafka.timestamps import TimestampRule
+from include.monitor.streams.view_watch import ViewWatch
 from include.offsets import OffsetRange, TopicPartition
 from include.pipelines.spec import KafkaTopics
+from include.proof import verify
 from tests.support.mock_cluster import FIRST_TIMESTAMP, MockCluster, Request, mock_cluster
 
 TP = TopicPartition("t", 0)
@@ -55,6 +60,14 @@ def test_nothing_counts_as_lost_when_the_leader_moves(cluster: MockCluster) -> N
     for _ in range(10):
         cluster.fail(Request.LIST_OFFSETS, KafkaError.NOT_LEADER_FOR_PARTITION)
         kafka.check_retained("p", [OffsetRange(TP, 3, 9), OffsetRange(TP, 9, 12)])
+
+
+def test_proof_s_records_are_not_said_to_be_removed_when_the_leader_moves(cluster: MockCluster) -> None:
+    range_of_proof = {"topic": TP.topic, "partition": TP.partition, "from_offset": 3, "until_offset": 6}
+    for _ in range(10):
+        cluster.fail(Request.LIST_OFFSETS, KafkaError.NOT_LEADER_FOR_PARTITION)
+        with pytest.raises(verify.Unreachable, match="Not leader"):
+            verify._read_range(range_of_proof, {"bootstrap.servers": cluster.address})
 
 
 def test_topics_and_way_out_are_named_when_no_leader_answers(cluster: MockCluster) -> None:
@@ -108,6 +121,9 @@ def test_records_are_read_when_the_reader_s_group_must_not_be_described(cluster:
     assert len(list(offset_search._read_on(TP, 0))) == RECORDS
     at_start = TimestampRule((FIRST_TIMESTAMP + 10**9), lambda *_: None)
     assert offset_search.first_times({TP: 0}, at_start).keys() == {TP}
+    range_of_proof = {"topic": TP.topic, "partition": TP.partition, "from_offset": 3, "until_offset": 6}
+    first, seen = verify._read_range(range_of_proof, {"bootstrap.servers": cluster.address})
+    assert (first, sorted(seen)) == (0, [3, 4, 5])
     batch = sample_batch(OffsetRange(TP, 0, RECORDS))
     assert batch is not None
     assert batch.records == RECORDS
@@ -123,9 +139,28 @@ def test_reader_gives_up_when_nothing_but_refusals_of_its_group_comes(cluster: M
         reader.close()
 
 
+def test_page_reads_on_when_the_reader_s_group_must_not_be_described(cluster: MockCluster) -> None:
+    cluster.fail(Request.FIND_COORDINATOR, *[KafkaError.GROUP_AUTHORIZATION_FAILED] * 500)
+    noted: list[bytes] = []
+    windows = SimpleNamespace(note=lambda key, _: noted.append(key), forget_old=lambda: None)
+    at_end: set[int] = set()
+    reader = kafka.consumer(**{"enable.partition.eof": True})
+    try:
+        reader.assign([ClientTopicPartition(TP.topic, TP.partition, 0)])
+        messages = [each for _ in range(4) for each in reader.consume(100, 0.3)]
+    finally:
+        reader.close()
+    assert None in [each.topic() for each in messages]
+    ViewWatch._take(messages, SimpleNamespace(lock=nullcontext(), windows=windows), at_end)  # type: ignore[arg-type]
+    assert len(noted) == RECORDS
+    assert at_end == {TP.partition}
+
+
 def test_message_is_named_too_large_when_the_client_refuses_it(cluster: MockCluster) -> None:
-    with pytest.raises(MessageRefused, match=r"a message for the topic t: .*too large"):
+    with pytest.raises(MessageRefused, match=r"a message for the topic t: .*too large") as raised:
         kafka.send(TP.topic, [(b"k", b"x" * 1_010_000)])
+    # An alert's other channels, and other alerts, are tried.
+    assert failure_of(raised.value) == "refused"
 
 
 def test_broker_s_refusal_is_no_outage_when_a_message_is_sent(cluster: MockCluster) -> None:
