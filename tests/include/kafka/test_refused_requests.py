@@ -142,7 +142,7 @@ def test_reader_gives_up_when_nothing_but_refusals_of_its_group_comes(cluster: M
 def test_page_reads_on_when_the_reader_s_group_must_not_be_described(cluster: MockCluster) -> None:
     cluster.fail(Request.FIND_COORDINATOR, *[KafkaError.GROUP_AUTHORIZATION_FAILED] * 500)
     noted: list[bytes] = []
-    windows = SimpleNamespace(note=lambda key, _: noted.append(key), forget_old=lambda: None)
+    windows = SimpleNamespace(note=lambda key, *_: noted.append(key), forget_old=lambda: None)
     at_end: set[int] = set()
     reader = kafka.consumer(**{"enable.partition.eof": True})
     try:
