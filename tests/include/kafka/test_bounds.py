@@ -27,7 +27,8 @@ def test_bounds_are_those_of_the_log_when_it_is_empty_cut_or_held_back(in_proces
         producer.produce(topic, b"x", partition=cut.partition, timestamp=1000 * (MOMENT + number))
     producer.produce(topic, b"x", partition=held.partition, timestamp=1000 * MOMENT)
     assert producer.flush(30) == 0
-    for future in kafka.admin().delete_records([ClientTopicPartition(topic, cut.partition, 4)]).values():
+    client = kafka.admin()
+    for future in client.delete_records([ClientTopicPartition(topic, cut.partition, 4)]).values():
         future.result(30)
     within = transactional_producer(in_process.kafka, f"bounds-{os.getpid()}")
     within.begin_transaction()
