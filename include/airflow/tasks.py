@@ -32,6 +32,9 @@ from include.times import Interval, format_time, parse_duration, parse_time
 
 Result = TypeVar("Result")
 
+_OF_SCHEDULE = "scheduled", "backfill"
+"""Types of runs whose data interval is one of the schedule."""
+
 POKE = timedelta(seconds=10)
 """How long a poke of `pin_ranges` waits for the archive before it gives its task slot back."""
 
@@ -50,8 +53,10 @@ def take_step(step: Callable[..., Result], *arguments: Any, **options: Any) -> R
 
 
 def interval_of_run(pipeline: Pipeline, context: Any) -> Interval:
-    """Return the interval that the run's parameters name, else its data interval, else the last one complete before it.
+    """Return the interval that the run's parameters name, else its own, else the last one complete before it.
 
+    The own one of a run of the schedule or of a backfill is its data interval. That of a manual run begins at its
+    logical date, if this is a boundary, as the schedule's run of that date would; it may not have passed yet.
     Raises UsageError for half a pair of parameters, or times that are not one past interval of the schedule.
     """
     begin, end = context["params"].get("from"), context["params"].get("to")
@@ -68,7 +73,15 @@ def interval_of_run(pipeline: Pipeline, context: Any) -> Interval:
         # A run triggered without a logical date has none; its run_after stays the same over retries and clearing.
         boundary = pipeline.schedule.floor(run.run_after.astimezone(UTC))
         return Interval(boundary - pipeline.schedule.every, boundary)
-    return Interval(run.data_interval_start.astimezone(UTC), run.data_interval_end.astimezone(UTC))
+    begin, end = run.data_interval_start.astimezone(UTC), run.data_interval_end.astimezone(UTC)
+    if run.run_type in _OF_SCHEDULE:
+        # As it was made: the schedule may have changed since.
+        return Interval(begin, end)
+    if end == run.logical_date and pipeline.schedule.floor(end) == end:
+        # Airflow infers the interval before the date. But by its date the run takes the place of the schedule's run,
+        # which would build the one after it.
+        return Interval(end, end + pipeline.schedule.every)
+    return asked_interval(pipeline, begin, end)
 
 
 def pin_unless_behind(pipeline: Pipeline, interval: Interval, context: Any) -> str | None:

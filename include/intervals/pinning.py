@@ -168,7 +168,7 @@ def _check_passed(pipeline: Pipeline, interval: Interval) -> None:
     if interval.to_time > now:
         raise ArchiveBehind(
             f"{interval} has not passed: by the ledger's clock it is {format_time(now.replace(microsecond=0))}",
-            remedy="compare the clocks of this host and of PostgreSQL's",
+            remedy="run it again after its end; if that is over, compare the clocks of this host and of PostgreSQL's",
             pipeline=pipeline.name,
         )
 

@@ -230,30 +230,69 @@ from include.airflow.tasks import interval_of_run
 from include.errors import TidemarkError
 from include.pipelines import load_pipeline
 
+def run_of(run_type, begin=None, end=None, logical_date=None):
+    return SimpleNamespace(
+        run_type=run_type, data_interval_start=begin, data_interval_end=end, logical_date=logical_date,
+        run_after=at(9, 40))
+
 at = lambda hour, minute=0: datetime(2026, 11, 20, hour, minute, tzinfo=UTC)
-scheduled = SimpleNamespace(data_interval_start=at(3), data_interval_end=at(4), run_after=at(4))
-by_hand = SimpleNamespace(data_interval_start=None, data_interval_end=None, run_after=at(9, 40))
+scheduled = run_of("scheduled", at(3), at(4), at(3))
+by_hand = run_of("manual")
 both = {"from": "2026-11-20T01:00:00Z", "to": "2026-11-20T02:00:00Z"}
-found = []
-for run, params in ((scheduled, {}), (by_hand, {}), (by_hand, both), (scheduled, {"from": both["from"], "to": None})):
+cases = {
+    "scheduled": (scheduled, {}),
+    "by hand": (by_hand, {}),
+    "form": (by_hand, both),
+    "half a form": (scheduled, {"from": both["from"], "to": None}),
+    # As Airflow infers the data interval of a manual run: the last one complete before its logical date.
+    "logical date": (run_of("manual", at(4), at(5), at(5)), {}),
+    "now": (run_of("manual", at(4), at(5), at(5, 40)), {}),
+    "data interval": (run_of("manual", at(3), at(4), at(5)), {}),
+    "no interval": (run_of("manual", at(5, 13), at(5, 20), at(5, 13)), {}),
+    "earlier schedule": (run_of("scheduled", at(5, 15), at(5, 30), at(5, 15)), {}),
+    "backfill": (run_of("backfill", at(5), at(6), at(5)), {}),
+}
+found = {}
+for name, (run, params) in cases.items():
     try:
-        found.append(str(interval_of_run(load_pipeline("nest_cameras"), {"dag_run": run, "params": params})))
+        found[name] = str(interval_of_run(load_pipeline("nest_cameras"), {"dag_run": run, "params": params}))
     except TidemarkError as error:
-        found.append(error.exit_code)
+        found[name] = error.exit_code
 print("RESULT" + json.dumps(found))
 """
 
 
+@pytest.fixture(scope="module")
+def intervals_of_runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str | int]:
+    found: dict[str, str | int] = run_script(INTERVALS_OF_RUNS, tmp_path_factory.mktemp("airflow"))
+    return found
+
+
 def test_run_takes_the_last_complete_interval_when_it_has_neither_parameters_nor_a_data_interval(
-    tmp_path_factory: pytest.TempPathFactory,
+    intervals_of_runs: dict[str, str | int],
 ) -> None:
+    assert intervals_of_runs["scheduled"] == "2026-11-20T03:00:00Z/2026-11-20T04:00:00Z"
     # Airflow gives a run without a logical date no data interval at all.
-    assert run_script(INTERVALS_OF_RUNS, tmp_path_factory.mktemp("airflow")) == [
-        "2026-11-20T03:00:00Z/2026-11-20T04:00:00Z",
-        "2026-11-20T08:00:00Z/2026-11-20T09:00:00Z",
-        "2026-11-20T01:00:00Z/2026-11-20T02:00:00Z",
-        64,
-    ]
+    assert intervals_of_runs["by hand"] == "2026-11-20T08:00:00Z/2026-11-20T09:00:00Z"
+    assert intervals_of_runs["form"] == "2026-11-20T01:00:00Z/2026-11-20T02:00:00Z"
+    assert intervals_of_runs["half a form"] == 64
+
+
+def test_manual_run_builds_the_same_interval_as_the_schedule_when_its_logical_date_is_a_boundary(
+    intervals_of_runs: dict[str, str | int],
+) -> None:
+    hour = "2026-11-20T05:00:00Z/2026-11-20T06:00:00Z"
+    assert intervals_of_runs["logical date"] == intervals_of_runs["backfill"] == hour
+    # The button gives the time at which it was pressed.
+    assert intervals_of_runs["now"] == "2026-11-20T04:00:00Z/2026-11-20T05:00:00Z"
+
+
+def test_data_interval_is_taken_only_from_the_schedule_when_it_is_not_one_of_its_intervals(
+    intervals_of_runs: dict[str, str | int],
+) -> None:
+    assert intervals_of_runs["data interval"] == "2026-11-20T03:00:00Z/2026-11-20T04:00:00Z"
+    assert intervals_of_runs["no interval"] == 64
+    assert intervals_of_runs["earlier schedule"] == "2026-11-20T05:15:00Z/2026-11-20T05:30:00Z"
 
 
 def test_decision_is_carried_out_with_the_digest_of_what_was_shown(tmp_path: Path) -> None:
