@@ -16,6 +16,7 @@ from include.airflow.interval_run.form import interval_form
 from include.airflow.interval_run.links import DATA_WAY, linked
 from include.airflow.notifier import ALERTS, AlertNotifier, RecoveryNotifier
 from include.airflow.tasks import (
+    MOST_RUNS,
     announce_registered,
     interval_of_run,
     judge_reconciliation,
@@ -68,12 +69,6 @@ Spark drivers of all intervals share the pool `{pool}`; one of these takes {slot
 
 Running an interval again with unchanged code changes nothing: same ranges, same content hash, same revision.
 """
-
-
-MOST_RUNS = 24
-"""Runs of a pipeline at the same time: a day of hours. One that waits for a person, or for its stream, must not keep
-later ones from beginning, for with `catchup=False` Airflow never makes up for a run that could not begin in time. How
-many drivers there are is up to the pool."""
 
 
 def interval_dag(pipeline: Pipeline) -> DAG:

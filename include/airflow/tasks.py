@@ -35,6 +35,14 @@ Result = TypeVar("Result")
 _OF_SCHEDULE = "scheduled", "backfill"
 """Types of runs whose data interval is one of the schedule."""
 
+MOST_RUNS = 24
+"""Runs of a pipeline at the same time: a day of hours. One that waits for a person, or for its stream, must not keep
+later ones from beginning, for with `catchup=False` Airflow never makes up for a run that could not begin in time. How
+many drivers there are is up to the pool."""
+
+RESERVE = 4
+"""Runs that missing intervals leave to the schedule, for the same reason."""
+
 POKE = timedelta(seconds=10)
 """How long a poke of `pin_ranges` waits for the archive before it gives its task slot back."""
 
@@ -123,20 +131,29 @@ def judge_reconciliation(attempt: int) -> None:
 def runs_of_missing(pipeline: Pipeline, context: Any) -> list[dict[str, Any]]:
     """Return the runs that build intervals which were never built, oldest first: `trigger_run_id` and `conf` of each.
 
-    As many as the run's parameter `build_missing` says, else as the schedule declares, for a run of the schedule.
+    As many as the run's parameter `build_missing` says, else as the schedule declares, for a run of the schedule; no
+    more than leave room for the schedule's own runs: another run builds the rest.
     An interval that has had such a run is left out, however it ended: its alert was sent, and doctor still reports it.
     So is one for which another run is about to begin.
     """
     run, wanted = context["dag_run"], context["params"].get("build_missing")
     if wanted is None:
         wanted = pipeline.schedule.build_missing if run.run_type == "scheduled" else 0
+    count, under_way = partial(context["ti"].get_dr_count, run.dag_id), ["queued", "running"]
+    room = MOST_RUNS - RESERVE - count(states=under_way) if wanted else 0
     runs: list[dict[str, Any]] = []
     for interval in missing_in_order(pipeline) if wanted else ():
         begin, end = format_time(interval.from_time), format_time(interval.to_time)
         run_id = f"missing__{begin}"
-        count = partial(context["ti"].get_dr_count, run.dag_id)
-        if not count(run_ids=[run_id]) and not count(logical_dates=[interval.from_time], states=["queued", "running"]):
-            runs.append({"trigger_run_id": run_id, "conf": {"from": begin, "to": end}})
+        if count(run_ids=[run_id]) or count(logical_dates=[interval.from_time], states=under_way):
+            continue
+        if len(runs) >= room:
+            print(
+                f"{len(runs)} of {wanted} runs: {MOST_RUNS} of a pipeline run at a time, {RESERVE} of these are kept for "
+                "the schedule — build the rest by a later run with build_missing"
+            )
+            break
+        runs.append({"trigger_run_id": run_id, "conf": {"from": begin, "to": end}})
         if len(runs) == wanted:
             break
     return runs

@@ -59,7 +59,7 @@ def interval_form() -> dict[str, Param]:
             minimum=0,
             title="Build missing intervals",
             section="Missing intervals",
-            description="How many intervals that were never built are built too, the oldest first.",
+            description="How many intervals that were never built are built too, the oldest first; some 20 at a time.",
         ),
     }
 

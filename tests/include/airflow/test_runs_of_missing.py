@@ -1,0 +1,60 @@
+"""How many missing intervals a run builds beside the schedule's own runs; no service is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from include.airflow import tasks
+from include.pipelines import load_pipeline
+from tests.support.attempts import hour
+
+MISSING = 50
+
+
+@pytest.fixture(autouse=True)
+def missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tasks, "missing_in_order", lambda pipeline: map(hour, range(MISSING)))
+
+
+def built(requested: int, *, under_way: int, known: Sequence[str] = ()) -> list[str]:
+    """The runs that a run triggers while so many runs of its DAG, with itself, are queued or running."""
+
+    def get_dr_count(
+        dag_id: str,
+        logical_dates: Sequence[datetime] = (),
+        run_ids: Sequence[str] = (),
+        states: Sequence[str] = (),
+    ) -> int:
+        if run_ids:
+            return len({*run_ids} & {*known})
+        return 0 if logical_dates or set(states) != {"queued", "running"} else under_way
+
+    run = SimpleNamespace(dag_id="interval__nest_cameras", run_type="manual")
+    context: dict[str, Any] = {"dag_run": run, "params": {"build_missing": requested}}
+    context["ti"] = SimpleNamespace(get_dr_count=get_dr_count)
+    return [each["trigger_run_id"] for each in tasks.runs_of_missing(load_pipeline("nest_cameras"), context)]
+
+
+@pytest.mark.parametrize(("under_way", "most"), [(1, 19), (12, 8), (20, 0), (24, 0)])
+def test_four_of_the_24_runs_are_left_to_the_schedule_when_more_intervals_are_requested(
+    under_way: int, most: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert len(built(2000, under_way=under_way)) == most
+    assert capsys.readouterr().out.startswith(f"{most} of 2000 runs: ")
+
+
+def test_as_many_are_built_as_requested_and_nothing_is_said_when_there_is_room(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    runs = built(19, under_way=1)
+    assert len(runs) == 19
+    assert built(3, under_way=1, known=runs[:2]) == runs[2:5]
+    # That others had a run is no reason to build later.
+    had = [f"missing__{hour(n)}".split("/")[0] for n in range(MISSING)]
+    assert built(9, under_way=24, known=had) == []
+    assert capsys.readouterr().out == ""
