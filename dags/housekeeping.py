@@ -7,7 +7,7 @@ from typing import Any
 
 from airflow.sdk import DAG, CronTriggerTimetable, Param, get_current_context, task
 
-from include.airflow.notifier import ALERTS, AlertNotifier, RecoveryNotifier
+from include.airflow.notifier import ALERTS, AlertNotifier, RecoveryNotifier, housekeeping_key
 from include.airflow.tasks import take_step
 from include.housekeeping.run import keep_house
 from include.pipelines import all_pipelines, load_pipeline
@@ -29,7 +29,7 @@ deleted, as are old revisions and files that killed jobs left behind. No Spark i
 {times}
 
 **A failure** of one pipeline's task stops no other task. A run that was killed is finished by the next one. After the last retry,
-an alert goes to the topic `{alerts}`, by e-mail and to a webhook where those are set.
+an alert goes to the topic `{alerts}`, by e-mail and to a webhook where those are set; it is over when a later run has kept house.
 
 - *another housekeeping is under way*: somebody runs `./tidemark housekeeping`; it is retried.
 - *service unreachable* (PostgreSQL): `./tidemark status`; it is retried.
@@ -59,7 +59,6 @@ def housekeeping_dag() -> DAG:
             "retries": 2,
             "retry_delay": timedelta(minutes=5),
             "execution_timeout": timedelta(hours=2),
-            "on_success_callback": RecoveryNotifier(),
         },
         params={"dry_run": Param(False, type="boolean", description="only report what would be done")},
         doc_md=DOC.format(alerts=ALERTS, times="\n".join(times)),
@@ -72,7 +71,12 @@ def housekeeping_dag() -> DAG:
             return take_step(keep_house, load_pipeline(name), dry_run=dry_run)
 
         for pipeline in all_pipelines():
-            keep.override(task_id=pipeline.name, on_failure_callback=AlertNotifier(pipeline.name))(pipeline.name)
+            key = housekeeping_key(pipeline.name)
+            told = {
+                "on_failure_callback": AlertNotifier(pipeline.name, key),
+                "on_success_callback": RecoveryNotifier(key),
+            }
+            keep.override(task_id=pipeline.name, **told)(pipeline.name)
     return dag
 
 

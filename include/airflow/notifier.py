@@ -22,6 +22,9 @@ _log = logging.getLogger(__name__)
 TASKS = "task/"
 """Prefix of the keys of tasks' alerts."""
 
+HOUSEKEEPING = "housekeeping/"
+"""Prefix of the keys of alerts about housekeeping, which are of no single run: the next night does what is left."""
+
 SUCCESS = "success"
 """Airflow's name of the state."""
 
@@ -34,6 +37,11 @@ def stream_key(pipeline: str) -> str:
 def ended_key(pipeline: str) -> str:
     """Return the key of the alert about a stream's run that ended, when no other follows by itself."""
     return overdue.stream_keys(pipeline)[1]
+
+
+def housekeeping_key(pipeline: str) -> str:
+    """Return the key of the alert about a pipeline's housekeeping."""
+    return f"{HOUSEKEEPING}{pipeline}"
 
 
 def _task_key(context: Context) -> str:
@@ -59,13 +67,20 @@ class AlertNotifier(BaseNotifier):
 class RecoveryNotifier(BaseNotifier):
     """Closes the alert of a task that failed for good and has succeeded since: it was cleared, or its run done again.
 
+    `key` replaces the task's own, for an alert that any later run ends; a dry run does not.
     Airflow calls it once. If the ledger is down then, `recover_succeeded` closes the alert later.
     """
 
+    def __init__(self, key: str = "") -> None:
+        super().__init__()
+        self.key = key
+
     def notify(self, context: Context) -> None:
         """Send the end of the task's alert, if there is one."""
+        if self.key and context["params"].get("dry_run"):
+            return
         try:
-            alerts.recover(_task_key(context))
+            alerts.recover(self.key or _task_key(context))
         except TidemarkError as error:
             _log.error("whether an alert is over could not be noted: %s", error)
 
@@ -77,9 +92,9 @@ def recover_succeeded(states: Callable[[str, str], Mapping[str, str]]) -> int:
     Raises ServiceUnreachable.
     """
     recovered = 0
-    for told in open_alerts(TASKS):
+    for told in (*open_alerts(TASKS), *open_alerts(HOUSEKEEPING)):
         dag, run, task = (str(told.facts.get(name, "")) for name in ("dag", "run", "task"))
-        _, _, index = told.key.removeprefix(f"{TASKS}{dag}/{run}/{task}").partition("/")
+        _, _, index = told.key.partition(f"{TASKS}{dag}/{run}/{task}/")
         if states(dag, run).get(f"{task}_{index}" if index else task) == SUCCESS:
             recovered += alerts.recover(told.key)
     return recovered

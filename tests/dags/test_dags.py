@@ -35,6 +35,8 @@ for module in (streams, intervals, housekeeping, daily, watch, decide):
                 "weights": {t: task.priority_weight for t, task in dag.task_dict.items()},
                 "links": {t: [link.name for link in task.operator_extra_links] for t, task in dag.task_dict.items()},
                 "form": {each: dag.params.get_param(each).schema.get("section") for each in dag.params},
+                "keys": {t: [getattr(each, "key", "") for each in (*task.on_failure_callback, *task.on_success_callback)]
+                    for t, task in dag.task_dict.items()},
                 "alerts": sorted(t for t, task in dag.task_dict.items() if task.on_failure_callback),
                 "doc": dag.doc_md,
                 "paused": dag.is_paused_upon_creation,
@@ -209,6 +211,11 @@ def test_task_raises_an_alert_when_it_fails_for_good_in_a_dag_of_a_pipeline(pars
 def test_housekeeping_has_a_task_that_waits_for_no_other_when_a_pipeline_is_declared(parsed: dict[str, Any]) -> None:
     assert parsed["dags"]["housekeeping"]["tasks"] == {name: [] for name in pipeline_names()}
     assert "| nest_cameras | landing 2d, revisions 7d, replaced files 7d |" in parsed["dags"]["housekeeping"]["doc"]
+
+
+def test_later_run_of_housekeeping_ends_the_alert_when_one_failed(parsed: dict[str, Any]) -> None:
+    keys = {name: [f"housekeeping/{name}"] * 2 for name in pipeline_names()}
+    assert parsed["dags"]["housekeeping"]["keys"] == keys
 
 
 def test_docs_explain_a_failure_when_the_operator_reads_them(parsed: dict[str, Any]) -> None:

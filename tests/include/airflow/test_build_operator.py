@@ -36,7 +36,9 @@ def run(operator: Any) -> list[str]:
     """Execute a task, and return what its log says."""
     of_run = {
         "params": {},
-        "dag_run": SimpleNamespace(run_type="scheduled", data_interval_start=hour().from_time, data_interval_end=hour().to_time),
+        "dag_run": SimpleNamespace(
+            run_type="scheduled", data_interval_start=hour().from_time, data_interval_end=hour().to_time
+        ),
     }
     instance = SimpleNamespace(id="ti", xcom_push=lambda **_: None, get_template_context=lambda: of_run)
     with structlog.testing.capture_logs() as logged:

@@ -21,7 +21,14 @@ from sqlalchemy import update
 
 from include import alerts
 from include.airflow.backoff import StreamBackoff
-from include.airflow.notifier import AlertNotifier, RecoveryNotifier, ended_key, recover_succeeded, send_alert
+from include.airflow.notifier import (
+    AlertNotifier,
+    RecoveryNotifier,
+    ended_key,
+    housekeeping_key,
+    recover_succeeded,
+    send_alert,
+)
 from include.alerts import key_limits
 from include.alerts.overdue import find_overdue, watch
 from include.ledger.alerts import Alert, open_alerts
@@ -463,6 +470,28 @@ def test_success_of_a_task_is_reported_later_when_the_ledger_was_away(
     assert recover_succeeded(lambda dag, run: {}) == 0
     RecoveryNotifier().notify(failed_task("b"))
     assert open_alerts("task/") == []
+
+
+def test_alert_of_housekeeping_is_over_when_a_later_run_has_done_the_work(receivers: Received) -> None:
+    key = housekeeping_key("isp_hits")
+
+    def night(run: str, **params: Any) -> Any:
+        instance = SimpleNamespace(dag_id="housekeeping", run_id=run, task_id="isp_hits")
+        return {"ti": instance, "params": params, "exception": "another housekeeping is under way — wait"}
+
+    for run in ("friday", "saturday"):
+        AlertNotifier("isp_hits", key).notify(night(run))
+    assert [each["state"] for each in receivers.posts] == ["raised"]
+    RecoveryNotifier(key).notify(night("by hand", dry_run=True))
+    RecoveryNotifier(housekeeping_key("isp")).notify(night("sunday", dry_run=False))
+    assert len(open_alerts(key)) == 1
+    RecoveryNotifier(key).notify(night("sunday", dry_run=False))
+    assert open_alerts(key) == []
+    # The notice of a cleared run's success was lost.
+    AlertNotifier("isp_hits", key).notify(night("monday"))
+    assert recover_succeeded(lambda dag, run: {"isp_hits": "failed"}) == 0
+    assert recover_succeeded(lambda dag, run: {"isp_hits": "success"} if run == "monday" else {}) == 1
+    assert [each["state"] for each in receivers.posts] == ["raised", "recovered"] * 2
 
 
 def test_stream_whose_run_ended_has_recovered_when_another_driver_works(receivers: Received) -> None:
