@@ -18,9 +18,11 @@ from include.airflow.notifier import ALERTS, AlertNotifier, RecoveryNotifier
 from include.airflow.tasks import (
     MOST_RUNS,
     announce_registered,
+    attempt_of,
     interval_of_run,
     judge_reconciliation,
     pin_unless_behind,
+    result_of,
     runs_of_missing,
     take_step,
 )
@@ -90,11 +92,11 @@ def interval_dag(pipeline: Pipeline) -> DAG:
         build = BuildOperator(task_id=TASK, pipeline=pipeline.name, attempt=attempt)
         publish = PublishOperator(task_id="publish", pipeline=pipeline.name, attempt=attempt)
         announced = _announce(pipeline, attempt)
-        attempt >> build >> _reconcile(attempt) >> publish >> announced
+        attempt >> build >> _reconcile(pipeline, attempt) >> publish >> announced
         _build_missing(pipeline, attempt)
         with TaskGroup("announce_tables"):
             for table in pipeline.tables:
-                _announce_table(table, announced)
+                _announce_table(pipeline, table, announced)
     return dag
 
 
@@ -145,13 +147,13 @@ def _pin(pipeline: Pipeline) -> Any:
     return linked(pin_ranges())
 
 
-def _reconcile(attempt: Any) -> Any:
+def _reconcile(pipeline: Pipeline, attempt: Any) -> Any:
     """Add the task that fails the run when something is unexplained."""
 
     @task(retries=0)
     def reconcile(attempt: str) -> None:
         """Fail when anything is unexplained."""
-        take_step(judge_reconciliation, int(attempt))
+        take_step(judge_reconciliation, take_step(attempt_of, pipeline.name, attempt))
 
     return linked(reconcile(attempt))
 
@@ -163,7 +165,7 @@ def _announce(pipeline: Pipeline, attempt: Any) -> Any:
     @task(outlets=[complete, UNKEYED])
     def announce(attempt: str, *, outlet_events: Any = None) -> dict[str, Any]:
         """Write the report, end the attempt, announce the complete interval."""
-        announced = take_step(announce_registered, int(attempt))
+        announced = take_step(announce_registered, take_step(attempt_of, pipeline.name, attempt))
         emit(outlet_events, complete, announced, announced["registered"])
         return dict(announced)
 
@@ -188,7 +190,7 @@ def _build_missing(pipeline: Pipeline, attempt: Any) -> None:
     ).expand_kwargs(missing)
 
 
-def _announce_table(table: str, announced: Any) -> None:
+def _announce_table(pipeline: Pipeline, table: str, announced: Any) -> None:
     """Add the task that announces a table's new partitions; it is skipped when the interval has none."""
     asset = table_asset(table)
 
@@ -196,6 +198,7 @@ def _announce_table(table: str, announced: Any) -> None:
     @task(task_id=table, outlets=[asset, UNKEYED])
     def announce_table(announced: dict[str, Any], *, outlet_events: Any = None) -> None:
         """Announce the table's partitions."""
+        announced = take_step(result_of, "announce", announced, pipeline.name)
         partitions = [each for each in announced["registered"] if each["table"] == table]
         if not partitions:
             raise AirflowSkipException("the interval registered nothing in this table")

@@ -10,10 +10,14 @@ from airflow.sdk import Context
 from airflow.sdk.bases.notifier import BaseNotifier
 
 from include import alerts
+from include.airflow.tasks import interval_of_run
 from include.alerts import overdue
 from include.alerts.channels import ALERTS
 from include.errors import TidemarkError
 from include.ledger.alerts import Alert, open_alerts
+from include.ledger.intervals.days import pinned_within
+from include.pipelines import load_pipeline
+from include.times import Interval, parse_time
 
 __all__ = ["ALERTS", "AlertNotifier", "RecoveryNotifier", "send_alert", "stream_key"]
 
@@ -24,6 +28,9 @@ TASKS = "task/"
 
 HOUSEKEEPING = "housekeeping/"
 """Prefix of the keys of alerts about housekeeping, which are of no single run: the next night does what is left."""
+
+REGISTERING = "pin_ranges", "build_interval", "reconcile", "publish"
+"""Tasks of an interval that have achieved something only when it is registered."""
 
 SUCCESS = "success"
 """Airflow's name of the state."""
@@ -95,9 +102,31 @@ def recover_succeeded(states: Callable[[str, str], Mapping[str, str]]) -> int:
     for told in (*open_alerts(TASKS), *open_alerts(HOUSEKEEPING)):
         dag, run, task = (str(told.facts.get(name, "")) for name in ("dag", "run", "task"))
         _, _, index = told.key.partition(f"{TASKS}{dag}/{run}/{task}/")
-        if states(dag, run).get(f"{task}_{index}" if index else task) == SUCCESS:
+        if states(dag, run).get(f"{task}_{index}" if index else task) == SUCCESS and _has_ended(told, task):
             recovered += alerts.recover(told.key)
     return recovered
+
+
+def _has_ended(told: Alert, task: str) -> bool:
+    """Whether the interval of a task that leads to its registration is registered, or the task does not lead to one.
+
+    A person may have marked the task as successful, which registers nothing. True for alerts of older code.
+    """
+    interval = told.facts.get("interval")
+    if interval is None or task not in REGISTERING:
+        return True
+    begin, end = (parse_time(each) for each in str(interval).split("/"))
+    return pinned_within(told.pipeline, begin, end)[1].get(Interval(begin, end), False)
+
+
+def _interval_of(context: Context, pipeline: str) -> dict[str, str]:
+    """Return the interval of an interval's run as a fact; none for other runs, and where its form names none."""
+    if "dag_run" not in context or not context["ti"].dag_id.startswith("interval__"):
+        return {}
+    try:
+        return {"interval": str(interval_of_run(load_pipeline(pipeline), context))}
+    except TidemarkError:
+        return {}
 
 
 def send_alert(context: Context, pipeline: str, error: str, *, key: str = "", query: str = "") -> None:
@@ -108,6 +137,7 @@ def send_alert(context: Context, pipeline: str, error: str, *, key: str = "", qu
     instance = context["ti"]
     what, _, todo = error.partition(" — ")
     facts = {"dag": instance.dag_id, "run": instance.run_id, "task": instance.task_id, "error": error}
+    facts |= _interval_of(context, pipeline)
     alert = Alert(
         key or _task_key(context),
         pipeline,

@@ -15,7 +15,7 @@ from airflow.sdk.exceptions import AirflowException
 from include.airflow.interval_run.links import INTERVAL_LINKS, push_links
 from include.airflow.interval_run.step_log import log_step
 from include.airflow.on_cluster.handing_over import HandedOver, OwnLines, take_submission
-from include.airflow.tasks import take_step, task_failure
+from include.airflow.tasks import attempt_of, take_step, task_failure
 from include.errors import TidemarkError, ValidationFailed, error_class
 from include.intervals.steps import AttemptJob, judge_validation, submit
 from include.ledger.intervals.attempts import note_failure
@@ -47,12 +47,17 @@ class JobOperator(SparkSubmitOperator):
         self._lines = DriverLines()
         self._code = 0
 
+    @property
+    def number(self) -> int:
+        """Number of the attempt. Raises Airflow's exception when `pin_ranges` began none."""
+        return take_step(attempt_of, self.pipeline, self.attempt)
+
     def execute(self, context: Context) -> None:
         """Submit, wait, and log what the step found, or raise what its failure means."""
         push_links(context, self)
         if code := self.run_job(context):
             raise self.failure(code)
-        log_step(self.job, int(self.attempt))
+        log_step(self.job, self.number)
 
     def run_job(self, context: Context) -> int:
         """Submit, wait, and return the driver's exit code."""
@@ -72,7 +77,7 @@ class JobOperator(SparkSubmitOperator):
 
     def resolve(self, mode: DeployMode) -> SparkSubmission:
         """Return what is submitted."""
-        return submit(self.job, self.pipeline, int(self.attempt), mode)
+        return submit(self.job, self.pipeline, self.number, mode)
 
     def get_job_status(self, external_id: Any, context: Context) -> str:
         """Return the state of an earlier try's application: one that YARN no longer knows has ended."""
@@ -97,12 +102,12 @@ class JobOperator(SparkSubmitOperator):
         failed = error_class(code)
         meaning = failed.meaning
         if issubclass(failed, ValidationFailed):
-            log_step(self.job, int(self.attempt), failed=True)
-            meaning = _validation(int(self.attempt)) or meaning
+            log_step(self.job, self.number, failed=True)
+            meaning = _validation(self.number) or meaning
         elif self._lines.own:
             # An alert is made of this text alone: the line names the offsets, and after “ — ” what to do.
             meaning += f"; last line: {self._lines.own}"
-        note_failure(int(self.attempt), code)
+        note_failure(self.number, code)
         for line in self._lines.reasons(code):
             self.log.error("driver: %s", line)
         return task_failure(failed, f"{self.job} of {self.pipeline} ended with exit code {code}: {meaning}")

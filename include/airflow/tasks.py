@@ -92,6 +92,22 @@ def interval_of_run(pipeline: Pipeline, context: Any) -> Interval:
     return asked_interval(pipeline, begin, end)
 
 
+def result_of(task: str, result: Result | None, pipeline: str) -> Result:
+    """Return what a task has returned. Raises UsageError when that is nothing: it was marked as successful by hand."""
+    if result is None:
+        raise UsageError(
+            f"{task} has no result: it was marked as successful by hand",
+            remedy=f"clear the task {task} with those after it",
+            pipeline=pipeline,
+        )
+    return result
+
+
+def attempt_of(pipeline: str, attempt: Any) -> int:
+    """Return the number of the attempt that `pin_ranges` began. Raises UsageError when it began none."""
+    return int(result_of("pin_ranges", attempt, pipeline))
+
+
 def pin_unless_behind(pipeline: Pipeline, interval: Interval, context: Any) -> str | None:
     """Pin the interval as the run's form says and return the id of its attempt.
 
@@ -149,7 +165,7 @@ def runs_of_missing(pipeline: Pipeline, context: Any) -> list[dict[str, Any]]:
             continue
         if len(runs) >= room:
             print(
-                f"{len(runs)} of {wanted} runs: {MOST_RUNS} of a pipeline run at a time, {RESERVE} of these are kept for "
+                f"{len(runs)} of {wanted} runs: a pipeline has {MOST_RUNS} at a time, and keeps {RESERVE} of them for "
                 "the schedule — build the rest by a later run with build_missing"
             )
             break

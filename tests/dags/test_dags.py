@@ -35,8 +35,8 @@ for module in (streams, intervals, housekeeping, daily, watch, decide):
                 "weights": {t: task.priority_weight for t, task in dag.task_dict.items()},
                 "links": {t: [link.name for link in task.operator_extra_links] for t, task in dag.task_dict.items()},
                 "form": {each: dag.params.get_param(each).schema.get("section") for each in dag.params},
-                "keys": {t: [getattr(each, "key", "") for each in (*task.on_failure_callback, *task.on_success_callback)]
-                    for t, task in dag.task_dict.items()},
+                "keys": {t: [getattr(told, "key", "") for told in (
+                    *task.on_failure_callback, *task.on_success_callback)] for t, task in dag.task_dict.items()},
                 "alerts": sorted(t for t, task in dag.task_dict.items() if task.on_failure_callback),
                 "doc": dag.doc_md,
                 "paused": dag.is_paused_upon_creation,
@@ -305,3 +305,42 @@ def test_data_interval_is_taken_only_from_the_schedule_when_it_is_not_one_of_its
 def test_decision_is_carried_out_with_the_digest_of_what_was_shown(tmp_path: Path) -> None:
     told = {"by": "airflow ada", "reason": "moved"}
     assert run_script(CARRY_OUT, tmp_path) == [{"digest": "5e21", **told}, {"digest": "", **told}]
+
+
+MARKED_BY_HAND = """
+import json, sys
+from datetime import UTC, datetime
+from types import SimpleNamespace
+sys.path.insert(0, "dags")
+import intervals
+tasks = vars(intervals)["interval__nest_cameras"].task_dict
+at = lambda hour: datetime(2026, 11, 20, hour, tzinfo=UTC)
+run = SimpleNamespace(run_type="scheduled", data_interval_start=at(3), data_interval_end=at(4), logical_date=at(3))
+context = {"dag_run": run, "params": {}}
+context["ti"] = SimpleNamespace(id="ti", xcom_push=lambda **_: None, get_template_context=lambda: context)
+found = {}
+for name in sys.argv[1:]:
+    task = tasks[name]
+    try:
+        if hasattr(task, "python_callable"):
+            task.python_callable(None)
+        else:
+            task.attempt = None
+            task.execute(context)
+    except Exception as error:
+        found[name] = [type(error).__name__, str(error)]
+print("RESULT" + json.dumps(found))
+"""
+
+
+def test_task_fails_at_once_and_names_the_one_to_clear_when_that_was_marked_as_successful(tmp_path: Path) -> None:
+    of_pin = ("build_interval", "reconcile", "publish", "announce")
+    of_announce = ("announce_tables.nest_cameras", "announce_tables.nest_cameras_hourly_counts")
+    found = run_script(MARKED_BY_HAND, tmp_path, *of_pin, *of_announce)
+    assert set(found) == {*of_pin, *of_announce}
+    for name, (kind, text) in found.items():
+        missing = "pin_ranges" if name in of_pin else "announce"
+        # No retry gives a result.
+        assert kind == "AirflowFailException", text
+        assert f"nest_cameras: {missing} has no result: it was marked as successful by hand" in text
+        assert f"clear the task {missing} " in text

@@ -41,7 +41,7 @@ class PublishOperator(JobOperator):
     def execute(self, context: Context) -> None:
         """Publish, unless the driver of `build_interval` has; wait for a person when only warnings were not met."""
         push_links(context, self)
-        code = code_of_build(int(self.attempt))
+        code = code_of_build(self.number)
         if code is None:
             code = self.run_job(context)
         question = take_step(self._open_question) if code == ValidationFailed.exit_code else None
@@ -52,7 +52,7 @@ class PublishOperator(JobOperator):
     def _end(self, code: int) -> None:
         if code:
             raise self.failure(code)
-        log_step("publish", int(self.attempt))
+        log_step("publish", self.number)
 
     def execute_complete(self, context: Context, event: dict[str, Any], question: int) -> None:
         """Note what was answered, by whom and why; register, or fail and leave the catalog as it was.
@@ -65,7 +65,7 @@ class PublishOperator(JobOperator):
             raise AirflowSkipException(
                 f"question {question} is no longer asked: {Answered.BUILT_AGAIN}, which took the place of this build"
             )
-        asked = take_step(lambda: approvals.last_of_build(load_attempt(int(self.attempt)).build))
+        asked = take_step(lambda: approvals.last_of_build(load_attempt(self.number).build))
         if asked is None or asked.id != question:
             self._end_unasked(event, question, asked)
             return
@@ -77,7 +77,7 @@ class PublishOperator(JobOperator):
         answer = {"by": f"airflow {user}", "reason": reason}
         if event["chosen_options"] != [APPROVE]:
             verdict = take_step(approving.refuse, asked, **answer)
-            log_step("publish", int(self.attempt), failed=True)
+            log_step("publish", self.number, failed=True)
             raise AirflowFailException(
                 f"refused by {answer['by']}: {reason}; nothing was registered, see {verdict.report}"
             )
@@ -106,7 +106,7 @@ class PublishOperator(JobOperator):
         for line in approving.lines_of(asked):
             self.log.info("%s", line)
         if not asked.decision.approved:
-            log_step("publish", int(self.attempt), failed=True)
+            log_step("publish", self.number, failed=True)
             raise AirflowFailException(
                 f"refused by {asked.decision.by}: {asked.decision.reason}; nothing was registered"
             )
@@ -115,21 +115,21 @@ class PublishOperator(JobOperator):
 
     def _open_question(self) -> Question | None:
         """Return the undecided question about the build; None without one."""
-        spec = load_attempt(int(self.attempt))
+        spec = load_attempt(self.number)
         validation, asked = spec.findings.validation, approvals.last_of_build(spec.build)
         is_open = asked is not None and asked.decision is None
         return asked if is_open and validation is not None and validation.waits else None
 
     def _ask(self, context: Context, question: Question) -> None:
         """Show what was found and wait, without a task slot, until somebody has answered."""
-        take_step(steps.announce, int(self.attempt))
-        log_step("publish", int(self.attempt), failed=True)
+        take_step(steps.announce, self.number)
+        log_step("publish", self.number, failed=True)
         reason = Param("", type="string", title="Why", description="Kept in the ledger, with your name.")
         upsert_hitl_detail(
             ti_id=context["ti"].id,
             options=[APPROVE, REFUSE],
             subject=f"{self.pipeline} {question.interval}: {quantity(len(question.warnings), 'warning')}. Register it?",
-            body=_body(int(self.attempt), question),
+            body=_body(self.number, question),
             params={"reason": reason.serialize()},
         )
         # Deferred, not only "awaiting input", which nobody but Airflow's API server ends.

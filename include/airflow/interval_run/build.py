@@ -34,13 +34,13 @@ class BuildOperator(JobOperator):
         """Submit and wait. A checkpoint that did not pass fails `publish`, not this task: the build is complete."""
         push_links(context, self)
         code = self.run_job(context)
-        if code and code != take_step(validated_code, int(self.attempt)):
+        if code and code != take_step(validated_code, self.number):
             raise self.failure(code)
-        log_step(self.job, int(self.attempt))
+        log_step(self.job, self.number)
 
     def resolve(self, mode: DeployMode) -> SparkSubmission:
         """Return the application that takes both steps."""
-        return submit_both(self.pipeline, int(self.attempt), mode=mode)
+        return submit_both(self.pipeline, self.number, mode=mode)
 
 
 def code_of_build(attempt: int) -> int | None:

@@ -529,3 +529,31 @@ def test_failures_are_counted_in_their_order_when_the_clock_of_the_ledger_is_set
     assert last is not None
     assert last.id == launch
     assert failures_in_a_row("set_back", timedelta(hours=1)) == [4, 4, 4, 6]
+
+
+def test_task_that_was_marked_as_successful_has_recovered_only_when_its_interval_is_registered(
+    receivers: Received,
+) -> None:
+    marked = dict.fromkeys(("publish", "announce"), "success")
+    interval, now = hour(3), datetime.now(UTC)
+    run = SimpleNamespace(
+        run_type="scheduled", data_interval_start=interval.from_time, data_interval_end=interval.to_time
+    )
+    attempt = begin_attempt("nest_cameras", interval)
+    built = note_build(attempt)
+    for task in marked:
+        instance = SimpleNamespace(dag_id="interval__nest_cameras", run_id="by hand", task_id=task)
+        context: Any = {"ti": instance, "dag_run": run, "params": {}, "exception": "the catalog is away"}
+        AlertNotifier("nest_cameras").notify(context)
+    assert [each["interval"] for each in receivers.posts] == [str(interval)] * 2
+    # As older code noted it, which did not say for which interval.
+    older = {"dag": "interval__nest_cameras", "run": "older", "task": "publish"}
+    key = "task/interval__nest_cameras/older/publish"
+    alerts.raise_alert(Alert(key, "nest_cameras", "broken", "publish", now, "clear it", older))
+    assert recover_succeeded(lambda dag, run: marked) == 2
+    [left] = open_alerts("task/interval__nest_cameras/")
+    assert left.facts["task"] == "publish"
+    assert recover_succeeded(lambda dag, run: marked) == 0
+    register(attempt, built)
+    assert recover_succeeded(lambda dag, run: marked) == 1
+    assert open_alerts("task/") == []
