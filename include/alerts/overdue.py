@@ -22,6 +22,7 @@ from include.ledger.intervals.days import pinned_within
 from include.ledger.streams.writers import live_writer
 from include.monitor.text import quantity
 from include.pipelines.spec import Pipeline
+from include.spark.submission import SPARK_POOL
 from include.times import Interval, format_time, parse_time
 
 LOOKED_BACK = timedelta(days=1)
@@ -158,8 +159,8 @@ def _alert(pipeline: Pipeline, overdue: Overdue) -> Alert:
         f"{quantity(len(overdue.intervals), 'interval')} not registered {quantity(minutes, 'minute')} after the end",
         f"interval__{pipeline.name}, first {first}",
         overdue.since,
-        f"is interval__{pipeline.name} unpaused? Look at its failed or waiting task, is its stream behind? {page} — or "
-        f"{command}",
+        f"is interval__{pipeline.name} unpaused? Look at its failed or waiting task, is its stream behind? {page} Has "
+        f"Airflow's pool {SPARK_POOL} the {quantity(pipeline.spark_slots, 'slot')} that a driver takes? — or {command}",
         {
             "intervals": [str(each) for each in overdue.intervals[:24]],
             "until": format_time(overdue.intervals[-1].to_time),

@@ -29,7 +29,7 @@ from include.ledger.streams.event_gaps import gaps_of
 from include.monitor.missing import building_commands, summarize_missing
 from include.pipelines import all_pipelines
 from include.pipelines.spec import Pipeline
-from include.services import supervisor
+from include.services import airflow, supervisor
 from include.services.process import read_state
 from include.settings import REPOSITORY, Settings, settings
 from include.spark import class_archive, jars
@@ -83,7 +83,7 @@ def repair_all(progress: Callable[[str], None], *, deep: bool) -> None:
 
 def examine(*, deep: bool) -> list[Finding]:
     """Look at everything and return what was found; `deep` also reads every file whole."""
-    machine = [*_machine(), *_packages(), *_jars(), *_class_archive(), *_secrets(), *_services()]
+    machine = [*_machine(), *_packages(), *_jars(), *_class_archive(), *_secrets(), *services()]
     place = list(_lake())
     return [*machine, *place, *(_tables(deep=deep) if all(each.ok for each in place) else ())]
 
@@ -158,13 +158,16 @@ def _secrets() -> Iterator[Finding]:
     yield Finding(not open_ones, what, "./tidemark doctor --repair" if open_ones else "")
 
 
-def _services() -> Iterator[Finding]:
+def services() -> Iterator[Finding]:
+    """Yield a finding for each service that has an address, and one for what Airflow's pool lacks."""
     for name, state in supervisor.status().items():
         if state.address and not state.external and not read_state(name).get("pid"):
             yield Finding(True, f"{name}: stopped by ./tidemark down")
         elif state.address:
             where = "" if name == "postgres" else f" at {state.address}"
             yield Finding(state.healthy, f"{name}{where}", "" if state.healthy else f"./tidemark up {name}")
+            if name == "airflow" and state.healthy and (lack := airflow.lack_of_slots(state.address)):
+                yield Finding(False, *lack)
 
 
 def _lake() -> Iterator[Finding]:

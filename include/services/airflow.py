@@ -167,29 +167,24 @@ def _start(port: int) -> None:
 
 
 def ensure_pool(address: str) -> None:
-    """Create the pool of Spark drivers with a slot per core; an existing pool keeps its slots."""
-    import httpx
+    """Create the pool of Spark drivers; one that exists keeps its slots, and a line says if these are too few."""
+    from include.services import spark_pool
 
-    from include.spark.submission import SPARK_POOL
+    spark_pool.ensure(address, _login())
 
-    pool = {
-        "name": SPARK_POOL,
-        "slots": os.cpu_count() or 1,
-        "description": "Spark drivers of intervals at once: one per core",
-        "include_deferred": False,
-    }
+
+def lack_of_slots(address: str) -> tuple[str, str] | None:
+    """Return whose Spark drivers wait for ever, or that Airflow does not say it, and what to do; None for nobody's."""
+    from include.services import spark_pool
+
     try:
-        login = {"username": USER, "password": password()}
-        with httpx.Client(base_url=address, timeout=30, mounts=PAST_PROXY) as client:
-            token = client.post("/auth/token", json=login).raise_for_status().json()["access_token"]
-            answer = client.post("/api/v2/pools", json=pool, headers={"Authorization": f"Bearer {token}"})
-        if answer.status_code != httpx.codes.CONFLICT:
-            answer.raise_for_status()
-    except httpx.HTTPError as error:
-        raise ServiceUnreachable(
-            f"Airflow at {address} did not accept the pool {SPARK_POOL}: {type(error).__name__}",
-            remedy=f"airflow pools set {SPARK_POOL} 2 'Spark drivers at once'",
-        ) from None
+        return spark_pool.lack_of_slots(address, _login())
+    except ServiceUnreachable as error:
+        return error.message, error.remedy
+
+
+def _login() -> dict[str, str]:
+    return {"username": USER, "password": password()}
 
 
 def unhealthy_parts(address: str) -> list[str]:

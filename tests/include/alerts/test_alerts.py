@@ -163,6 +163,8 @@ def test_overdue_intervals_and_their_end_are_reported_once_when_a_deadline_passe
     assert told["what"] == "1 interval not registered 20 minutes after the end"
     command = "./tidemark interval isp_hits --from 2026-11-20T06:00:00Z --to 2026-11-20T07:00:00Z"
     assert str(told["todo"]).endswith(command)
+    # The driver of a pipeline that takes more waits for ever, and its tasks are not late.
+    assert "Has Airflow's pool tidemark_spark the 1 slot that a driver takes?" in str(told["todo"])
     register(failed, built)
     assert watch(pipeline, START + 150 * minute) == {"overdue": 0, "over_limit": 0, "recovered": 1}
     assert [each["state"] for each in receivers.posts] == ["raised", "recovered"]

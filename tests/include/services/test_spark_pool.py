@@ -1,0 +1,126 @@
+"""Airflow's pool of Spark drivers when it has fewer slots than a driver takes, or is gone."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from include.doctor import examine
+from include.doctor.examine import Finding, services
+from include.pipelines import load_pipeline
+from include.services import airflow, spark_pool, supervisor
+from include.services.process import ServiceStatus
+from include.settings import settings
+
+POOL = "/api/v2/pools/tidemark_spark"
+MANY = (os.cpu_count() or 1) + 6
+
+
+class Airflow:
+    """What answers for Airflow: a pool with some slots, or none."""
+
+    slots: int | None = None
+    address = ""
+
+    def answer(self, method: str, path: str, body: dict[str, Any]) -> tuple[int, object]:
+        if path == "/auth/token":
+            return 201, {"access_token": "token"}
+        if method == "POST" and self.slots is None:
+            self.slots = int(body["slots"])
+            return 201, body
+        if method == "POST":
+            return 409, {}
+        return (200, {"slots": self.slots}) if self.slots is not None and path == POOL else (404, {})
+
+
+@pytest.fixture
+def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Airflow]:
+    monkeypatch.setenv("TIDEMARK_HOME", str(tmp_path))
+    settings.cache_clear()
+    declared = load_pipeline("isp_hits")
+    pipelines = (declared, replace(declared, name="nightly", spark_slots=MANY))
+    monkeypatch.setattr(spark_pool, "all_pipelines", lambda: pipelines)
+    there = Airflow()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or "{}")
+            code, answer = there.answer(self.command, self.path, body)
+            text = json.dumps(answer).encode()
+            self.send_response(code)
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
+
+        do_POST = do_GET  # noqa: N815 the server's name for it
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        there.address = f"http://127.0.0.1:{server.server_address[1]}"
+        yield there
+        server.shutdown()
+        thread.join()
+    settings.cache_clear()
+
+
+def test_pool_has_slots_for_the_largest_driver_when_it_is_made(
+    served: Airflow, capsys: pytest.CaptureFixture[str]
+) -> None:
+    airflow.ensure_pool(served.address)
+    assert served.slots == MANY
+    assert airflow.lack_of_slots(served.address) is None
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("slots", [0, 2, -1])
+def test_pipeline_is_named_when_the_pool_has_fewer_slots_than_its_driver_takes(
+    served: Airflow, slots: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    served.slots = slots
+    airflow.ensure_pool(served.address)
+    # An operator's number stays.
+    assert served.slots == slots
+    lack, said = airflow.lack_of_slots(served.address), capsys.readouterr().err
+    if slots < 0:
+        assert (lack, said) == (None, "")
+        return
+    assert lack is not None
+    what, remedy = lack
+    named = f"isp_hits 1, nightly {MANY}" if slots == 0 else f"nightly {MANY}"
+    assert what.endswith(f"tidemark_spark has {slots} slots, and intervals wait for ever for more: {named}")
+    assert f"give it {MANY} slots" in remedy
+    assert said == f"tidemark: {what} — {remedy}\n"
+
+
+def test_doctor_names_the_pool_when_it_was_deleted_while_airflow_runs(
+    served: Airflow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = {"airflow": ServiceStatus(served.address, True, 1)}
+    monkeypatch.setattr(supervisor, "status", lambda: running)
+    monkeypatch.setattr(examine, "read_state", lambda name: {"pid": 1})
+    missing = "Airflow has no pool tidemark_spark: every interval waits for it"
+    assert list(services()) == [
+        Finding(True, f"airflow at {served.address}"),
+        Finding(False, missing, "./tidemark up airflow makes it"),
+    ]
+    # One that does not run has no pool, either.
+    running["airflow"] = ServiceStatus(served.address, False, 1)
+    assert [each.what for each in services()] == [f"airflow at {served.address}"]
+
+
+def test_it_is_said_when_airflow_does_not_answer(served: Airflow) -> None:
+    lack = airflow.lack_of_slots("http://127.0.0.1:9")
+    assert lack is not None
+    assert lack[0].startswith("Airflow at http://127.0.0.1:9 did not show the pool tidemark_spark")
