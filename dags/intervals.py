@@ -29,6 +29,7 @@ from include.airflow.tasks import (
 from include.pipelines import all_pipelines
 from include.pipelines.spec import Pipeline
 from include.spark.submission import SPARK_POOL
+from include.times import describe_duration
 
 DOC = """
 ### Intervals of {name}
@@ -67,7 +68,8 @@ fails for good leaves an alert in the Kafka topic `{alerts}`, and another one wh
 **Form**: from and to, the source (Kafka, or the archive), pinning again, and a dry run, which only reports in the log of `pin_ranges`
 what would be read and replaced; then all tasks are *skipped*. A backfill takes the same parameters.
 
-Spark drivers of all intervals share the pool `{pool}`; one of these takes {slots} of its slots.
+Spark drivers of all intervals share the pool `{pool}`; one of these takes {slots} of its slots, and is ended after {longest}. An
+interval that takes longer is built by command, which waits as long as it takes: `./tidemark interval {name} --from … --to …`.
 
 Running an interval again with unchanged code changes nothing: same ranges, same content hash, same revision.
 """
@@ -89,8 +91,9 @@ def interval_dag(pipeline: Pipeline) -> DAG:
         doc_md=_doc(pipeline),
     ) as dag:
         attempt = _pin(pipeline)
-        build = BuildOperator(task_id=TASK, pipeline=pipeline.name, attempt=attempt)
-        publish = PublishOperator(task_id="publish", pipeline=pipeline.name, attempt=attempt)
+        of_spark = {"pipeline": pipeline.name, "attempt": attempt, "execution_timeout": _longest(pipeline)}
+        build = BuildOperator(task_id=TASK, **of_spark)
+        publish = PublishOperator(task_id="publish", **of_spark)
         announced = _announce(pipeline, attempt)
         attempt >> build >> _reconcile(pipeline, attempt) >> publish >> announced
         _build_missing(pipeline, attempt)
@@ -116,6 +119,11 @@ def _task_defaults(pipeline: Pipeline) -> dict[str, Any]:
     }
 
 
+def _longest(pipeline: Pipeline) -> timedelta:
+    """Return how long a driver may take: as long as its interval, for one that takes longer never keeps up."""
+    return max(timedelta(hours=1), pipeline.schedule.every)
+
+
 def _doc(pipeline: Pipeline) -> str:
     return DOC.format(
         name=pipeline.name,
@@ -127,6 +135,7 @@ def _doc(pipeline: Pipeline) -> str:
         topics=str(pipeline.source),
         alerts=ALERTS,
         deadline=pipeline.schedule.registered_within // timedelta(minutes=1),
+        longest=describe_duration(_longest(pipeline)),
         pool=SPARK_POOL,
         slots=pipeline.spark_slots,
     )

@@ -344,3 +344,27 @@ def test_task_fails_at_once_and_names_the_one_to_clear_when_that_was_marked_as_s
         assert kind == "AirflowFailException", text
         assert f"nest_cameras: {missing} has no result: it was marked as successful by hand" in text
         assert f"clear the task {missing} " in text
+
+
+TIMEOUTS = """
+import json, sys
+from dataclasses import replace
+sys.path.insert(0, "dags")
+import intervals
+from include.pipelines import load_pipeline
+from include.times import every
+found = {}
+for duration in sys.argv[1:]:
+    dag = intervals.interval_dag(replace(load_pipeline("nest_cameras"), schedule=every(duration)))
+    hours = {name: task.execution_timeout.total_seconds() / 3600 for name, task in dag.task_dict.items()
+        if getattr(task, "execution_timeout", None)}
+    found[duration] = [hours[each] for each in ("build_interval", "publish", "announce")], dag.doc_md
+print("RESULT" + json.dumps(found))
+"""
+
+
+def test_driver_may_take_as_long_as_its_interval_when_that_is_longer_than_an_hour(tmp_path: Path) -> None:
+    found = run_script(TIMEOUTS, tmp_path, "15m", "1h", "6h", "1d")
+    hours = {duration: each for duration, (each, _) in found.items()}
+    assert hours == {"15m": [1, 1, 1], "1h": [1, 1, 1], "6h": [6, 6, 1], "1d": [24, 24, 1]}
+    assert "ended after 6 hours" in found["6h"][1]
