@@ -37,7 +37,8 @@ registered by the command is unknown to Airflow: then trigger this DAG manually,
 the first one and the command that builds it. Then clear this run. The last failure leaves an alert in the Kafka topic `{alerts}`.
 
 Airflow counts an interval only while this DAG is unpaused: trigger the day in which you unpause it manually. An interval that runs
-again later starts no new run of its day: clear the day's run to sum it up again.
+again later starts no new run of its day: clear the day's run to sum it up again. What Airflow keeps of such intervals is removed
+monthly, as the runbook says (*Operations*).
 """
 
 
