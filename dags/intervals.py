@@ -40,8 +40,8 @@ DOC = """
 agree, lets Great Expectations judge, and only then registers the table partitions {tables}.
 
 **When**: `{cron}` UTC, for the interval that has just ended. Backfills may run in any order; an interval's ranges are pinned once.
-A manual run takes the interval of its form, else the one that begins at its logical date, else the last complete one. An interval that waits, for its archive or for a person's
-answer, does not keep the next ones from being built.
+A manual run takes the interval of its form, else the one that begins at its logical date if that is a boundary, else the last
+complete one. An interval that waits, for its archive or for a person's answer, does not keep the next ones from being built.
 Intervals that were never built (Airflow was down) are built by runs `missing__…` that a run triggers: as many as its parameter
 `build_missing` says, the oldest first. {build_missing}
 
