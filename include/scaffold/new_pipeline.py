@@ -13,7 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from include.errors import UsageError
 from include.pipelines import pipeline_names
-from include.pipelines.spec import TOPIC, check_identifier
+from include.pipelines.spec import check_identifier, check_topic
 from include.pipelines.spec.lines import declared_name
 from include.scaffold.schema import Sample, inside_literal, quoted, read_sample
 from include.settings import REPOSITORY
@@ -56,8 +56,7 @@ def write_pipeline(
     _check_name(name)
     sample = read_sample(sample_file)
     topic = topic or name.replace("_", "-")
-    if not TOPIC.fullmatch(topic):
-        raise UsageError(f"topic {topic!r} is not a Kafka topic name")
+    check_topic(topic)
     event_field = _event_field(sample, sample_file, event_time)
     chosen = NewPipeline(
         name,

@@ -23,7 +23,7 @@ from include.pipelines.spec.archive import (
     SafeValue,
 )
 from include.pipelines.spec.decoders import Avro, Csv, Decoder, Json, KafkaDeserializer, Text, UserDefined
-from include.pipelines.spec.names import IDENTIFIER, IDENTITY, KAFKA_COLUMNS, OWN_COLUMNS, TOPIC, check_identifier
+from include.pipelines.spec.names import IDENTIFIER, IDENTITY, KAFKA_COLUMNS, OWN_COLUMNS, check_identifier, check_topic
 from include.pipelines.spec.outputs import PRODUCER_OPTIONS, DatabaseTable, Flags, KafkaTopic, Limit, Rows
 from include.pipelines.spec.pipeline import Pipeline
 from include.pipelines.spec.reports import Grid, Listing, Report, Threshold, Top
@@ -46,7 +46,6 @@ __all__ = [
     "KAFKA_COLUMNS",
     "OWN_COLUMNS",
     "PRODUCER_OPTIONS",
-    "TOPIC",
     "AdditiveView",
     "Archive",
     "Avro",
@@ -88,6 +87,7 @@ __all__ = [
     "Top",
     "UserDefined",
     "check_identifier",
+    "check_topic",
     "every",
     "hourly",
 ]

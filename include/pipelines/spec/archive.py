@@ -9,9 +9,9 @@ from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from include.errors import UsageError
-from include.pipelines.spec.ddl import Renamed, check_renamed, fields_of, names_before
+from include.pipelines.spec.ddl import Renamed, check_path, check_renamed, check_stored, fields_of, names_before
 from include.pipelines.spec.file_formats import CHANGING, FileFormat, check_columns, check_iceberg
-from include.pipelines.spec.names import KAFKA_COLUMNS, OWN_COLUMNS, check_identifier
+from include.pipelines.spec.names import KAFKA_COLUMNS, OWN_COLUMNS, check_identifier, check_tuple
 from include.times import parse_duration
 
 
@@ -129,6 +129,8 @@ class Archive:
     """Columns that were called otherwise before, e.g. `{"provider": "isp"}`."""
 
     def __post_init__(self) -> None:
+        check_tuple(self.rules, "rules")
+        check_stored(self.columns, "the archive")
         for each in fields_of(self.columns):
             # Spark tells apart no names by their case.
             if each.name.lower() in OWN_COLUMNS:
@@ -147,6 +149,7 @@ class Archive:
         for name in self.partition_by:
             check_identifier(name, "partition column")
             _check_partition_column(name, self.columns, self.formerly)
+        _check_paths(self)
 
     @property
     def formerly(self) -> dict[str, tuple[str, ...]]:
@@ -181,6 +184,17 @@ def _check_partition_column(name: str, columns: str, formerly: Mapping[str, Sequ
         raise UsageError(
             f"partition column {name!r} has the name of a column of the archive", remedy=f"call it by_{name}"
         )
+
+
+def _check_paths(archive: Archive) -> None:
+    """Raise UsageError when the event time, a rule or a partition column names what no row of the archive has."""
+    check_path(archive.event_time, archive.columns, "event_time")
+    for name, path in archive.partition_by.items():
+        check_path(path, archive.columns, f"partition column {name!r}")
+    for rule in archive.rules:
+        if isinstance(rule, Required | SafeValue | MaxBytes | Between):
+            into_maps = not isinstance(rule, Required)
+            check_path(rule.column, archive.columns, f"the rule {type(rule).__name__}", into_maps=into_maps)
 
 
 def check_subject(path: str, columns: str) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from include.errors import UsageError
 
-_TOKEN = re.compile(r"\s*(?:`((?:[^`]|``)+)`|'(?:[^'\\]|\\.)*'|(\w+)|([<>(),:]))")
+_TOKEN = re.compile(r"\s*(?:`((?:[^`]|``)+)`|'(?:[^'\\]|\\.)*'|\x22(?:[^\x22\\]|\\.)*\x22|(\w+)|([<>(),:]))")
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,61 @@ def fields_of(columns: str) -> tuple[Field, ...]:
     reader = _Reader(columns)
     found = reader.fields()
     reader.expect("")
+    return found
+
+
+def check_apart(fields: Iterable[Field], what: str) -> None:
+    """Raise UsageError when two of these columns have one name: to Spark, names that differ in case alone are one."""
+    seen: dict[str, str] = {}
+    for each in fields:
+        if each.name and each.name.lower() in seen:
+            raise UsageError(
+                f"{what} has the columns {seen[each.name.lower()]} and {each.name}, which are one column to Spark",
+                remedy="rename one; names that differ in case alone are the same",
+            )
+        seen[each.name.lower()] = each.name
+
+
+def check_stored(columns: str, what: str) -> None:
+    """Raise UsageError for columns that no file of a table can hold, or that readers cannot name."""
+    declared = fields_of(columns)
+    for each in declared:
+        if "." in each.name:
+            raise UsageError(
+                f"{what} has the column {each.name!r}: a dot leads to a field inside of a column",
+                remedy=f"call it {each.name.replace('.', '_')}",
+            )
+    _check_structs(declared, what)
+
+
+def _check_structs(fields: tuple[Field, ...], what: str) -> None:
+    check_apart(fields, what)
+    for each in fields:
+        if each.kind == "STRUCT" and not each.inner:
+            raise UsageError(
+                f"{what} has a STRUCT without fields{f', {each.name}' if each.name else ''}: no file can hold it",
+                remedy="declare its fields, or STRING, or leave it out",
+            )
+        _check_structs(each.inner, what)
+
+
+def check_path(path: str, columns: str, what: str, *, into_maps: bool = True) -> Field:
+    """Return the field that a dotted path leads to: a column, or below one a struct's field or a map's key.
+
+    Raises UsageError when it leads nowhere.
+    """
+    found = Field("", "STRUCT", fields_of(columns))
+    for part in path.split("."):
+        known = {each.name: each for each in found.inner} if found.kind == "STRUCT" else {}
+        if found.kind == "MAP" and into_maps:
+            found = found.inner[1]
+        elif part in known:
+            found = known[part]
+        else:
+            raise UsageError(
+                f"{what} names {path!r}, and there is no {part!r} in {found.name or 'the columns'}",
+                remedy=f"one of: {', '.join(known)}" if known else "",
+            )
     return found
 
 

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from include.errors import UsageError
-from include.pipelines.spec.ddl import fields_of
+from include.pipelines.spec.ddl import Field, check_apart, fields_of
 
 UNKNOWN_FIELDS = "unknown_fields"
 """Column of the archive with the fields that a message's schema does not name, if the decoder keeps them."""
+
+_MESSAGE = "the schema of a message"
 
 Unknown = Literal["ignore", "keep"]
 
@@ -37,6 +39,7 @@ class Json:
     in the archive's column `unknown_fields` (`spark_jobs/decoding/unknown_fields.py`)."""
 
     def __post_init__(self) -> None:
+        check_apart(fields_of(self.schema), _MESSAGE)
         if self.unknown not in get_args(Unknown):
             raise UsageError(f"unknown={self.unknown!r} is not known", remedy=f"one of: {', '.join(get_args(Unknown))}")
         if self.unknown == "keep" and UNKNOWN_FIELDS in {each.name.lower() for each in fields_of(self.schema)}:
@@ -76,6 +79,7 @@ class Csv:
 
     def __post_init__(self, unknown: Unknown) -> None:
         _refuse_to_keep(unknown, "a line of CSV has no names of fields")
+        check_apart(fields_of(self.schema), _MESSAGE)
 
 
 @dataclass(frozen=True)
@@ -95,6 +99,7 @@ class UserDefined:
 
     def __post_init__(self, unknown: Unknown) -> None:
         _refuse_to_keep(unknown, "a function returns only what is declared")
+        check_apart(fields_of(self.schema), _MESSAGE)
         if not re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", self.function):
             raise UsageError(f"{self.function!r} names no function", remedy="write it like package.module:function")
 
@@ -121,6 +126,7 @@ class KafkaDeserializer:
 
     def __post_init__(self, unknown: Unknown) -> None:
         _refuse_to_keep(unknown, "a deserializer returns only what is declared")
+        check_apart(fields_of(self.schema), _MESSAGE)
         if not re.fullmatch(r"[A-Za-z_$][\w$]*(\.[A-Za-z_$][\w$]*)*", self.class_name):
             raise UsageError(
                 f"{self.class_name!r} names no class", remedy="write it like com.example.MeterDeserializer"
@@ -154,6 +160,7 @@ class Avro:
             declared = None
         if not isinstance(declared, dict) or declared.get("type") != "record":
             raise UsageError(f"the schema to read {self.subject!r} as is not an Avro record in JSON")
+        check_apart((Field(str(each["name"]), "") for each in declared.get("fields", ())), _MESSAGE)
 
 
 Decoder = Json | Text | Csv | UserDefined | KafkaDeserializer | Avro

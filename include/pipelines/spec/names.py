@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 
 from include.errors import UsageError
 
@@ -12,6 +13,10 @@ LONGEST = 63
 """Bytes of a name in PostgreSQL, which cuts longer ones off without an error: two may become one."""
 
 TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+
+OWN_QUERIES = ("archive", "flags", "replay")
+"""Tidemark's own queries beside those of views and outputs, which therefore have other names: the ledger knows a
+query by its name."""
 
 IDENTITY = ("kafka_topic", "kafka_partition", "kafka_offset", "kafka_element")
 """Columns that identify an archive row; `kafka_element` is its position inside its message, 0-based."""
@@ -31,6 +36,24 @@ def check_identifier(name: str, what: str) -> None:
     """Raise UsageError unless `name` may become a table, column or folder name."""
     if not IDENTIFIER.fullmatch(name):
         raise UsageError(f"{what} {name!r} is not an identifier", remedy="lower case letters, digits and _")
+
+
+def check_topic(topic: str) -> None:
+    """Raise UsageError unless Kafka may have a topic of this name."""
+    if not TOPIC.fullmatch(topic):
+        raise UsageError(f"topic {topic!r} is not a Kafka topic name", remedy="1 to 249 letters, digits, '.', '_', '-'")
+
+
+def check_tuple(value: object, what: str) -> None:
+    """Raise UsageError for a single text or object in place of several: to Python, `("a")` is the text `"a"`.
+
+    A text would be taken for as many names as it has letters.
+    """
+    if isinstance(value, str | bytes):
+        raise UsageError(f'{what} is text: write ("{value!s}",)')
+    if not isinstance(value, Collection):
+        kind = type(value).__name__
+        raise UsageError(f"{what} is a single {kind}: write ({kind}(…),)")
 
 
 def check_length(table: str, owner: str, pipeline: str) -> None:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from include.errors import UsageError
-from include.pipelines.spec.ddl import fields_of
-from include.pipelines.spec.names import IDENTITY, TOPIC, check_identifier, check_length
+from include.pipelines.spec.ddl import check_apart, fields_of
+from include.pipelines.spec.names import IDENTITY, check_identifier, check_length, check_topic, check_tuple
 from include.times import parse_duration
 
 
@@ -45,8 +45,9 @@ class Flags:
     def __post_init__(self) -> None:
         for duration in (self.learned_over, self.commit_every):
             parse_duration(duration)
-        if not TOPIC.fullmatch(self.topic):
-            raise UsageError(f"topic {self.topic!r} is not a Kafka topic name")
+        check_topic(self.topic)
+        check_tuple(self.learned_from, "learned_from of the flags")
+        check_tuple(self.columns, "columns of the flags")
 
 
 PRODUCER_OPTIONS: Mapping[str, str] = {
@@ -84,9 +85,10 @@ class KafkaTopic:
     """Options of Kafka's producer, of those in `PRODUCER_OPTIONS`, e.g. `{"kafka.compression.type": "zstd"}`."""
 
     def __post_init__(self) -> None:
+        check_tuple(self.key, "key")
+        check_tuple(self.row_topics, "row_topics")
         for topic in (self.topic, *self.row_topics) if self.topic else self.row_topics:
-            if not TOPIC.fullmatch(topic):
-                raise UsageError(f"topic {topic!r} is not a Kafka topic name")
+            check_topic(topic)
         if not self.topic and not self.row_topics:
             raise UsageError("an output to Kafka names no topic", remedy="set topic, or row_topics for rows that do")
         if unknown := sorted(self.options.keys() - PRODUCER_OPTIONS.keys()):
@@ -146,6 +148,8 @@ class Rows:
                 f"the output {self.name} declares {'rows' if self.rows else 'columns'} alone",
                 remedy="declare the transform and the columns that it returns, or neither",
             )
+        if self.columns:
+            check_apart(fields_of(self.columns), f"the output {self.name}")
         if self.columns and (taken := {each.name for each in fields_of(self.columns)} & set(IDENTITY)):
             raise UsageError(
                 f"the output {self.name} declares {', '.join(sorted(taken))}, which each row has anyway",

@@ -7,20 +7,15 @@ from dataclasses import dataclass, field
 
 from include.errors import UsageError
 from include.pipelines.spec.archive import Archive, CatalogTable, Reference, Retention
-from include.pipelines.spec.ddl import fields_of
+from include.pipelines.spec.ddl import check_path, fields_of
 from include.pipelines.spec.decoders import UNKNOWN_FIELDS, Decoder, Json
 from include.pipelines.spec.file_formats import FileFormat
-from include.pipelines.spec.names import KAFKA_COLUMNS, check_identifier
+from include.pipelines.spec.names import KAFKA_COLUMNS, OWN_QUERIES, check_identifier, check_tuple
 from include.pipelines.spec.outputs import Flags, KafkaTopic, Rows, check_tables
-from include.pipelines.spec.reports import Grid, Listing, Report, Threshold, Top
+from include.pipelines.spec.reports import Listing, Report, Top, check_report
 from include.pipelines.spec.sources import KafkaTopics
 from include.pipelines.spec.views import AdditiveView, JdbcTable, KafkaMessages
 from include.times import Schedule, hourly
-
-_NUMBERS = ("TINYINT", "SMALLINT", "INT", "INTEGER", "BIGINT", "FLOAT", "DOUBLE", "DECIMAL")
-
-_KEYS = ("STRING", "INT", "BIGINT")
-"""Types of columns that a watched report's key may have."""
 
 
 @dataclass(frozen=True)
@@ -49,10 +44,11 @@ class Pipeline:
 
     def __post_init__(self) -> None:
         check_identifier(self.name, "pipeline")
+        for several in ("views", "reports", "outputs"):
+            check_tuple(getattr(self, several), several)
         for view in self.views:
-            check_identifier(view.name, "view")
+            _check_view_name(view.name, self.name)
             _check_key(view, self.name)
-        names = {view.name for view in self.views}
         for output in self.outputs:
             _check_output(output, self)
         check_tables(self.name, self.outputs, self.live_tables)
@@ -62,18 +58,10 @@ class Pipeline:
             raise UsageError("'delta' is the name of the Delta archive's view", remedy="rename the view of that name")
         if self.keeps_unknown_fields:
             _check_kept(self.archive)
-        if self.flags and not names.issuperset(self.flags.learned_from):
-            raise UsageError(f"flags learn from views that are not declared: {self.flags.learned_from}")
-        for watched in self.watched_reports:
-            _check_watched(watched, self.archive)
+        if self.flags:
+            _check_flags(self.flags, self)
         for report in self.reports:
-            if isinstance(report, Threshold | Top) and report.view not in names:
-                raise UsageError(f"report {report.title!r} names the unknown view {report.view!r}", pipeline=self.name)
-            if isinstance(report, Grid):
-                _check_grid(report, self.archive)
-            if isinstance(report, Top):
-                view = next(view for view in self.views if view.name == report.view)
-                _check_top(report, view, self.name)
+            check_report(report, self.views, self.archive, self.name)
 
     @property
     def code(self) -> str:
@@ -176,9 +164,30 @@ class Pipeline:
         return {topic: writer for writer, topic in _written_topics(self)}
 
 
+def _check_view_name(name: str, pipeline: str) -> None:
+    check_identifier(name, "view")
+    if name in OWN_QUERIES:
+        raise UsageError(
+            f"the view {name!r} has the name of a query of Tidemark's own",
+            remedy=f"give it another name, not one of {', '.join(OWN_QUERIES)}",
+            pipeline=pipeline,
+        )
+
+
+def _check_flags(flags: Flags, pipeline: Pipeline) -> None:
+    """Raise UsageError when flags learn from a view, or carry a column, that is not declared."""
+    if missing := set(flags.learned_from) - {view.name for view in pipeline.views}:
+        raise UsageError(
+            f"flags learn from views that are not declared: {', '.join(sorted(missing))}", pipeline=pipeline.name
+        )
+    columns = f"{pipeline.archive_columns}, {KAFKA_COLUMNS}, event_time TIMESTAMP"
+    for path in flags.columns:
+        check_path(path, columns, "columns of the flags")
+
+
 def _check_output(output: Rows, pipeline: Pipeline) -> None:
     """Raise UsageError when the output's name or target is taken, or a column that it names does not exist."""
-    queries = ["archive", "flags", "replay", *(view.name for view in pipeline.views)]
+    queries = [*OWN_QUERIES, *(view.name for view in pipeline.views)]
     queries += [each.name for each in pipeline.outputs if each is not output]
     if output.name in queries:
         raise UsageError(
@@ -256,20 +265,6 @@ def _check_key(view: AdditiveView, pipeline: str) -> None:
             )
 
 
-def _check_top(report: Top, view: AdditiveView, pipeline: str) -> None:
-    if view.is_total:
-        raise UsageError(
-            f"report {report.title!r} shows windows, and the view {view.name!r} has none", pipeline=pipeline
-        )
-    plain = set(view.plain_key)
-    if not report.by or not set(report.by) <= plain or report.measure not in view.measures:
-        raise UsageError(
-            f"report {report.title!r} does not fit the view {view.name!r}",
-            remedy=f"by: some of {', '.join(sorted(plain))}; measure: one of {', '.join(view.measures)}",
-            pipeline=pipeline,
-        )
-
-
 def _check_kept(archive: Archive) -> None:
     """Raise UsageError when the archive already declares the column for unknown fields."""
     taken = {each.name.lower() for each in fields_of(archive.columns)} | {name.lower() for name in archive.partition_by}
@@ -277,24 +272,4 @@ def _check_kept(archive: Archive) -> None:
         raise UsageError(
             f'unknown="keep" makes a column {UNKNOWN_FIELDS!r}, and the archive declares one of that name',
             remedy="give the declared one another name",
-        )
-
-
-def _check_grid(report: Grid, archive: Archive) -> None:
-    numeric = [each.name for each in fields_of(archive.columns) if each.kind.split("(")[0] in _NUMBERS]
-    if not {report.x, report.y} <= set(numeric):
-        raise UsageError(
-            f"report {report.title!r} has a grid over {report.x!r} and {report.y!r}",
-            remedy=f"name two numeric columns of the archive: {', '.join(numeric) or 'it has none'}",
-        )
-
-
-def _check_watched(report: Listing, archive: Archive) -> None:
-    kinds = {each.name: each.kind for each in fields_of(archive.columns)}
-    is_known = set(report.columns) <= kinds.keys() and all(kinds[name] in _KEYS for name in report.key)
-    if kinds.get(report.up) != "BOOLEAN" or not is_known:
-        raise UsageError(
-            f"report {report.title!r} cannot watch {report.up!r}",
-            remedy="up names a BOOLEAN column of the archive; all columns of the report are the archive's, those of "
-            f"its key {', '.join(_KEYS)}",
         )

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from include.errors import UsageError
-from include.pipelines.spec.names import TOPIC
+from include.pipelines.spec.archive import Archive
+from include.pipelines.spec.ddl import fields_of
+from include.pipelines.spec.names import TOPIC, check_tuple
+from include.pipelines.spec.views import AdditiveView
+
+_NUMBERS = ("TINYINT", "SMALLINT", "INT", "INTEGER", "BIGINT", "FLOAT", "DOUBLE", "DECIMAL")
+
+_KEYS = ("STRING", "INT", "BIGINT")
+"""Types of columns that a watched report's key may have."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +40,9 @@ class Top:
     by: tuple[str, ...]
     """Key columns of the view, the window not among them."""
     rows: int = 10
+
+    def __post_init__(self) -> None:
+        check_tuple(self.by, f"by of the report {self.title!r}")
 
 
 @dataclass(frozen=True)
@@ -70,6 +82,8 @@ class Listing:
     that no outage was missed."""
 
     def __post_init__(self) -> None:
+        check_tuple(self.columns, f"columns of the report {self.title!r}")
+        check_tuple(self.key, f"key of the report {self.title!r}")
         if self.up and not self.notify:
             raise UsageError(f"report {self.title!r} watches {self.up!r} for nobody", remedy="name a topic: notify=…")
         if self.notify and not (TOPIC.fullmatch(self.notify) and set(self.key) and set(self.key) <= set(self.columns)):
@@ -80,3 +94,60 @@ class Listing:
 
 
 Report = Threshold | Top | Grid | Listing
+
+
+def check_report(report: Report, views: Iterable[AdditiveView], archive: Archive, pipeline: str) -> None:
+    """Raise UsageError when a report names a view, a measure or a column that the pipeline does not have."""
+    match report:
+        case Threshold() | Top():
+            view = next((each for each in views if each.name == report.view), None)
+            if view is None:
+                raise UsageError(f"report {report.title!r} names the unknown view {report.view!r}", pipeline=pipeline)
+            if isinstance(report, Top):
+                _check_top(report, view, pipeline)
+            elif report.measure not in view.measures:
+                raise UsageError(
+                    f"report {report.title!r} names {report.measure!r}, which is no measure of the view {view.name!r}",
+                    remedy=f"one of: {', '.join(view.measures)}",
+                    pipeline=pipeline,
+                )
+        case Grid():
+            _check_grid(report, archive, pipeline)
+        case Listing(up=up) if up:
+            _check_watched(report, archive, pipeline)
+
+
+def _check_top(report: Top, view: AdditiveView, pipeline: str) -> None:
+    if view.is_total:
+        raise UsageError(
+            f"report {report.title!r} shows windows, and the view {view.name!r} has none", pipeline=pipeline
+        )
+    plain = set(view.plain_key)
+    if not report.by or not set(report.by) <= plain or report.measure not in view.measures:
+        raise UsageError(
+            f"report {report.title!r} does not fit the view {view.name!r}",
+            remedy=f"by: some of {', '.join(sorted(plain))}; measure: one of {', '.join(view.measures)}",
+            pipeline=pipeline,
+        )
+
+
+def _check_grid(report: Grid, archive: Archive, pipeline: str) -> None:
+    numeric = [each.name for each in fields_of(archive.columns) if each.kind.split("(")[0] in _NUMBERS]
+    if not {report.x, report.y} <= set(numeric):
+        raise UsageError(
+            f"report {report.title!r} has a grid over {report.x!r} and {report.y!r}",
+            remedy=f"name two numeric columns of the archive: {', '.join(numeric) or 'it has none'}",
+            pipeline=pipeline,
+        )
+
+
+def _check_watched(report: Listing, archive: Archive, pipeline: str) -> None:
+    kinds = {each.name: each.kind for each in fields_of(archive.columns)}
+    is_known = set(report.columns) <= kinds.keys() and all(kinds[name] in _KEYS for name in report.key)
+    if kinds.get(report.up) != "BOOLEAN" or not is_known:
+        raise UsageError(
+            f"report {report.title!r} cannot watch {report.up!r}",
+            remedy="up names a BOOLEAN column of the archive; all columns of the report are the archive's, those of "
+            f"its key {', '.join(_KEYS)}",
+            pipeline=pipeline,
+        )

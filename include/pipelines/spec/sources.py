@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from include.errors import UsageError
-from include.pipelines.spec.names import TOPIC
+from include.pipelines.spec.names import check_topic, check_tuple
 from include.times import parse_time
 
 OWN_OPTIONS = frozenset(
@@ -30,6 +30,10 @@ OWN_OPTIONS = frozenset(
 
 _SETTINGS = re.compile(r"kafka\.(bootstrap\.|config\.providers|sasl\.|security\.|ssl\.)")
 """Addresses and secrets: those are settings (`TIDEMARK_KAFKA_…`)."""
+
+
+_START = 'write "earliest", "latest", or offsets from 0 on: {"door-bells": {0: 1200}}; other topic partitions: earliest'
+"""How a start is declared."""
 
 
 @dataclass(frozen=True)
@@ -59,9 +63,11 @@ class KafkaTopics:
     def __post_init__(self) -> None:
         if sum(map(bool, (self.subscribe, self.pattern, self.assign))) != 1:
             raise UsageError("a source needs one of subscribe, pattern and assign")
+        check_tuple(self.subscribe, "subscribe")
+        for topic, numbers in self.assign.items():
+            check_tuple(numbers, f"assign[{topic!r}]")
         for topic in self.named:
-            if not TOPIC.fullmatch(topic):
-                raise UsageError(f"topic {topic!r} is not a Kafka topic name")
+            check_topic(topic)
         for option in sorted(self.options):
             if not option.startswith("kafka."):
                 raise UsageError(
@@ -77,12 +83,36 @@ class KafkaTopics:
                     f"the option {option!r} cannot be set by a pipeline",
                     remedy="write it into the file that TIDEMARK_KAFKA_PROPERTIES names",
                 )
-        if self.starting_time:
-            parse_time(self.starting_time)
         try:
             re.compile(self.pattern)
         except re.error as error:
             raise UsageError(f"the pattern {self.pattern!r} is no regular expression: {error}") from None
+        self._check_start()
+
+    def _check_start(self) -> None:
+        """Raise UsageError unless the first stream's start is declared once, and by offsets that can be read."""
+        offsets = self.starting_offsets
+        if isinstance(offsets, str):
+            if offsets not in ("earliest", "latest"):
+                raise UsageError(f"starting_offsets={offsets!r} is not known", remedy=_START)
+        else:
+            for topic, numbers in offsets.items():
+                self._check_offsets(topic, numbers)
+        if self.starting_time:
+            parse_time(self.starting_time)
+            if offsets and offsets != "earliest":
+                raise UsageError(
+                    "a source has both starting_offsets and starting_time", remedy="declare one of the two"
+                )
+
+    def _check_offsets(self, topic: str, numbers: Mapping[int, int]) -> None:
+        if not self.reads(topic):
+            raise UsageError(f"starting_offsets names the topic {topic!r}, which the source does not read ({self})")
+        for number, offset in numbers.items():
+            if topic in self.assign and number not in self.assign[topic]:
+                raise UsageError(f"starting_offsets names {topic}-{number}, which the source does not assign")
+            if not isinstance(number, int) or not isinstance(offset, int) or number < 0 or offset < 0:
+                raise UsageError(f"starting_offsets has {offset!r} for {topic}-{number}", remedy=_START)
 
     @property
     def named(self) -> tuple[str, ...]:

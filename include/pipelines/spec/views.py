@@ -7,9 +7,9 @@ from datetime import timedelta
 from typing import Literal
 
 from include.errors import UsageError
-from include.pipelines.spec.ddl import Renamed, check_renamed, fields_of, names_before
+from include.pipelines.spec.ddl import Renamed, check_renamed, check_stored, fields_of, names_before
 from include.pipelines.spec.file_formats import check_iceberg
-from include.pipelines.spec.names import TOPIC
+from include.pipelines.spec.names import check_topic, check_tuple
 from include.times import in_words, parse_duration
 
 _OWN_COLUMNS = frozenset({"interval"})
@@ -46,6 +46,7 @@ class CompactedTopic:
     topic_partitions: int = 2
 
     def __post_init__(self) -> None:
+        check_topic(self.topic)
         if self.watermark:
             parse_duration(self.watermark)
 
@@ -68,9 +69,9 @@ class KafkaMessages:
     """Appended to the names of all topics, those that rows name included; for a pipeline that reads lines."""
 
     def __post_init__(self) -> None:
+        check_tuple(self.row_topics, "row_topics")
         for topic in self.topics:
-            if not TOPIC.fullmatch(topic):
-                raise UsageError(f"topic {topic!r} is not a Kafka topic name")
+            check_topic(topic)
         if not self.topic and not (self.messages and self.row_topics):
             raise UsageError(
                 "a sink without a topic needs messages that name one", remedy="set messages and row_topics"
@@ -110,8 +111,11 @@ class TimeWindow:
     def __post_init__(self) -> None:
         if not self.length_seconds or not self.slide_seconds or self.length_seconds % self.slide_seconds:
             raise UsageError(f"a slide of {self.slide or self.length} does not divide a window of {self.length}")
-        if self.start:
-            parse_duration(self.start)
+        if self.start_seconds >= self.slide_seconds:
+            raise UsageError(
+                f"windows that begin every {self.slide or self.length} cannot be shifted by {self.start}",
+                remedy=f"a start below {self.slide or self.length}",
+            )
 
     @property
     def length_seconds(self) -> int:
@@ -201,7 +205,11 @@ class AdditiveView:
         return tuple(name for name in self.key if name != self.window)
 
     def __post_init__(self) -> None:
+        for several in ("key", "measures", "sinks"):
+            check_tuple(getattr(self, several), f"{several} of the view {self.name}")
+        check_stored(self.columns, f"the view {self.name}")
         _check_windows(self)
+        _check_key(self)
         check_renamed(self.renamed, self.columns)
         if self.iceberg:
             check_iceberg("parquet", self.columns)
@@ -212,6 +220,8 @@ class AdditiveView:
                 raise UsageError(
                     f"column {name!r} of the view {self.name} is Tidemark's own", remedy=f"call it {name}_"
                 )
+        if not self.measures:
+            raise UsageError(f"the view {self.name} has no measure", remedy="declare one that counts rows")
         for name in self.measures:
             if name not in kinds:
                 raise UsageError(
@@ -224,6 +234,22 @@ class AdditiveView:
                     "stream and interval add in different orders, and would not agree to the last digit",
                     remedy=f"declare it as DECIMAL or BIGINT, and let {self.aggregate} cast before it sums",
                 )
+
+
+def _check_key(view: AdditiveView) -> None:
+    """Raise UsageError when a column is named twice in key and measures, or like a column of the table's windows."""
+    named = [*view.key, *view.measures]
+    if twice := sorted({name for name in named if named.count(name) > 1}):
+        raise UsageError(
+            f"key and measures of the view {view.name} name {twice[0]} more than once",
+            remedy="a column is of the key or a measure, and named once",
+        )
+    of_windows = {f"{view.window}_{end}".lower() for end in ("start", "end")} if view.window else set()
+    if taken := [name for name in named if name.lower() in of_windows]:
+        raise UsageError(
+            f"column {taken[0]!r} of the view {view.name} has the name of a column that its table has for the window",
+            remedy=f"call it {taken[0]}_",
+        )
 
 
 def _check_windows(view: AdditiveView) -> None:

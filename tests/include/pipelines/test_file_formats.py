@@ -69,7 +69,7 @@ def test_column_is_refused_by_name_when_a_format_does_not_hold_it(file_format: s
 
 
 def test_rows_must_fit_when_a_format_changes_some_values() -> None:
-    asked = {each: archive(each, "a STRING", rules=(Required("a"),)).all_rules[1:] for each in FILE_FORMATS}
+    asked = {each: archive(each, "at STRING", rules=(Required("at"),)).all_rules[1:] for each in FILE_FORMATS}
     assert asked == {
         "parquet": (), "orc": (Fits("orc"),), "avro": (), "csv": (Fits("csv"),), "json": (Fits("json"),),
     }  # fmt: skip

@@ -33,6 +33,14 @@ def renamed(pipeline: Pipeline, name: str, topic: str) -> Any:
 
 OF_ONE: dict[str, tuple[Pipeline, dict[str, Any], str]] = {
     "view": (NEST, {"views": (*NEST.views, renamed(NEST, NEST.views[0].name, "other"))}, "two views have the name"),
+    **{
+        f"view {name}": (
+            NEST,
+            {"views": (renamed(NEST, name, "other"),), "reports": ()},
+            f"the view '{name}' has the name of a query of Tidemark's own",
+        )
+        for name in ("archive", "flags", "replay")
+    },
     "report": (NEST, {"reports": (*NEST.reports, NEST.reports[0])}, "two reports have the name"),
     "topic of two views": (
         NEST,

@@ -9,7 +9,7 @@ import pytest
 
 from include.errors import UsageError
 from include.pipelines import load_pipeline, pipeline_names
-from include.pipelines.spec import AdditiveView, CompactedTopic, Top
+from include.pipelines.spec import AdditiveView, CompactedTopic, Threshold, TimeWindow, Top
 
 VIEW = load_pipeline("nest_cameras").views[0]
 
@@ -43,6 +43,47 @@ def test_key_has_any_name_but_that_of_the_partition_when_it_is_declared() -> Non
 def test_measure_is_refused_when_no_column_declares_it() -> None:
     with pytest.raises(UsageError, match="measure sum of the view hourly_counts is not among its columns"):
         replace(VIEW, measures=("sum",))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"measures": ()}, "the view hourly_counts has no measure"),
+        ({"key": ("zip_code", "window", "zip_code")}, "name zip_code more than once"),
+        ({"key": ("zip_code", "window", "count")}, "name count more than once"),
+        ({"measures": ("count", "count")}, "name count more than once"),
+        (
+            {"key": ("Window_Start", "window"), "columns": VIEW.columns.replace("zip_code", "Window_Start")},
+            "column 'Window_Start' of the view hourly_counts has the name of a column that its table has for the wind",
+        ),
+        (
+            {"measures": ("window_end",), "columns": VIEW.columns.replace("count", "window_end")},
+            "column 'window_end' of the view hourly_counts",
+        ),
+    ],
+)
+def test_view_is_refused_when_its_table_would_have_a_column_twice_or_no_number(
+    changes: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(UsageError, match=said):
+        replace(VIEW, **changes)
+
+
+@pytest.mark.parametrize("topic", ["my topic!", "", "t" * 250])
+def test_topic_of_a_view_is_refused_when_kafka_cannot_have_it(topic: str) -> None:
+    with pytest.raises(UsageError, match="is not a Kafka topic name"):
+        CompactedTopic(topic)
+
+
+@pytest.mark.parametrize(("slide", "start"), [("5m", "7m"), ("5m", "5m"), ("", "10m")])
+def test_windows_are_refused_when_they_are_shifted_by_more_than_they_are_apart(slide: str, start: str) -> None:
+    with pytest.raises(UsageError, match=f"cannot be shifted by {start}"):
+        TimeWindow("10m", slide=slide, start=start)
+
+
+def test_threshold_is_refused_when_its_measure_is_none_of_the_view() -> None:
+    with pytest.raises(UsageError, match="'zz', which is no measure of the view 'hourly_counts' — one of: count"):
+        replace(load_pipeline("nest_cameras"), reports=(Threshold("Busy", "hourly_counts", "zz", above=1),))
 
 
 @pytest.mark.parametrize("missing", ["zip_code", "window"])

@@ -1,0 +1,121 @@
+"""Columns that no table can have, and names of columns that lead nowhere, are refused when they are declared."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from include.errors import UsageError
+from include.pipelines import load_pipeline
+from include.pipelines.spec import (
+    Archive,
+    Avro,
+    Between,
+    Csv,
+    Json,
+    KafkaDeserializer,
+    KafkaTopic,
+    MaxBytes,
+    Required,
+    Rows,
+    UserDefined,
+)
+
+AUCTION = load_pipeline("auction_bids")
+VIEW = load_pipeline("nest_cameras").views[0]
+COLUMNS = "at TIMESTAMP, place STRUCT<zip: STRING, spot: STRUCT<x: DOUBLE>>, tags MAP<STRING, STRING>, l ARRAY<INT>"
+
+
+def archive(columns: str = COLUMNS, event_time: str = "at", **declared: Any) -> Archive:
+    return Archive(rows="rows", columns=columns, event_time=event_time, **declared)
+
+
+def viewed(columns: str) -> object:
+    return replace(VIEW, columns=f"{VIEW.columns}, {columns}")
+
+
+TABLES: dict[str, Callable[[str], object]] = {
+    "archive": lambda columns: archive(f"at TIMESTAMP, {columns}"),
+    "view": viewed,
+}
+MESSAGES: dict[str, Callable[[str], object]] = {
+    "output": lambda columns: Rows("clean", KafkaTopic("clean"), rows="made", columns=columns),
+    "json": lambda columns: Json(columns),
+    "csv": lambda columns: Csv(columns),
+    "function": lambda columns: UserDefined("module:decode", columns),
+    "deserializer": lambda columns: KafkaDeserializer(Path("a.jar"), "Decoder", columns),
+}
+
+
+@pytest.mark.parametrize("where", [*TABLES, *MESSAGES])
+def test_columns_are_refused_when_their_names_differ_in_case_alone(where: str) -> None:
+    with pytest.raises(UsageError, match="has the columns a and A, which are one column to Spark"):
+        {**TABLES, **MESSAGES}[where]("a STRING, b INT, A INT")
+
+
+def test_fields_of_an_avro_record_are_refused_when_their_names_differ_in_case_alone() -> None:
+    fields = ", ".join(f'{{"name": "{name}", "type": "int"}}' for name in ("a", "A"))
+    with pytest.raises(UsageError, match="the columns a and A"):
+        Avro("s", f'{{"type": "record", "name": "r", "fields": [{fields}]}}')
+
+
+@pytest.mark.parametrize("where", TABLES)
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ("p STRUCT<a: INT, A: INT>", "the columns a and A"),
+        ("p ARRAY<STRUCT<a: INT, A: INT>>", "the columns a and A"),
+        ("p STRUCT<>", "a STRUCT without fields, p"),
+        ("p STRUCT<a: STRUCT<>>", "a STRUCT without fields, a"),
+        ("p ARRAY<STRUCT<>>", "a STRUCT without fields"),
+        ("p MAP<STRING, STRUCT<a: STRUCT<>>>", "a STRUCT without fields, a"),
+        ("`a.b` INT", "the column 'a.b': a dot leads to a field inside of a column — call it a_b"),
+    ],
+)
+def test_table_is_refused_when_no_file_or_reader_of_it_could_have_a_column(where: str, columns: str, said: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(said)):
+        TABLES[where](columns)
+
+
+NOWHERE: list[tuple[Callable[[], object], str]] = [
+    (
+        lambda: archive(event_time="att"),
+        "event_time names 'att', and there is no 'att' in the columns — one of: at",
+    ),
+    (
+        lambda: archive(event_time="place.at"),
+        "event_time names 'place.at', and there is no 'at' in place — one",
+    ),
+    (lambda: archive(rules=(Required("zz"),)), "the rule Required names 'zz'"),
+    (lambda: archive(rules=(Required("tags.a"),)), "the rule Required names 'tags.a', and there is no 'a' in tags"),
+    (lambda: archive(rules=(MaxBytes("place.spot.y", 5),)), "the rule MaxBytes names 'place.spot.y'"),
+    (lambda: archive(rules=(Between("l.x", 0, 1),)), "the rule Between names 'l.x', and there is no 'x' in l"),
+    (lambda: archive(partition_by={"by_z": "zz"}), "partition column 'by_z' names 'zz'"),
+    (
+        lambda: replace(AUCTION, flags=replace(AUCTION.flags, columns=("zz",))),  # type: ignore[type-var]
+        "columns of the flags names 'zz'",
+    ),
+]
+
+
+@pytest.mark.parametrize(("declare", "said"), NOWHERE, ids=[said for _, said in NOWHERE])
+def test_path_is_refused_when_it_leads_to_nothing_that_is_declared(declare: Callable[[], object], said: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(said)):
+        declare()
+
+
+def test_schema_of_a_message_is_accepted_when_its_comments_are_in_quotes_of_either_kind() -> None:
+    assert Json("a STRING COMMENT 'of, one', b INT COMMENT \"it's, another\"").max_bytes
+
+
+def test_path_is_accepted_when_it_leads_into_structs_and_maps() -> None:
+    rules = (Required("place.spot.x"), MaxBytes("tags.a", 5), Between("place.spot.x", 0, 1), Required("l"))
+    assert archive(rules=rules, partition_by={"by_zip": "place.zip"}).rules == rules
+    assert AUCTION.flags is not None
+    carried = ("bid_id", "kafka_offset", "event_time")
+    assert replace(AUCTION, flags=replace(AUCTION.flags, columns=carried)).flags is not None
