@@ -20,7 +20,7 @@ from include.airflow.assets import interval_asset
 from include.airflow.daily import roll_up
 from include.airflow.notifier import ALERTS, AlertNotifier
 from include.airflow.tasks import day_of_run, take_step
-from include.pipelines import all_pipelines
+from include.pipelines import declarations
 from include.pipelines.spec import Pipeline
 
 DOC = """
@@ -75,6 +75,6 @@ def daily_dag(pipeline: Pipeline) -> DAG:
     return dag
 
 
-for _pipeline in all_pipelines():
+for _pipeline in declarations().pipelines:
     if _pipeline.schedule.is_hourly:
         globals()[f"daily__{_pipeline.name}"] = daily_dag(_pipeline)

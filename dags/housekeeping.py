@@ -10,7 +10,7 @@ from airflow.sdk import DAG, CronTriggerTimetable, Param, get_current_context, t
 from include.airflow.notifier import ALERTS, AlertNotifier, RecoveryNotifier, housekeeping_key
 from include.airflow.tasks import take_step
 from include.housekeeping.run import keep_house
-from include.pipelines import all_pipelines, load_pipeline
+from include.pipelines import declarations, load_pipeline
 
 DOC = """
 ### Housekeeping
@@ -41,7 +41,7 @@ The parameter `dry_run` only counts. On the command line: `./tidemark housekeepi
 
 def housekeeping_dag() -> DAG:
     """Return the DAG `housekeeping`."""
-    declared = ((pipeline.name, pipeline.retention) for pipeline in all_pipelines())
+    declared = ((pipeline.name, pipeline.retention) for pipeline in declarations().pipelines)
     times = (
         f"| {name} | landing {each.landing}, revisions {each.revisions}, replaced files {each.replaced} |"
         for name, each in declared
@@ -70,7 +70,7 @@ def housekeeping_dag() -> DAG:
             dry_run = bool(get_current_context()["params"]["dry_run"])
             return take_step(keep_house, load_pipeline(name), dry_run=dry_run)
 
-        for pipeline in all_pipelines():
+        for pipeline in declarations().pipelines:
             key = housekeeping_key(pipeline.name)
             told = {
                 "on_failure_callback": AlertNotifier(pipeline.name, key),

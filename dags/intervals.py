@@ -26,7 +26,7 @@ from include.airflow.tasks import (
     runs_of_missing,
     take_step,
 )
-from include.pipelines import all_pipelines
+from include.pipelines import declarations
 from include.pipelines.spec import Pipeline
 from include.spark.submission import SPARK_POOL
 from include.times import describe_duration
@@ -216,5 +216,5 @@ def _announce_table(pipeline: Pipeline, table: str, announced: Any) -> None:
     announce_table(announced)
 
 
-for _pipeline in all_pipelines():
+for _pipeline in declarations().pipelines:
     globals()[f"interval__{_pipeline.name}"] = interval_dag(_pipeline)

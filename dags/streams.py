@@ -11,7 +11,7 @@ from include.airflow.interval_run.links import DATA_WAY
 from include.airflow.notifier import ALERTS, AlertNotifier, ended_key
 from include.airflow.progress import STALLED_AFTER
 from include.airflow.streams import StreamOperator
-from include.pipelines import all_pipelines
+from include.pipelines import declarations
 from include.pipelines.spec import Pipeline
 
 DOC = """
@@ -88,5 +88,5 @@ def stream_dag(pipeline: Pipeline) -> DAG:
     return dag
 
 
-for _pipeline in all_pipelines():
+for _pipeline in declarations().pipelines:
     globals()[f"stream__{_pipeline.name}"] = stream_dag(_pipeline)

@@ -11,7 +11,7 @@ from include import alerts
 from include.airflow.notifier import ALERTS, recover_succeeded
 from include.airflow.tasks import states_of_run, take_step
 from include.alerts import overdue
-from include.pipelines import all_pipelines, load_pipeline
+from include.pipelines import declarations, load_pipeline
 
 DOC = """
 ### Watch
@@ -43,7 +43,8 @@ the log, and the next run sends it again. A receiver that does not answer is wai
 def watch_dag() -> DAG:
     """Return the DAG `watch`."""
     deadlines = (
-        f"| {p.name} | {p.schedule.registered_within // timedelta(minutes=1)} minutes |" for p in all_pipelines()
+        f"| {p.name} | {p.schedule.registered_within // timedelta(minutes=1)} minutes |"
+        for p in declarations().pipelines
     )
     with DAG(
         "watch",
@@ -79,7 +80,7 @@ def watch_everything(states: Callable[[str, str], Mapping[str, str]]) -> dict[st
     """
     with alerts.sent_together():
         succeeded = recover_succeeded(states)
-        looked = {name: overdue.watch(load_pipeline(name)) for name in (p.name for p in all_pipelines())}
+        looked = {name: overdue.watch(load_pipeline(name)) for name in (p.name for p in declarations().pipelines)}
     return {**looked, "tasks": {"recovered": succeeded}}
 
 

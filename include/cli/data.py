@@ -9,6 +9,7 @@ import typer
 
 from include.cli import AsJson, PipelineName
 from include.cli.output import (
+    clean,
     console,
     print_facts,
     print_json,
@@ -17,7 +18,7 @@ from include.cli.output import (
     progress,
     suggest,
 )
-from include.pipelines import all_pipelines, load_pipeline
+from include.pipelines import all_pipelines, declarations, load_pipeline
 from include.settings import settings
 from include.times import format_time, parse_time
 
@@ -47,21 +48,24 @@ def pipelines(as_json: AsJson = False) -> None:
             "quarantine": f"{settings().lake_uri}/quarantine/{p.name}",
             "schedule": p.schedule.cron,
         }
-        for p in all_pipelines()
+        for p in declarations().loaded
     ]
     if as_json:
         print_json(declared)
         return
     rows = [
         [p.name, p.source.named or [p.source.pattern], p.tables, [view.speed.topic for view in p.views]]
-        for p in all_pipelines()
+        for p in declarations().loaded
     ]
     print_table(
         ["pipeline", "topics", "tables", "speed views to"],
         [[name, *("\n".join(each) for each in several)] for name, *several in rows],
     )
     console.print("\nDAGs: stream__PIPELINE, interval__PIPELINE. Schedules and quarantine: --json", style="dim")
-    suggest(f"./tidemark demo {declared[0]['name']}")
+    for reason in declarations().reasons:
+        console.print(clean(reason), highlight=False)
+    if declared:
+        suggest(f"./tidemark demo {declared[0]['name']}")
 
 
 def ranges(

@@ -34,7 +34,7 @@ from include.errors import UsageError
 from include.ledger.archive import landing_files
 from include.ledger.intervals.states import Source
 from include.monitor import exact_json
-from include.pipelines import all_pipelines, load_line_pipeline, load_pipeline
+from include.pipelines import declarations, load_line_pipeline, load_pipeline
 from include.pipelines.spec import Pipeline
 from include.spark.run import run_attached, run_job, run_watched_job
 from include.spark.submission import SHORT, SparkSubmission, submission
@@ -133,7 +133,7 @@ def shell(
 
 def _any_delta_table() -> bool:
     """Return whether any pipeline has a Delta table, so that the catalog may hold views of it."""
-    return any(pipeline.archive.delta for pipeline in all_pipelines())
+    return any(pipeline.archive.delta for pipeline in declarations().loaded)
 
 
 def _once(job: SparkSubmission, result: Path, as_json: bool) -> int:

@@ -22,7 +22,7 @@ from include.ledger.streams import leases
 from include.ledger.streams.event_gaps import EventGap, gaps_of
 from include.monitor.missing import MissingSummary, summarize_missing
 from include.monitor.text import quantity
-from include.pipelines import all_pipelines, has_stream
+from include.pipelines import declarations, has_stream
 from include.services import supervisor
 from include.setting_values import masked
 from include.times import format_time
@@ -65,7 +65,7 @@ def status(as_json: AsJson = False) -> None:
 
     Also until when the tables of each pipeline are complete, what is missing of a followed event stream, which
     outputs of rows wait, which streams outlive their declaration, which erasures have not ended, and how many alerts
-    are open.
+    are open, and which pipelines cannot run for their declaration.
     """
     with ThreadPoolExecutor(1) as beside:
         # Kafka takes as long to answer as the ledger does, with nothing to do for this process meanwhile.
@@ -79,7 +79,7 @@ def status(as_json: AsJson = False) -> None:
         told |= {"waiting_outputs": _as_json(waiting), "undeclared_streams": _as_json(undeclared)}
         told |= {"unfinished_erasures": _as_json(erasing)}
         shown = None if raised is None else [{"key": each.key, **each.as_json()} for each in raised]
-        print_json({"services": listed, **told, "alerts": shown})
+        print_json({"services": listed, **told, "alerts": shown, "refused_pipelines": declarations().reasons})
         return
     rows = []
     for name, each in services.items():
@@ -87,6 +87,8 @@ def status(as_json: AsJson = False) -> None:
         rows.append([name, state, each.pid or ("external" if each.external else ""), masked(each.address), each.detail])
     print_table(["service", "state", "pid", "address", ""], rows)
     suggest("./tidemark lag" if services["postgres"].healthy and services["kafka"].healthy else "./tidemark up")
+    for reason in declarations().reasons:
+        console.print(clean(reason), highlight=False)
     for until in complete or ():
         console.print(clean(until), highlight=False)
     for summary in missing or ():
@@ -127,7 +129,7 @@ def _ledger_answers() -> _LedgerAnswers:
     undeclared: list[UndeclaredStream] | None = None
     erasing: list[OpenErasure] | None = None
     raised: list[Alert] | None = None
-    declared = all_pipelines()
+    declared = declarations().loaded
     with suppress(TidemarkError), reading():
         missing = [each for pipeline in declared if (each := summarize_missing(pipeline)).count]
         told = [completeness(pipeline.name) for pipeline in declared]

@@ -27,7 +27,7 @@ from include.ledger.erasures import unfinished
 from include.ledger.lineage import registered_outside, registered_partitions
 from include.ledger.streams.event_gaps import gaps_of
 from include.monitor.missing import building_commands, summarize_missing
-from include.pipelines import all_pipelines
+from include.pipelines import declarations
 from include.pipelines.spec import Pipeline
 from include.services import airflow, supervisor
 from include.services.process import read_state
@@ -83,7 +83,7 @@ def repair_all(progress: Callable[[str], None], *, deep: bool) -> None:
 
 def examine(*, deep: bool) -> list[Finding]:
     """Look at everything and return what was found; `deep` also reads every file whole."""
-    machine = [*_machine(), *_packages(), *_jars(), *_class_archive(), *_secrets(), *services()]
+    machine = [*_machine(), *_packages(), *_jars(), *_class_archive(), *_secrets(), *services(), *_declarations()]
     place = list(_lake())
     return [*machine, *place, *(_tables(deep=deep) if all(each.ok for each in place) else ())]
 
@@ -158,6 +158,11 @@ def _secrets() -> Iterator[Finding]:
     yield Finding(not open_ones, what, "./tidemark doctor --repair" if open_ones else "")
 
 
+def _declarations() -> Iterator[Finding]:
+    for reason in declarations().reasons:
+        yield Finding(False, reason)
+
+
 def services() -> Iterator[Finding]:
     """Yield a finding for each service that has an address, and one for what Airflow's pool lacks."""
     for name, state in supervisor.status().items():
@@ -182,7 +187,7 @@ def _lake() -> Iterator[Finding]:
 
 def _another_lake() -> Iterator[Finding]:
     try:
-        errors = [lake_error(pipeline) for pipeline in all_pipelines()]
+        errors = [lake_error(pipeline) for pipeline in declarations().loaded]
     except TidemarkError:
         # A ledger that cannot be read is told when the tables are looked at.
         return
@@ -192,7 +197,7 @@ def _another_lake() -> Iterator[Finding]:
 
 def _repair_tables(progress: Callable[[str], None], *, deep: bool) -> None:
     try:
-        disagreements = [each for pipeline in all_pipelines() for each in disagreements_of(pipeline, deep=deep)]
+        disagreements = [each for pipeline in declarations().loaded for each in disagreements_of(pipeline, deep=deep)]
         for line in repairing.plan(disagreements):
             progress(f"plan: {line}")
         repairing.repair(disagreements, progress)
@@ -205,7 +210,7 @@ def _tables(*, deep: bool) -> Iterator[Finding]:
     try:
         yield from _elsewhere()
         yield from undeclared()
-        for pipeline in all_pipelines():
+        for pipeline in declarations().loaded:
             for each in disagreements_of(pipeline, deep=deep):
                 yield Finding(False, each.what, each.remedy, each.kind)
             for checkpoint in checkpoints_of_other_ledger(pipeline):

@@ -3,32 +3,59 @@
 from __future__ import annotations
 
 import importlib
-import pkgutil
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from itertools import combinations
+from pathlib import Path
 
-from include.errors import UsageError
+from include.errors import TidemarkError, UsageError, one_line
 from include.pipelines.spec import DatabaseTable, Pipeline
 from include.pipelines.spec.lines import declared_name, no_offsets, read_from_lines
 from include.pipelines.spec.outputs import tables_of
 
-_NOT_PIPELINES = frozenset({"spec"})
+_PIPELINE = re.compile(r"^[ \t]*PIPELINE\b[^\n=]*=", re.MULTILINE)
 
 
 def pipeline_names() -> tuple[str, ...]:
-    """Return the names of all declared pipelines, sorted."""
-    return tuple(sorted(m.name for m in pkgutil.iter_modules(__path__) if m.name not in _NOT_PIPELINES))
+    """Return the names of all declared pipelines, sorted; nothing is imported. Other modules are none."""
+    modules = (path for folder in __path__ for path in Path(folder).glob("*.py"))
+    return tuple(sorted(path.stem for path in modules if _declares(path, path.stat().st_mtime_ns)))
+
+
+@cache
+def _declares(module: Path, changed: int) -> bool:
+    """Return whether a module, as it was last `changed`, assigns a `PIPELINE`."""
+    return (
+        module.stem != "__init__" and _PIPELINE.search(module.read_text(encoding="utf-8", errors="replace")) is not None
+    )
 
 
 @cache
 def load_pipeline(name: str) -> Pipeline:
-    """Return the declared pipeline of that name. Raises UsageError when there is none, or it reads lines."""
+    """Return the declared pipeline of that name.
+
+    Raises UsageError, which names the pipeline or its file, when there is none, when it cannot be loaded, or when it
+    reads lines.
+    """
     if name not in pipeline_names():
         if declared := declared_name(name, pipeline_names()):
             raise no_offsets(name, declared)
+        if any((Path(folder) / f"{name}.py").is_file() for folder in __path__):
+            raise UsageError(f"include/pipelines/{name}.py declares no PIPELINE named {name!r}")
         raise UsageError(f"unknown pipeline {name!r}", remedy=f"one of: {', '.join(pipeline_names())}")
-    pipeline = importlib.import_module(f"{__name__}.{name}").PIPELINE
+    try:
+        pipeline = importlib.import_module(f"{__name__}.{name}").PIPELINE
+    except TidemarkError as error:
+        error.pipeline = error.pipeline or name
+        raise
+    # A declaration is code of its author: whatever it raises concerns this pipeline alone.
+    except Exception as error:
+        raise UsageError(
+            f"include/pipelines/{name}.py cannot be loaded: {type(error).__name__}: {one_line(str(error))}",
+            remedy="correct the declaration",
+        ) from error
     if not isinstance(pipeline, Pipeline) or pipeline.name != name:
         raise UsageError(f"include/pipelines/{name}.py declares no PIPELINE named {name!r}")
     return pipeline
@@ -45,12 +72,58 @@ def load_line_pipeline(name: str) -> Pipeline | None:
     return read_from_lines(load_pipeline(declared), name.removeprefix(f"{declared}_")) if declared else None
 
 
+@dataclass(frozen=True)
+class Declarations:
+    """All declared pipelines, and why some of them cannot run."""
+
+    loaded: tuple[Pipeline, ...]
+    """Those that could be loaded, by name."""
+    refused: Mapping[str, TidemarkError]
+    """The errors of those that could not, and of those that write what must be of one, by name."""
+
+    @property
+    def pipelines(self) -> tuple[Pipeline, ...]:
+        """The pipelines that can run, by name."""
+        return tuple(each for each in self.loaded if each.name not in self.refused)
+
+    @property
+    def reasons(self) -> list[str]:
+        """What is wrong with each file that has a refused declaration, a line each."""
+        files = {name: f"include/pipelines/{name}.py" for name in self.refused}
+        return [
+            str(error) if str(error).startswith(files[name]) else f"{files[name]}: {error}"
+            for name, error in self.refused.items()
+        ]
+
+
 @cache
+def declarations() -> Declarations:
+    """Return all declared pipelines; one that is refused does not keep the others from running."""
+    loaded: list[Pipeline] = []
+    refused: dict[str, TidemarkError] = {}
+    for name in pipeline_names():
+        try:
+            loaded.append(load_pipeline(name))
+        except TidemarkError as error:
+            refused[name] = error
+    for pair in combinations(loaded, 2):
+        try:
+            check_apart(pair)
+        except UsageError as error:
+            # Which of them was there first is not known: what both write must be written by neither.
+            for each in pair:
+                refused.setdefault(each.name, error)
+    return Declarations(tuple(loaded), dict(sorted(refused.items())))
+
+
 def all_pipelines() -> tuple[Pipeline, ...]:
-    """Return all declared pipelines, sorted by name. Raises UsageError when two write what must be of one."""
-    pipelines = tuple(load_pipeline(name) for name in pipeline_names())
-    check_apart(pipelines)
-    return pipelines
+    """Return all declared pipelines, sorted by name.
+
+    Raises UsageError when one cannot be loaded, or when two write what must be of one.
+    """
+    for error in declarations().refused.values():
+        raise error
+    return declarations().pipelines
 
 
 def check_apart(pipelines: Sequence[Pipeline]) -> None:
@@ -93,11 +166,14 @@ def _refuse(one: Pipeline, other: Pipeline, what: str) -> None:
 
 def pipeline_of_table(table: str) -> Pipeline:
     """Return the pipeline that delivers a table. Raises UsageError when none does, or it reads lines."""
-    pipelines = all_pipelines()
+    pipelines, refused = declarations().loaded, declarations().refused
     for pipeline in pipelines:
         if table in pipeline.tables:
             return pipeline
     if declared := declared_name(table, [each.name for each in pipelines]):
         raise no_offsets(table, declared)
+    for name, error in refused.items():
+        if table == name or table.startswith(f"{name}_"):
+            raise error
     known = ", ".join(name for each in pipelines for name in each.tables)
     raise UsageError(f"unknown table {table!r}", remedy=f"one of: {known}")

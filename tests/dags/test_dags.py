@@ -17,7 +17,7 @@ from tests.conftest import REPOSITORY
 SCRIPT = """
 import json, sys
 sys.path.insert(0, "dags")
-import daily, decide, housekeeping, intervals, streams, watch
+import daily, decide, declarations, housekeeping, intervals, streams, watch
 from types import SimpleNamespace
 from airflow.serialization.serialized_objects import DagSerialization
 from airflow.task.priority_strategy import validate_and_load_priority_weight_strategy
@@ -227,6 +227,49 @@ def test_docs_explain_a_failure_when_the_operator_reads_them(parsed: dict[str, A
 def test_no_secret_is_shown_when_dags_are_serialized(parsed: dict[str, Any]) -> None:
     for dag in parsed["dags"].values():
         assert "canary" not in dag["serialized"]
+
+
+BESIDE_BROKEN = """
+import contextlib, json, sys
+import include.pipelines
+sys.path.insert(0, "dags")
+include.pipelines.__path__.append(sys.argv[1])
+import daily, housekeeping, intervals, streams, watch
+found = [name for module in (daily, housekeeping, intervals, streams, watch) for name in vars(module)]
+looked = []
+watch.overdue.watch = lambda pipeline: looked.append(pipeline.name)
+watch.recover_succeeded = lambda states: 0
+watch.alerts.sent_together = contextlib.nullcontext
+watch.watch_everything(None)
+try:
+    import declarations
+    error = ""
+except Exception as raised:
+    error = str(raised)
+print("RESULT" + json.dumps({"found": found, "error": error, "looked": looked,
+    "kept": sorted(housekeeping.housekeeping.task_dict)}))
+"""
+
+
+def test_dags_of_other_pipelines_exist_and_one_file_names_the_error_when_a_declaration_is_broken(
+    tmp_path: Path,
+) -> None:
+    declared = tmp_path / "declared"
+    declared.mkdir()
+    (declared / "broken.py").write_text("from include.pipelines.spec import *\nPIPELINE = Pipeline(nam='broken')")
+    (declared / "common.py").write_text("TOPIC = 'doors'")
+    told = run_script(BESIDE_BROKEN, tmp_path, str(declared))
+    names = set(pipeline_names())
+    assert {each for each in told["found"] if "__" in each.strip("_")} >= {
+        f"{kind}__{name}" for name in names for kind in ("interval", "stream", "daily")
+    }
+    assert not [each for each in told["found"] if "broken" in each or "common" in each]
+    assert set(told["looked"]) == set(told["kept"]) == names
+    assert "include/pipelines/broken.py cannot be loaded: TypeError: " in told["error"]
+    # Airflow parses only files that hold these two words.
+    text = (REPOSITORY / "dags" / "declarations.py").read_text(encoding="utf-8").lower()
+    assert "dag" in text
+    assert "airflow" in text
 
 
 INTERVALS_OF_RUNS = """

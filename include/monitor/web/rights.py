@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from fastapi import Depends, HTTPException, Request
 
-from include.pipelines import load_pipeline, pipeline_names
+from include.pipelines import declarations, load_pipeline, pipeline_names
 from include.pipelines.spec import Pipeline
 
 
@@ -51,8 +51,8 @@ CurrentVisitor = Annotated[Visitor, Depends(current_visitor)]
 
 
 def readable(visitor: Visitor) -> list[Pipeline]:
-    """Return the pipelines that the visitor may read, by name."""
-    return [load_pipeline(name) for name in pipeline_names() if visitor.may_read(name)]
+    """Return the pipelines that the visitor may read and that can be loaded, by name."""
+    return [each for each in declarations().loaded if visitor.may_read(each.name)]
 
 
 def readable_pipeline(pipeline: str, visitor: CurrentVisitor) -> Pipeline:

@@ -11,7 +11,7 @@ from fastapi.responses import Response
 from include.monitor.history.trend import DAYS, read_table
 from include.monitor.web.pages import page
 from include.monitor.web.rights import CurrentVisitor, readable_pipeline
-from include.pipelines import all_pipelines
+from include.pipelines import declarations
 
 router = APIRouter()
 
@@ -21,7 +21,7 @@ def table(
     request: Request, table: str, visitor: CurrentVisitor, days: Annotated[int, Query(ge=1, le=92)] = DAYS
 ) -> Response:
     """The trend of a table."""
-    owner = next((each.name for each in all_pipelines() if table in each.tables), None)
+    owner = next((each.name for each in declarations().loaded if table in each.tables), None)
     if owner is None:
         raise HTTPException(404, f"there is no table {table!r}")
     pipeline = readable_pipeline(owner, visitor)

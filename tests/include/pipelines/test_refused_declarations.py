@@ -1,0 +1,140 @@
+"""A declaration that is refused stops its own pipeline: the others are found, and the error says which file it is."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from include import pipelines
+from include.cli.data import pipelines as list_pipelines
+from include.cli.services import status
+from include.doctor import examine
+from include.errors import UsageError
+from include.pipelines import all_pipelines, declarations, load_pipeline, pipeline_of_table
+from include.services import supervisor
+
+Write = Callable[[str, str], None]
+
+DOOR = """
+from include.pipelines.spec import *
+
+VIEW = AdditiveView(
+    "counts", rows="counted", aggregate="counts", key=("window",), measures=("count",), window="window",
+    columns="window STRUCT<start: TIMESTAMP, end: TIMESTAMP>, count BIGINT", windows=TimeWindow("1h"),
+    speed=CompactedTopic("{topic}", watermark="1h"),
+)
+PIPELINE = Pipeline(
+    name="{name}", description="Doors", source=KafkaTopics(subscribe=("{name}-events",)),
+    decoder=Json(schema="at TIMESTAMP"), archive=Archive(rows="rows", columns="at TIMESTAMP", event_time="{at}"),
+    views=(VIEW,),
+)
+"""
+
+
+def door(name: str, topic: str = "", at: str = "at") -> str:
+    return DOOR.format(name=name, topic=topic or f"{name}-counts", at=at)
+
+
+@pytest.fixture
+def declare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
+    """Write a module beside the shipped declarations."""
+    known = set(sys.modules)
+    monkeypatch.setattr(pipelines, "__path__", [*pipelines.__path__, str(tmp_path)])
+
+    def write(name: str, text: str) -> None:
+        (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
+        forget()
+
+    def forget() -> None:
+        load_pipeline.cache_clear()
+        declarations.cache_clear()
+
+    yield write
+    forget()
+    for name in set(sys.modules) - known:
+        if name.startswith("include.pipelines."):
+            del sys.modules[name]
+            delattr(pipelines, name.rpartition(".")[2])
+
+
+BROKEN = {
+    "type": (
+        "from include.pipelines.spec import KafkaTopics\nPIPELINE = KafkaTopics(topics=1)",
+        "include/pipelines/broken.py cannot be loaded: TypeError: KafkaTopics.__init__() got an unexpected keyword",
+    ),
+    "syntax": ("PIPELINE = (", "include/pipelines/broken.py cannot be loaded: SyntaxError: '(' was never closed"),
+    "column": (door("broken", at="att"), "broken: event_time names 'att'"),
+    "other object": ("PIPELINE = 1", "include/pipelines/broken.py declares no PIPELINE named 'broken'"),
+    "other name": (door("fine"), "include/pipelines/broken.py declares no PIPELINE named 'broken'"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_error_names_pipeline_or_file_when_a_declaration_cannot_be_loaded(declare: Write, case: str) -> None:
+    text, said = BROKEN[case]
+    declare("broken", text)
+    with pytest.raises(UsageError) as refused:
+        load_pipeline("broken")
+    assert str(refused.value).startswith(said)
+    with pytest.raises(UsageError) as refused:
+        all_pipelines()
+    assert str(refused.value).startswith(said)
+
+
+def test_other_pipelines_are_found_when_one_cannot_be_loaded(declare: Write) -> None:
+    declare("broken", door("broken", at="att"))
+    found = declarations()
+    assert [each.name for each in found.pipelines] == [
+        "auction_bids",
+        "gps_positions",
+        "isp_hits",
+        "nest_cameras",
+        "wiki_changes",
+    ]
+    assert [reason.split(": event_time")[0] for reason in found.reasons] == ["include/pipelines/broken.py: broken"]
+    assert load_pipeline("nest_cameras").name == pipeline_of_table("nest_cameras").name
+    with pytest.raises(UsageError, match="event_time names 'att'"):
+        pipeline_of_table("broken_counts")
+
+
+def test_neither_pipeline_runs_when_both_write_what_must_be_of_one(declare: Write) -> None:
+    declare("door_a", door("door_a", "doors"))
+    declare("door_b", door("door_b", "doors"))
+    found = declarations()
+    assert {"door_a", "door_b"} <= {each.name for each in found.loaded}
+    assert len(found.pipelines) == 5
+    said = "door_a and door_b both write the topic doors — rename it in include/pipelines/door_b.py"
+    assert found.reasons == [f"include/pipelines/{name}.py: {said}" for name in ("door_a", "door_b")]
+
+
+def test_commands_over_all_pipelines_go_on_and_name_the_refused_one(
+    declare: Write, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(supervisor, "status", dict)
+    monkeypatch.setitem(supervisor.SERVICES, "postgres", SimpleNamespace(status=lambda: SimpleNamespace(healthy=False)))
+    declare("broken", "PIPELINE = (")
+    status(as_json=True)
+    [reason] = json.loads(capsys.readouterr().out)["refused_pipelines"]
+    assert reason.startswith("include/pipelines/broken.py cannot be loaded: SyntaxError")
+    list_pipelines(as_json=True)
+    assert len(json.loads(capsys.readouterr().out)) == 5
+    monkeypatch.setattr(examine, "_machine", lambda: ())
+    for name in ("_packages", "_jars", "_class_archive", "_secrets", "_services", "_lake"):
+        monkeypatch.setattr(examine, name, lambda: ())
+    monkeypatch.setattr(examine, "_tables", lambda *, deep: ())
+    assert examine.examine(repair=False, progress=print) == [examine.Finding(False, reason)]
+
+
+def test_module_without_a_pipeline_is_none_when_it_lies_beside_declarations(declare: Write) -> None:
+    declare("common", "TOPICS = ('a',)  # for each PIPELINE")
+    assert "common" not in pipelines.pipeline_names()
+    assert len(all_pipelines()) == 5
+    with pytest.raises(UsageError, match=r"include/pipelines/common.py declares no PIPELINE"):
+        load_pipeline("common")
+    with pytest.raises(UsageError, match="unknown pipeline 'uncommon'"):
+        load_pipeline("uncommon")
