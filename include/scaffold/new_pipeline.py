@@ -8,11 +8,12 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from include.errors import UsageError
-from include.pipelines import pipeline_names
+from include.pipelines import check_apart, declarations, pipeline_names
 from include.pipelines.spec import check_identifier, check_topic
 from include.pipelines.spec.lines import declared_name
 from include.scaffold.schema import Sample, inside_literal, quoted, read_sample
@@ -51,7 +52,8 @@ def write_pipeline(
     """Write a pipeline's files from a sample of its messages; nothing is overwritten.
 
     `topic`, `event_time` (path) and `key` (column to count by; empty for none) are taken from the sample unless they
-    are given. Raises UsageError when the file is not a sample, when no field is a time, or when a file to write exists.
+    are given. Raises UsageError when the file is not a sample, when no field is a time, when a file to write exists, or
+    when the pipeline cannot be declared, alone or beside the others.
     """
     _check_name(name)
     sample = read_sample(sample_file)
@@ -68,11 +70,26 @@ def write_pipeline(
     )
     if there := [path for path in chosen.files if (REPOSITORY / path).exists()]:
         raise UsageError(f"{there[0]} exists", remedy="choose another name, or remove the pipeline's files first")
-    for path, text in _rendered(chosen, sample).items():
+    rendered = _rendered(chosen, sample)
+    _check_declaration(name, rendered[_FILES["pipeline.py.j2"].format(name)])
+    for path, text in rendered.items():
         target = REPOSITORY / path
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text, encoding="utf-8")
     return chosen
+
+
+def _check_declaration(name: str, source: str) -> None:
+    """Raise UsageError when a declaration is refused, or shares with another pipeline what must be of one."""
+    declared: dict[str, Any] = {}
+    exec(compile(source, f"include/pipelines/{name}.py", "exec"), declared)  # noqa: S102
+    for other in declarations().loaded:
+        try:
+            check_apart((other, declared["PIPELINE"]))
+        except UsageError as error:
+            raise UsageError(
+                f"{error.message}; no file was written", remedy="choose another name or another --topic"
+            ) from None
 
 
 def _check_name(name: str) -> None:
@@ -111,7 +128,8 @@ def _key(sample: Sample, file: Path, wanted: str | None) -> str:
     keys = sample.keys()
     if wanted and wanted not in keys:
         raise UsageError(
-            f"{wanted!r} is not text in every message of {file}", remedy=f"one of {', '.join(keys)}" if keys else ""
+            f"{wanted!r} is not text in every message of {file}, or is the name of another column of the view",
+            remedy=f"one of {', '.join(keys)}" if keys else "",
         )
     return wanted if wanted is not None else next(iter(keys), "")
 

@@ -20,6 +20,12 @@ from include.pipelines.spec.ddl import Field as DeclaredField
 from include.pipelines.spec.ddl import fields_of
 
 _SIMPLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_OF_THE_VIEW = frozenset({"window", "window_start", "window_end", "count"})
+"""Columns that the generated view and its table have beside the one that it counts by."""
+
+_DIGITS = 38
+"""Of Spark's longest decimal."""
+
 _TIME = re.compile(r"\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}")
 MOST_BYTES = 50_000_000
 
@@ -56,8 +62,12 @@ class Sample:
         return sorted(always, key=lambda path: path.count("."))
 
     def keys(self) -> list[str]:
-        """Return the columns to count by: text that every message has, the most repetitive first."""
-        texts = [field for field in self.fields if field.ddl == "STRING" and field.always]
+        """Return the columns to count by: text that every message has, the most repetitive first.
+
+        None of them has the name of another column of the generated view.
+        """
+        free = [field for field in self.fields if field.ddl == "STRING" and field.column.lower() not in _OF_THE_VIEW]
+        texts = [field for field in free if all(isinstance(m.get(field.name), str) for m in self.messages)]
         return [f.column for f in sorted(texts, key=lambda f: len({m[f.name] for m in self.messages}))]
 
 
@@ -77,6 +87,10 @@ def read_sample(path: Path) -> Sample:
     messages = list(_messages(path, text))
     if not messages:
         raise UsageError(f"the sample {path} holds no message", remedy="a JSON object a line")
+    if not any(messages):
+        raise UsageError(
+            f"the messages of {path} have no fields", remedy="an event needs a time such as 2026-11-20T05:00:00Z"
+        )
     return Sample(messages, _fields(path, messages))
 
 
@@ -145,6 +159,9 @@ def _ddl(kind: pa.DataType, values: list[Any]) -> str:
     """Return Arrow's type as Spark's DDL. `values`: all values of the field in the sample."""
     held = [value for value in values if value is not None]
     if pa.types.is_struct(kind):
+        if not kind.num_fields:
+            # No file can hold a struct without fields; as text, whatever the object may hold later is kept.
+            return "STRING"
         parts = (f"{quoted(f.name)}: {_ddl(f.type, [value.get(f.name) for value in held])}" for f in kind)
         return f"STRUCT<{', '.join(parts)}>"
     if pa.types.is_list(kind):
@@ -154,8 +171,14 @@ def _ddl(kind: pa.DataType, values: list[Any]) -> str:
     if pa.types.is_integer(kind):
         return "BIGINT"
     if pa.types.is_floating(kind):
-        return "DOUBLE"
+        return _long_integer(held) if all(isinstance(value, int) for value in held) else "DOUBLE"
     return "TIMESTAMP" if held and all(_is_time(value) for value in held) else "STRING"
+
+
+def _long_integer(values: list[int]) -> str:
+    """Return the type of whole numbers that do not fit a BIGINT, such as ids: a DOUBLE would round them."""
+    most = max(len(str(abs(value))) for value in values)
+    return f"DECIMAL({_DIGITS}, 0)" if most <= _DIGITS else "STRING"
 
 
 def _is_time(value: object) -> bool:

@@ -19,12 +19,17 @@ def decoded_sample(spark: Any, name: str) -> Any:
     from spark_jobs.spark.kafka_source import KAFKA_COLUMNS
 
     pipeline = load_pipeline(name)
-    lines = (REPOSITORY / "tests" / "golden" / name / "sample.jsonl").read_text(encoding="utf-8").splitlines()
+    text = (REPOSITORY / "tests" / "golden" / name / "sample.jsonl").read_text(encoding="utf-8")
     rows = [
         (None, line.encode(), pipeline.source.subscribe[0], 0, offset, event_time(pipeline, json.loads(line)), 0, [])
-        for offset, line in enumerate(lines)
+        for offset, line in enumerate(lines_of(text))
     ]
     return decode(pipeline, frame_of(spark, rows, KAFKA_COLUMNS))
+
+
+def lines_of(text: str) -> list[str]:
+    """The lines of a file of JSON objects: `splitlines` also splits at characters that a value may have, as U+2028."""
+    return [line for line in text.split("\n") if line]
 
 
 def event_time(pipeline: Pipeline, message: dict[str, Any]) -> datetime:
