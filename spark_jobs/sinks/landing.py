@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 
 from include import kafka, lake
@@ -129,11 +130,15 @@ class LandingSink:
         """Write the decoded records. Return those that had to be left out, with the errors that they threw.
 
         A failed write is tried again; after `IDENTICAL` failures of the same kind, restarts included, the batch is
-        searched for the record that throws. Where none is found (an outage, a full disk), none is left out.
+        searched for the record that throws. Where none is found (an outage, a full disk), none is left out. Raises
+        AnalysisException at once, which is of the code.
         """
         for _ in range(TRIES):
             try:
                 write_landing(decoded, folder)
+            except AnalysisException:
+                # Spark refuses the plan or the schema, whatever the records are: none of them is to blame.
+                raise
             except SPARK_FAILURES as error:
                 if translate(error) is not None:
                     raise
