@@ -19,7 +19,7 @@ from include.errors import UsageError
 from include.intervals.references import CONTENT
 from include.ledger.archive.micro_batches import ARCHIVE
 from include.ledger.streams.flags import FLAGS
-from include.pipelines.spec import AdditiveView, KafkaDeserializer, Pipeline, UserDefined
+from include.pipelines.spec import AdditiveView, JdbcTable, KafkaDeserializer, Pipeline, UserDefined
 from include.pipelines.spec.decoders import Decoder
 from include.pipelines.spec.references import content_hash
 from include.settings import REPOSITORY
@@ -42,7 +42,13 @@ DECODER = "decoder's "
 
 _JAR = f"{DECODER}jar"
 
-_NOTED_LATER = (CONTENT, CODE, DECODER)
+TABLE = "table in serving"
+"""Name of the fact whether a view in update mode keeps a table, which gets only keys that change: one that is declared
+later would lack all others. In complete mode each micro-batch writes all keys."""
+
+_KEPT = "kept"
+
+_NOTED_LATER = (CONTENT, CODE, DECODER, TABLE)
 """How the names of facts begin that earlier versions of Tidemark did not note."""
 
 _HASHED = ("transform ", CONTENT, CODE, _JAR)
@@ -72,7 +78,7 @@ def view_fingerprint(pipeline: Pipeline, view: AdditiveView) -> Facts:
         "columns": _words(view.columns),
         "window": view.window,
         "window length": str(view.windows or "none"),
-        **({"mode": view.mode} if view.mode != "update" else {}),
+        **({"mode": view.mode} if view.mode != "update" else {TABLE: _table(view)}),
         "watermark": in_words(view.speed.watermark) if view.speed.watermark else "none",
         "speed topic": view.speed.topic,
         "shuffle partitions": SHUFFLE_PARTITIONS,
@@ -86,6 +92,10 @@ def view_fingerprint(pipeline: Pipeline, view: AdditiveView) -> Facts:
         **_imported(pipeline, definitions),
         **_options(pipeline.decoder),
     }
+
+
+def _table(view: AdditiveView) -> str:
+    return _KEPT if any(isinstance(sink, JdbcTable) for sink in view.sinks) else "none"
 
 
 def _imported(pipeline: Pipeline, definitions: Mapping[str, ast.stmt]) -> Facts:
@@ -186,13 +196,17 @@ def unnoted(stored: Mapping[str, Any], now: Mapping[str, Any]) -> Facts:
 
     They are unknown: the present ones are taken for them, and noted. Code that is reached only since a change of other
     code, or an option that another decoder does not have, is no way around: that other fact differs.
+
+    A table that is no longer kept is noted, too: the checkpoint does not depend on it, but it misses what follows.
     """
-    return {name: value for name, value in now.items() if name.startswith(_NOTED_LATER) and name not in stored}
+    missing = {name: value for name, value in now.items() if name.startswith(_NOTED_LATER) and name not in stored}
+    ends = stored.get(TABLE) == _KEPT and now.get(TABLE, _KEPT) != _KEPT
+    return {**missing, TABLE: now[TABLE]} if ends else missing
 
 
 def check(pipeline: str, query: str, stored: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Raise UsageError, naming what changed, when a checkpoint made under `stored` does not fit `now`."""
-    changed = differences({**unnoted(stored, now), **stored}, now)
+    changed = differences({**stored, **unnoted(stored, now)}, now)
     if changed:
         raise UsageError(
             f"the checkpoint of {query} was made by another query: {'; '.join(changed)}",

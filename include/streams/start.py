@@ -267,7 +267,7 @@ def begin(pipeline: Pipeline) -> StreamStart:
 
 
 def note_unnoted(generation: StreamGeneration, fingerprints: Mapping[str, fingerprint.Facts]) -> None:
-    """Record facts of started queries that the code of their first start did not know."""
+    """Record facts of started queries that the code of their first start did not know, or that may change."""
     for query, facts in fingerprints.items():
         if query in generation.fingerprints and (missing := fingerprint.unnoted(generation.fingerprints[query], facts)):
             generations.note_facts(generation, query, missing)

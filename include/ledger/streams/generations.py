@@ -241,10 +241,10 @@ def first_starts(generation: StreamGeneration) -> dict[TopicPartition, int] | No
 
 
 def note_facts(generation: StreamGeneration, query: str, facts: Mapping[str, Any]) -> None:
-    """Add facts to what a started query's checkpoint depends on: those that its first start did not note."""
+    """Note facts of what a started query's checkpoint depends on that are not noted yet, or not as they are now."""
     with session() as ledger:
         row = ledger.get_one(Generation, (generation.pipeline, generation.number), with_for_update=True)
-        row.fingerprints = {**row.fingerprints, query: {**facts, **row.fingerprints[query]}}
+        row.fingerprints = {**row.fingerprints, query: {**row.fingerprints[query], **facts}}
 
 
 def has_committed(generation: StreamGeneration, view: str) -> bool:

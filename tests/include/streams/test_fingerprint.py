@@ -10,7 +10,7 @@ import pytest
 
 from include.errors import UsageError
 from include.pipelines import load_pipeline
-from include.pipelines.spec import Csv, Json, KafkaDeserializer, Pipeline, Reference, Text, UserDefined
+from include.pipelines.spec import Csv, JdbcTable, Json, KafkaDeserializer, Pipeline, Reference, Text, UserDefined
 from include.streams import fingerprint
 
 TRANSFORMS = '''
@@ -481,3 +481,34 @@ def test_archive_query_s_fingerprint_changes_only_when_its_sources_do(pipeline: 
     added = replace(pipeline, source=replace(pipeline.source, subscribe=("nest-logs", "more-logs")))
     found = fingerprint.differences(fingerprint.archive_fingerprint(pipeline), fingerprint.archive_fingerprint(added))
     assert found == ["source topics: nest-logs → more-logs, nest-logs"]
+
+
+def serving(pipeline: Pipeline, *sinks: JdbcTable, mode: Any = "update") -> fingerprint.Facts:
+    view = replace(pipeline.views[0], sinks=sinks, mode=mode)
+    return fingerprint.view_fingerprint(replace(pipeline, views=(view,)), view)
+
+
+def test_table_is_refused_when_the_stream_has_counted_without_it(pipeline: Pipeline) -> None:
+    without, kept = serving(pipeline), serving(pipeline, JdbcTable())
+    with pytest.raises(UsageError, match=r"table in serving: none → kept — ./tidemark new-generation nest_cameras"):
+        fingerprint.check("nest_cameras", "hourly_counts", without, kept)
+
+
+def test_table_is_taken_for_complete_when_an_earlier_version_did_not_note_it(pipeline: Pipeline) -> None:
+    kept = serving(pipeline, JdbcTable())
+    old = {name: value for name, value in kept.items() if name != "table in serving"}
+    fingerprint.check("nest_cameras", "hourly_counts", old, kept)
+    assert fingerprint.unnoted(old, kept) == {"table in serving": "kept"}
+
+
+def test_table_is_refused_again_when_the_stream_has_counted_since_it_was_taken_out(pipeline: Pipeline) -> None:
+    kept, without = serving(pipeline, JdbcTable()), serving(pipeline)
+    fingerprint.check("nest_cameras", "hourly_counts", kept, without)
+    noted = {**kept, **fingerprint.unnoted(kept, without)}
+    assert noted == without
+    with pytest.raises(UsageError, match="none → kept"):
+        fingerprint.check("nest_cameras", "hourly_counts", noted, kept)
+
+
+def test_table_is_no_change_when_each_micro_batch_writes_all_keys(pipeline: Pipeline) -> None:
+    assert serving(pipeline, mode="complete") == serving(pipeline, JdbcTable(), mode="complete")
