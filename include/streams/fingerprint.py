@@ -206,7 +206,11 @@ def unnoted(stored: Mapping[str, Any], now: Mapping[str, Any]) -> Facts:
 
 def check(pipeline: str, query: str, stored: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Raise UsageError, naming what changed, when a checkpoint made under `stored` does not fit `now`."""
-    changed = differences({**stored, **unnoted(stored, now)}, now)
+    known = {**stored, **unnoted(stored, now)}
+    if TABLE not in now:
+        # In complete mode, the table is no matter.
+        known.pop(TABLE, None)
+    changed = differences(known, now)
     if changed:
         raise UsageError(
             f"the checkpoint of {query} was made by another query: {'; '.join(changed)}",

@@ -48,7 +48,7 @@ def renamed(pipeline: Pipeline, now: str, before: str, key: tuple[str, ...]) -> 
     columns = archive.columns.replace(f"{before} STRING", f"{now} STRING", 1)
     return replace(
         pipeline,
-        archive=replace(archive, columns=columns, subject=now, renamed={now: before}),
+        archive=replace(archive, columns=columns, subject=now, rules=(), renamed={now: before}),
         reports=(replace(report, columns=(now, *key, "celsius"), key=(now, *key)),),
     )
 

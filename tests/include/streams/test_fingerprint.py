@@ -512,3 +512,8 @@ def test_table_is_refused_again_when_the_stream_has_counted_since_it_was_taken_o
 
 def test_table_is_no_change_when_each_micro_batch_writes_all_keys(pipeline: Pipeline) -> None:
     assert serving(pipeline, mode="complete") == serving(pipeline, JdbcTable(), mode="complete")
+
+
+def test_mode_alone_is_named_when_a_view_without_a_table_becomes_complete(pipeline: Pipeline) -> None:
+    with pytest.raises(UsageError, match=r"another query: mode: none → complete — "):
+        fingerprint.check("nest_cameras", "hourly_counts", serving(pipeline), serving(pipeline, mode="complete"))

@@ -76,6 +76,7 @@ class Stream:
                 archive,
                 columns=archive.columns.replace(f"{self.device} STRING", f"{name} STRING", 1),
                 subject=name,
+                rules=(),
                 renamed={name: before},
             ),
             reports=(replace(report, columns=columns, key=(name,)),),
