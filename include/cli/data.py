@@ -9,7 +9,6 @@ import typer
 
 from include.cli import AsJson, PipelineName
 from include.cli.output import (
-    clean,
     console,
     print_facts,
     print_json,
@@ -50,6 +49,8 @@ def pipelines(as_json: AsJson = False) -> None:
         }
         for p in declarations().loaded
     ]
+    for reason in declarations().reasons:
+        progress(reason)
     if as_json:
         print_json(declared)
         return
@@ -62,8 +63,6 @@ def pipelines(as_json: AsJson = False) -> None:
         [[name, *("\n".join(each) for each in several)] for name, *several in rows],
     )
     console.print("\nDAGs: stream__PIPELINE, interval__PIPELINE. Schedules and quarantine: --json", style="dim")
-    for reason in declarations().reasons:
-        console.print(clean(reason), highlight=False)
     if declared:
         suggest(f"./tidemark demo {declared[0]['name']}")
 

@@ -171,7 +171,7 @@ def _ddl(kind: pa.DataType, values: list[Any]) -> str:
     if pa.types.is_integer(kind):
         return "BIGINT"
     if pa.types.is_floating(kind):
-        return _long_integer(held) if all(isinstance(value, int) for value in held) else "DOUBLE"
+        return _long_integer(held) if held and all(isinstance(value, int) for value in held) else "DOUBLE"
     return "TIMESTAMP" if held and all(_is_time(value) for value in held) else "STRING"
 
 

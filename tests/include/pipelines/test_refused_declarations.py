@@ -122,7 +122,9 @@ def test_commands_over_all_pipelines_go_on_and_name_the_refused_one(
     [reason] = json.loads(capsys.readouterr().out)["refused_pipelines"]
     assert reason.startswith("include/pipelines/broken.py cannot be loaded: SyntaxError")
     list_pipelines(as_json=True)
-    assert len(json.loads(capsys.readouterr().out)) == 5
+    listed = capsys.readouterr()
+    assert len(json.loads(listed.out)) == 5
+    assert "include/pipelines/broken.py cannot be loaded" in " ".join(listed.err.split())
     monkeypatch.setattr(examine, "_machine", lambda: ())
     for name in ("_packages", "_jars", "_class_archive", "_secrets", "_services", "_lake"):
         monkeypatch.setattr(examine, name, lambda: ())

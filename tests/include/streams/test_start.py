@@ -17,7 +17,8 @@ from include.ledger.archive.micro_batches import ARCHIVE
 from include.ledger.streams import generations
 from include.offsets import TopicPartition
 from include.pipelines import load_pipeline
-from include.pipelines.spec import KafkaTopics, Pipeline
+from include.pipelines.spec import JdbcTable, KafkaTopics, Pipeline
+from include.streams.fingerprint import TABLE
 from include.streams.generations import new_generation
 from include.streams.start import begin
 from tests.conftest import Home, wait_for
@@ -86,6 +87,19 @@ def test_stream_goes_on_after_an_upgrade_and_is_refused_when_an_option_of_its_de
     changed = replace(pipeline, decoder=replace(pipeline.decoder, max_bytes=9))
     with pytest.raises(UsageError, match="decoder's max_bytes: 1048576 → 9"):
         begin(changed)
+
+
+def test_stream_goes_on_when_a_table_was_taken_out_and_is_refused_when_it_comes_back(pipeline: Pipeline) -> None:
+    start = begin(pipeline)
+    generations.note_start(start.generation, VIEW, {**start.fingerprints[VIEW], TABLE: "kept"}, {})
+
+    begin(pipeline)
+    generation = generations.current(pipeline.name)
+    assert generation is not None
+    assert generation.fingerprints[VIEW] == start.fingerprints[VIEW]
+
+    with pytest.raises(UsageError, match=f"{TABLE}: none → kept"):
+        begin(replace(pipeline, views=(replace(pipeline.views[0], sinks=(JdbcTable(),)),)))
 
 
 def test_stream_is_refused_before_its_generation_is_asked_for_when_a_header_is_wrong(pipeline: Pipeline) -> None:
