@@ -43,8 +43,7 @@ the log, and the next run sends it again. A receiver that does not answer is wai
 def watch_dag() -> DAG:
     """Return the DAG `watch`."""
     deadlines = (
-        f"| {p.name} | {p.schedule.registered_within // timedelta(minutes=1)} minutes |"
-        for p in declarations().pipelines
+        f"| {p.name} | {p.schedule.registered_within // timedelta(minutes=1)} minutes |" for p in declarations().loaded
     )
     with DAG(
         "watch",
@@ -80,7 +79,8 @@ def watch_everything(states: Callable[[str, str], Mapping[str, str]]) -> dict[st
     """
     with alerts.sent_together():
         succeeded = recover_succeeded(states)
-        looked = {name: overdue.watch(load_pipeline(name)) for name in (p.name for p in declarations().pipelines)}
+        # Those that are refused beside another one have no runs, and so get overdue.
+        looked = {name: overdue.watch(load_pipeline(name)) for name in (p.name for p in declarations().loaded)}
     return {**looked, "tasks": {"recovered": succeeded}}
 
 
