@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 import httpx
 
-from include.errors import ServiceUnreachable, TidemarkError
-from include.pipelines import all_pipelines
+from include.errors import ServiceUnreachable
+from include.pipelines import declarations
 from include.settings import PAST_PROXY
 from include.spark.submission import SPARK_POOL
 
@@ -54,10 +54,8 @@ def lack_of_slots(address: str, login: Mapping[str, str]) -> tuple[str, str] | N
 
 
 def _taken() -> dict[str, int]:
-    """Return how many slots a driver of each pipeline takes; nothing while a declaration cannot be loaded."""
-    with suppress(TidemarkError):
-        return {each.name: each.spark_slots for each in all_pipelines()}
-    return {}
+    """Return how many slots a driver of each pipeline takes."""
+    return {each.name: each.spark_slots for each in declarations().loaded}
 
 
 @contextmanager
