@@ -11,15 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import pyarrow.parquet as pq
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError
 from pyiceberg.expressions import BooleanExpression, EqualTo
-from pyiceberg.io.pyarrow import parquet_file_to_data_file, pyarrow_to_schema
+from pyiceberg.io.pyarrow import parquet_file_to_data_file
 from pyiceberg.manifest import DataFile
-from pyiceberg.schema import Schema
 from pyiceberg.table import Table
-from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update.snapshot import ManageSnapshots, UpdateSnapshot, _OverwriteFiles
 from pyiceberg.typedef import Record
@@ -29,7 +26,7 @@ from include.catalog.renames import shown_columns
 from include.errors import TidemarkError
 from include.iceberg.catalog import OWNER, find, unescaped
 from include.iceberg.numbers import numbers_of
-from include.iceberg.schema import create, follow_declaration
+from include.iceberg.schema import create, follow_declaration, metadata_for_file
 from include.iceberg.snapshot_retention import Expire, delete_lists, surplus
 from include.iceberg.statement import BUILD, INTERVAL, Statement, completeness_of, is_own, put_completeness
 from include.ledger.intervals.findings import IcebergSnapshot
@@ -268,30 +265,6 @@ def _has_many_small_manifests(table: Table) -> bool:
 
 def _data_file(table: Table, path: str, revision: BuiltRevision, names: Sequence[str]) -> DataFile:
     values: dict[str, Any] = dict(part.split("=", 1) for part in revision.partition.split("/"))
-    file = parquet_file_to_data_file(table.io, _metadata_for(table, path), path)
+    file = parquet_file_to_data_file(table.io, metadata_for_file(table, path), path)
     file[3] = Record(*(values[name] for name in names))
     return file
-
-
-def _metadata_for(table: Table, path: str) -> TableMetadata:
-    """Return a table's metadata with the columns of one file by the names that they have there.
-
-    A file that was written while a rename waited has a column by two names, of which the table knows one, and later the
-    other one. PyIceberg takes columns by names when it notes their bounds.
-    """
-    with table.io.new_input(path).open() as stream:
-        described = pq.read_schema(stream)
-    known = table.schema()
-    if all(name in known.column_names for name in described.names):
-        return table.metadata
-    there = pyarrow_to_schema(described, name_mapping=known.name_mapping)
-    fields = [
-        known.find_field(each.field_id).model_copy(update={"name": each.name})
-        if each.field_id in known.field_ids
-        else each
-        for each in there.fields
-    ]
-    others = [each for each in known.fields if each.field_id not in there.field_ids]
-    schema = Schema(*fields, *others, schema_id=known.schema_id)
-    schemas = [each for each in table.metadata.schemas if each.schema_id != known.schema_id]
-    return table.metadata.model_copy(update={"schemas": [*schemas, schema]})

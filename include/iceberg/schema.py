@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.io import load_file_io
+from pyiceberg.io.pyarrow import pyarrow_to_schema
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.serializers import ToOutputFile
-from pyiceberg.table import Table, Transaction
+from pyiceberg.table import Table, TableProperties, Transaction
 from pyiceberg.table.locations import load_location_provider
-from pyiceberg.table.metadata import new_table_metadata
+from pyiceberg.table.metadata import TableMetadata, new_table_metadata
 from pyiceberg.table.name_mapping import NameMapping, parse_mapping_from_json
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.table.update import (
@@ -48,6 +51,7 @@ from include.catalog import DATABASE
 from include.catalog.columns import Columns, inner_fields
 from include.errors import UsageError
 from include.iceberg.catalog import location_of
+from include.lake import columns_beyond_python
 from include.pipelines.spec.ddl import Field
 
 NAME_MAPPING = "schema.name-mapping.default"
@@ -126,6 +130,42 @@ def follow_declaration(table: Table, pipeline: str, columns: Columns, numbers: M
 def check_declaration(table: Table, pipeline: str, columns: Columns, numbers: Mapping[str, int]) -> None:
     """Raise UsageError when a table cannot follow the declared columns; nothing is changed."""
     _to_follow(table, pipeline, columns, numbers)
+
+
+def metadata_for_file(table: Table, path: str) -> TableMetadata:
+    """Return a table's metadata as PyIceberg needs it to describe one file.
+
+    It has the file's columns by the names that they have there, because PyIceberg takes columns by names when it notes
+    their bounds: a file that was written while a rename waited has a column by two names, of which the table knows one,
+    and later the other one. It asks for no bounds of columns of which Python cannot hold them.
+    """
+    with table.io.new_input(path).open() as stream:
+        footer = pq.read_metadata(stream)
+    counted = {
+        f"{TableProperties.METRICS_MODE_COLUMN_CONF_PREFIX}.{each}": "counts" for each in columns_beyond_python(footer)
+    }
+    return table.metadata.model_copy(
+        update={
+            "schemas": _schemas_for(table, footer.schema.to_arrow_schema()),
+            "properties": {**table.metadata.properties, **counted},
+        }
+    )
+
+
+def _schemas_for(table: Table, described: pa.Schema) -> list[Schema]:
+    known = table.schema()
+    if all(name in known.column_names for name in described.names):
+        return table.metadata.schemas
+    there = pyarrow_to_schema(described, name_mapping=known.name_mapping)
+    fields = [
+        known.find_field(each.field_id).model_copy(update={"name": each.name})
+        if each.field_id in known.field_ids
+        else each
+        for each in there.fields
+    ]
+    others = [each for each in known.fields if each.field_id not in there.field_ids]
+    schema = Schema(*fields, *others, schema_id=known.schema_id)
+    return [*(each for each in table.metadata.schemas if each.schema_id != known.schema_id), schema]
 
 
 class _Follow(UpdateTableMetadata["_Follow"]):

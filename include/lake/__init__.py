@@ -31,6 +31,7 @@ from include.lake.files import (
 from include.lake.parquet import (
     change_footer,
     column_bounds,
+    columns_beyond_python,
     constant_value,
     open_parquet,
     read_footer,
@@ -45,6 +46,7 @@ __all__ = [
     "below_lake",
     "change_footer",
     "column_bounds",
+    "columns_beyond_python",
     "constant_value",
     "delete",
     "delete_empty_folders",

@@ -112,6 +112,27 @@ def time_bounds(metadata: pq.FileMetaData, column: str) -> tuple[datetime, datet
     return None if first is None or last is None else (first, last)
 
 
+def columns_beyond_python(metadata: pq.FileMetaData) -> set[str]:
+    """Return the columns (dotted paths) of which the footer has bounds that Python cannot hold.
+
+    These are times and dates outside the years 1 to 9999, and texts that are not UTF-8.
+    """
+    chunks = (
+        group.column(number)
+        for group in map(metadata.row_group, range(metadata.num_row_groups))
+        for number in range(group.num_columns)
+    )
+    return {each.path_in_schema for each in chunks if _is_beyond_python(each.statistics)}
+
+
+def _is_beyond_python(statistics: pq.Statistics | None) -> bool:
+    try:
+        _ = statistics and (statistics.min, statistics.max)
+    except (OverflowError, UnicodeDecodeError):
+        return True
+    return False
+
+
 def _moment(value: object) -> datetime | None:
     if isinstance(value, datetime):
         return utc(value)

@@ -117,7 +117,7 @@ class OpenTable:
         file = Path(lake.filesystem(location)[1]) / "part-00000.zstd.parquet"
         file.parent.mkdir(parents=True)
         pq.write_table(rows, file)
-        content = str(hash(str(rows.to_pylist())))
+        content = str(hash(file.read_bytes()))
         files = {file.name: {"rows": rows.num_rows, "bytes": file.stat().st_size, "sha256": ""}}
         return BuiltRevision(self.pipeline.table, partition, revision, location, rows.num_rows, content, files)
 

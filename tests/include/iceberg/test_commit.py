@@ -79,6 +79,30 @@ def test_files_are_swapped_and_partitions_dropped_in_one_commit_when_a_rerun_dif
     assert len(before - files_of(table)) == 2
 
 
+def test_interval_is_committed_without_a_column_s_bounds_when_python_cannot_hold_them(archive: OpenTable) -> None:
+    rows, far = rows_of(0, 9), 1763615107000 * 1_000_000
+    odd = {
+        "day": pa.array([far // 86_400_000_000] * 9, pa.int32()).cast(pa.date32()),
+        "local": pa.array([far] * 9, pa.timestamp("us")),
+        "kafka_timestamp": pa.array([0] * 8 + [far], pa.timestamp("us", "UTC")),
+        "device": pa.array([b"\xff\xfe"] * 9).cast(pa.binary()).view(pa.string()),
+    }
+    for name, values in odd.items():
+        rows = rows.set_column(rows.column_names.index(name), name, values)
+    put = archive.run(0, {"2026-11-18": rows})
+    assert builds.begun_registrations(archive.pipeline.name) == []
+    table = archive.load()
+    assert table.refs()[put.tag].snapshot_id == put.snapshot_id
+    (task,) = table.scan().plan_files()
+    bounded = {table.schema().find_column_name(each) for each in task.file.lower_bounds}
+    counted = {table.schema().find_column_name(each) for each in task.file.value_counts}
+    assert bounded.isdisjoint(odd)
+    assert counted >= {*odd, "speed"}
+    assert bounded >= {"speed", "at", "kafka_offset"}
+    archive.run(1, {"2026-11-18": rows_of(1, 4)})
+    assert files_of(archive.load()) == registered_files(archive)
+
+
 def test_files_are_swapped_when_the_threads_that_look_for_them_take_turns_at_any_moment(
     archive: OpenTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
