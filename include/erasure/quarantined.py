@@ -20,7 +20,7 @@ def find_quarantined(pipeline: str, keys: Keys) -> set[RecordKey]:
     for file in ledger_quarantine.files(pipeline):
         with lake.open_parquet(lake.uri(file.path)) as opened:
             for batch in opened.iter_batches(batch_size=_ROWS):
-                found.update(record_key(row, file) for row in batch.to_pylist() if _names(row, keys))
+                found.update(record_key(row, file) for row in lake.python_rows(batch) if _names(row, keys))
     return found
 
 

@@ -40,7 +40,7 @@ class RowDigest:
         """Return the digest with the table's rows added; columns that are null do not count."""
         rows, total = self.rows, self.total
         for batch in table.to_batches(max_chunksize=_ROWS):
-            for row in batch.to_pylist():
+            for row in lake.python_rows(batch):
                 text = repr(sorted((name, value) for name, value in row.items() if value is not None))
                 total += int.from_bytes(hashlib.blake2b(text.encode(), digest_size=16).digest())
                 rows += 1

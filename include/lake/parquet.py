@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from datetime import UTC, date, datetime, time
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -97,8 +98,13 @@ def open_parquet(location: str) -> Iterator[pq.ParquetFile]:
 
 
 def column_bounds(metadata: pq.FileMetaData, column: str) -> tuple[object, object] | None:
-    """Return minimum and maximum of a column (dotted path) from the footer; None without statistics."""
+    """Return minimum and maximum of a column (dotted path) from the footer.
+
+    None without statistics, and for bounds that Python cannot hold.
+    """
     statistics = [each for each in _statistics(metadata, column) if each is not None and each.has_min_max]
+    if any(map(_is_beyond_python, statistics)):
+        return None
     return (min(each.min for each in statistics), max(each.max for each in statistics)) if statistics else None
 
 
@@ -110,6 +116,43 @@ def time_bounds(metadata: pq.FileMetaData, column: str) -> tuple[datetime, datet
     low, high = column_bounds(metadata, column) or (None, None)
     first, last = _moment(low), _moment(high)
     return None if first is None or last is None else (first, last)
+
+
+def python_rows(rows: pa.Table | pa.RecordBatch) -> list[dict[str, Any]]:
+    """Return rows as Python's values, with a text for what Python cannot hold, whether it is nested or not.
+
+    A time outside the years 1 to 9999 is `… ms` since 1970, a date `… days`; bytes of a text that are not UTF-8 are
+    escaped. Producers may write them, and files hold them.
+    """
+    columns = [_python_values(column) for column in rows.columns]
+    return [dict(zip(rows.schema.names, values, strict=True)) for values in zip(*columns, strict=True)]
+
+
+def _python_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
+    try:
+        values: list[Any] = column.to_pylist()
+    except (OverflowError, UnicodeDecodeError):
+        return [_python_value(each) for each in column]
+    return values
+
+
+def _python_value(value: pa.Scalar) -> Any:
+    try:
+        return value.as_py()
+    except (OverflowError, UnicodeDecodeError):
+        pass
+    match value:
+        case pa.StructScalar():
+            return {name: _python_value(each) for name, each in value.items()}
+        case pa.MapScalar():
+            return [tuple(map(_python_value, each.values())) for each in value.values]
+        case pa.ListScalar():
+            return [_python_value(each) for each in value.values]
+        case pa.TimestampScalar():
+            return f"{value.cast(pa.timestamp('ms', value.type.tz), safe=False).value} ms"
+        case pa.Date32Scalar():
+            return f"{value.value} days"
+    return value.as_buffer().to_pybytes().decode(errors="backslashreplace")
 
 
 def columns_beyond_python(metadata: pq.FileMetaData) -> set[str]:

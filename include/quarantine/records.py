@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from include import lake
@@ -92,7 +93,7 @@ def records(
                 continue
             became = _became(key, decided)
             if state in (None, became["state"]):
-                known = {"kafka_timestamp": format_time(row["kafka_timestamp"]), "topic_id": key.topic_id}
+                known = {"kafka_timestamp": _moment(row["kafka_timestamp"]), "topic_id": key.topic_id}
                 yield {**row, **known, **became}
 
 
@@ -154,7 +155,7 @@ def _with_decisions(pipeline: str, rows: Mapping[RecordKey, dict[str, Any]]) -> 
     return [
         {
             **row,
-            "kafka_timestamp": format_time(row["kafka_timestamp"]),
+            "kafka_timestamp": _moment(row["kafka_timestamp"]),
             "topic_id": key.topic_id,
             **_became(key, decided),
         }
@@ -164,9 +165,14 @@ def _with_decisions(pipeline: str, rows: Mapping[RecordKey, dict[str, Any]]) -> 
 
 def _read(pipeline: str, file: QuarantineFile, columns: list[str]) -> list[dict[str, Any]]:
     with lake.open_parquet(lake.uri(file.path)) as opened:
-        rows: list[dict[str, Any]] = opened.read(columns=columns).to_pylist()
+        rows = lake.python_rows(opened.read(columns=columns))
     gone = being_erased(pipeline)
     return [each for each in rows if not gone or record_key(each, file) not in gone]
+
+
+def _moment(timestamp: datetime | str) -> str:
+    """Return a record's timestamp as a text; one that Python cannot hold already is one."""
+    return timestamp if isinstance(timestamp, str) else format_time(timestamp)
 
 
 def record_key(row: Mapping[str, Any], file: QuarantineFile) -> RecordKey:

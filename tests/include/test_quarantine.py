@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from include.erasure.keys import Keys
+from include.erasure.quarantined import find_quarantined
 from include.errors import UsageError
 from include.ledger.database import session
 from include.ledger.models import LandingFileRow
 from include.offsets import OffsetRange, TopicPartition
 from include.pipelines import load_pipeline
-from include.quarantine import Selection, discard, find, latest_records, printable, records_within
+from include.quarantine import Selection, discard, find, latest_records, printable, records, records_within
 from tests.conftest import Home
 from tests.support.committed import TP, commit, commit_recreated, write_quarantined
 
@@ -74,6 +77,19 @@ def test_latest_records_come_first_and_each_once_when_one_file_holds_a_day_of_mi
         pages.append([each["kafka_offset"] for each in found])
     assert [page[0] for page in pages] == [240, 140, 40]
     assert [offset for page in pages for offset in page] == sorted(offsets, key=lambda each: (-(each // 10), each))
+
+
+@pytest.mark.services
+def test_timestamp_is_shown_in_milliseconds_when_python_cannot_hold_it(pipeline: str) -> None:
+    batch = commit(pipeline, 0, 0, 10, quarantined=2)
+    with session() as ledger:
+        (path,) = [row.path for row in ledger.query(LandingFileRow).filter_by(micro_batch_id=batch)]
+    write_quarantined(path, [0, 1], timestamps=pa.array([0, 1763615107000 * 10**6], pa.timestamp("us", "UTC")))
+    shown = ["1970-01-01T00:00:00Z", "1763615107000000 ms"]
+    assert [each["kafka_timestamp"] for each in records(pipeline)] == shown
+    assert [each["kafka_timestamp"] for each in records_within(pipeline, OffsetRange(TP, 0, 9), 10)] == shown
+    assert find(pipeline, TP, 1)["kafka_timestamp"] == shown[1]
+    assert {each.offset for each in find_quarantined(pipeline, Keys(["k"]))} == {0, 1}
 
 
 @pytest.mark.services

@@ -73,12 +73,20 @@ def register(pipeline: str, number: int, begin: int, until: int, state: str = "r
         return row.id
 
 
-def write_quarantined(path: str, offsets: list[int], reason: str = "malformed_json", value: bytes = b"x") -> None:
+def write_quarantined(
+    path: str,
+    offsets: list[int],
+    reason: str = "malformed_json",
+    value: bytes = b"x",
+    timestamps: pa.Array | None = None,
+) -> None:
     """Write a quarantine file with a record per offset, at the path of one that the ledger lists."""
     same = {"kafka_topic": "events", "kafka_partition": 0, "kafka_timestamp": DAY, "reason": reason, "detail": ""}
     _, place = lake.filesystem(lake.uri(path))
     columns = {name: [each] * len(offsets) for name, each in {**same, "key": b"k", "value": value}.items()}
     headers = pa.array([[]] * len(offsets), pa.list_(pa.struct({"key": pa.string(), "value": pa.binary()})))
+    if timestamps is not None:
+        columns["kafka_timestamp"] = timestamps
     pq.write_table(pa.table({**columns, "headers": headers, "kafka_offset": offsets}), place)
 
 

@@ -230,7 +230,7 @@ def _rows(revisions: Sequence[RevisionFacts], within: OffsetRange) -> tuple[str,
             except (OSError, ArrowInvalid):
                 continue
             is_it = pc.and_(pc.equal(table[IDENTITY[0]], tp.topic), pc.equal(table[IDENTITY[1]], tp.partition))
-            rows = table.filter(pc.and_(is_it, pc.equal(table[IDENTITY[2]], offset))).slice(0, MOST_ROWS).to_pylist()
-            if rows:
-                return f"{revision.location}/{name}", tuple(rows)
+            found = table.filter(pc.and_(is_it, pc.equal(table[IDENTITY[2]], offset))).slice(0, MOST_ROWS)
+            if found.num_rows:
+                return f"{revision.location}/{name}", tuple(lake.python_rows(found))
     return "", ()

@@ -168,6 +168,16 @@ def test_empty_records_stay_apart_when_a_topic_was_recreated_on_their_day(pipeli
         assert [row["kafka_offset"] for row in rows_of(paths)] == offsets
 
 
+def test_digest_counts_a_timestamp_when_python_cannot_hold_it() -> None:
+    def digest(*moments: int) -> compaction.RowDigest:
+        return compaction.RowDigest().plus(pa.table({"at": pa.array(moments, pa.timestamp("us", "UTC"))}))
+
+    far = 1763615107000 * 10**6
+    assert digest(far, 0) == digest(0, far)
+    assert digest(far, 0) != digest(far + 1000, 0)
+    assert digest(far, 0) != digest(far)
+
+
 def test_digest_differs_when_a_row_is_doubled_lost_or_changed_but_not_by_order() -> None:
     rows = [{"a": 1, "b": None}, {"a": 2, "b": b"x"}, {"a": 3, "b": b"y"}]
 
