@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from include.pipelines.spec import Grid
@@ -13,24 +14,28 @@ from include.pipelines.spec import Grid
 LARGEST = 10
 """Cells that are listed beside the picture."""
 
+FARTHEST = 1e15
+"""The largest value that is placed: beyond some 15 digits, a double does not tell one cell from the next."""
+
 
 def grid_section(report: Grid, rows: DataFrame, scope: str) -> dict[str, Any]:
     """Return the section: the largest cells as rows, and all of them as `grid`.
 
     `grid` has `size` (of a cell, in the columns' unit), `x` and `y` (the number of the first cell and how many there
-    are; cell n begins at n times the size) and `cells` (x, y, rows), the lowest first. Rows in which a value is missing
-    or not finite are in no cell.
+    are; cell n begins at n times the size) and `cells` (x, y, rows), the lowest first. Rows in which a value is
+    missing, not finite or beyond 10¹⁵ are in no cell.
     """
     x, y = F.col(report.x).cast("double"), F.col(report.y).cast("double")
-    placed = rows.select(x.alias("x"), y.alias("y")).where(_is_finite("x") & _is_finite("y"))
+    placed = rows.select(x.alias("x"), y.alias("y")).where(_is_placed("x") & _is_placed("y"))
     bounds = placed.agg(F.min("x"), F.max("x"), F.min("y"), F.max("y")).collect()[0]
     note = f"rows of {scope} by {report.x} and {report.y}"
     columns = [f"{report.x} from", f"{report.y} from", "rows"]
     section = {"title": report.title, "note": note, "columns": columns, "rows": [], "truncated": 0}
     if bounds[0] is None:
         return section
-    size = cell_size(max(bounds[1] - bounds[0], bounds[3] - bounds[2]), report.cells)
-    binned = placed.groupBy(*(F.floor(F.col(name) / size).alias(name) for name in ("x", "y"))).count()
+    span, largest = max(bounds[1] - bounds[0], bounds[3] - bounds[2]), max(map(abs, bounds))
+    size = cell_size(span, report.cells, largest)
+    binned = placed.groupBy(*(_cell(name, size).alias(name) for name in ("x", "y"))).count()
     cells = sorted((int(row["x"]), int(row["y"]), int(row["count"])) for row in binned.collect())
     largest = sorted(cells, key=lambda cell: (-cell[2], cell))[:LARGEST]
     return {
@@ -42,18 +47,30 @@ def grid_section(report: Grid, rows: DataFrame, scope: str) -> dict[str, Any]:
     }
 
 
-def cell_size(span: float, cells: int) -> float:
-    """Return the least of 1, 2 and 5 times a power of ten of which at most `cells` cover the span; 1 for no span."""
-    if span <= 0:
+def cell_size(span: float, cells: int, largest: float = 0.0) -> float:
+    """Return the least of 1, 2 and 5 times a power of ten of which at most `cells` cover the span; 1 for no span.
+
+    It is one by which the largest value can be counted.
+    """
+    least = max(span / cells, largest / FARTHEST)
+    if span <= 0 or least < sys.float_info.min:
         return 1.0
-    least = span / cells
     power = math.floor(math.log10(least))
     return next(size for size in (float(f"{step}e{power}") for step in (1, 2, 5, 10)) if size >= least)
 
 
-def _is_finite(name: str) -> Any:
+def _is_placed(name: str) -> Column:
     # Spark orders NaN after every number.
-    return F.abs(F.col(name)) <= 1.7e308
+    return F.abs(F.col(name)) <= FARTHEST
+
+
+def _cell(name: str, size: float) -> Column:
+    """Return the number of the cell that holds a value; one on an edge lies in the cell that begins there."""
+    place = F.col(name) / size
+    nearest = F.rint(place)
+    # By doubles, 0.3 is less than three times 0.1.
+    is_edge = F.abs(place - nearest) <= F.greatest(F.lit(1e-9), F.abs(place) * 1e-15)
+    return F.when(is_edge, nearest).otherwise(F.floor(place)).cast("bigint")
 
 
 def _extent(cells: list[tuple[int, int, int]], axis: int) -> list[int]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
+from fractions import Fraction
 from math import floor
 from typing import Any
 
@@ -45,6 +47,36 @@ def test_there_is_no_grid_when_no_row_has_a_place(spark: Any, rows: list[Any]) -
 def test_there_is_one_cell_when_all_rows_have_one_place(spark: Any) -> None:
     section = grid_section(MAP, spark.createDataFrame([(8.54, 47.37)] * 3, COLUMNS), "the interval")
     assert section["grid"]["cells"] == [[8, 47, 3]]
+
+
+@pytest.mark.parametrize("begin", [0, -27, 17_636_151_070])
+@pytest.mark.parametrize(("cells", "step"), [(100, "1/2"), (50, "1"), (25, "2"), (10, "5")])
+def test_row_on_an_edge_lies_in_the_cell_that_begins_there(spark: Any, begin: int, cells: int, step: str) -> None:
+    places = [(begin + n) / 10 for n in range(50)]
+    rows = spark.createDataFrame([(place, place) for place in places], COLUMNS)
+    grid = grid_section(replace(MAP, cells=cells), rows, "the interval")["grid"]
+    assert grid["size"] == float(Fraction(step) / 10)
+    expected = Counter(floor((begin + n) / Fraction(step)) for n in range(50))
+    assert grid["cells"] == [[cell, cell, held] for cell, held in sorted(expected.items())]
+
+
+@pytest.mark.parametrize(
+    ("rows", "cells"),
+    [
+        ([(1.7e308, 0.0), (-1.7e308, 0.0)], None),
+        ([(1e300, 1e300)] * 2, None),
+        ([(1e300, 1.0), (3.0, 4.0)], [[3, 4, 1]]),
+        ([(0.0, 0.0), (5e-324, 0.0)], [[0, 0, 2]]),
+        ([(1e15, 0.0), (1e15, 5e-324)], [[10**15, 0, 2]]),
+        ([(1e15, 0.0), (1e15, 1e-3)], [[10**15, 0, 2]]),
+        ([(-1e15, 1.0), (1e15, 1.0)], [[-5, 0, 1], [5, 0, 1]]),
+    ],
+)
+def test_grid_is_made_when_values_are_as_far_or_as_near_as_doubles_reach(
+    spark: Any, rows: list[Any], cells: Any
+) -> None:
+    section = grid_section(MAP, spark.createDataFrame(rows, COLUMNS), "the interval")
+    assert section.get("grid", {}).get("cells") == cells
 
 
 @given(span=st.floats(1e-9, 1e9), cells=st.integers(1, 100))
