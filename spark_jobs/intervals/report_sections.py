@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DateType,
+    MapType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
 from include.intervals.telling import notifications
 from include.ledger import listings
@@ -29,6 +38,10 @@ SERIES = 6
 """Most keys that the chart shows."""
 
 _INTERVAL = "the interval"
+
+_FIRST, _LAST = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 30, tzinfo=UTC)
+
+_SECONDS = "yyyy-MM-dd'T'HH:mm:ss"
 
 
 def collect_report(run: IntervalRun, rows: DataFrame, built: list[BuiltRevision]) -> dict[str, Any]:
@@ -90,7 +103,7 @@ def _read_view(spark: SparkSession, pipeline: Pipeline, view: AdditiveView, buil
 
 
 def _section(title: str, note: str, shown: DataFrame) -> dict[str, Any]:
-    rows = shown.limit(ROWS + 1).collect()
+    rows = _held_by_python(shown).limit(ROWS + 1).collect()
     # Counting runs another query over the same input.
     truncated = shown.count() - ROWS if len(rows) > ROWS else 0
     texts = [[listings.plain(value) for value in row] for row in rows[:ROWS]]
@@ -127,8 +140,15 @@ def _written_since(pipeline: Pipeline, view: AdditiveView, rows: DataFrame) -> d
     if view.is_total:
         return None
     window = F.col(view.window)
-    first, last = rows.agg(F.min(window["start"]), F.max(window["end"])).collect()[0]
+    first, last = rows.agg(*map(_in_python, (F.min(window["start"]), F.max(window["end"])))).collect()[0]
     return written_since(pipeline, view, [(utc(first), utc(last))]) if first else None
+
+
+def _in_python(moment: Column) -> Column:
+    """Return a time, or the first or last one that Python holds in every time zone."""
+    # Both ignore nulls.
+    is_known = moment.isNotNull()
+    return F.when(is_known, F.greatest(F.lit(_FIRST), F.least(F.lit(_LAST), moment)))
 
 
 def _top(report: Top, rows: DataFrame) -> DataFrame:
@@ -140,10 +160,35 @@ def _top(report: Top, rows: DataFrame) -> DataFrame:
 def _listed(pipeline: Pipeline, report: Listing, rows: DataFrame) -> DataFrame:
     listed = transform(pipeline, report.rows)(rows).select(*report.columns)
     times = [
-        F.date_format(name, "yyyy-MM-dd'T'HH:mm:ss'Z'").alias(name) if kind == "timestamp" else F.col(name)
+        F.date_format(name, f"{_SECONDS}'Z'").alias(name) if kind == "timestamp" else F.col(name)
         for name, kind in listed.dtypes
     ]
-    return listed.select(*times).orderBy(report.columns[0])
+    return _held_by_python(listed.select(*times).orderBy(report.columns[0]))
+
+
+def _held_by_python(rows: DataFrame) -> DataFrame:
+    """Return the rows with texts for dates and times, which may be out of Python's range, and for what holds some."""
+    return rows.select(*(_held(each.name, each.dataType).alias(each.name) for each in rows.schema))
+
+
+def _held(name: str, kind: DataType) -> Column:
+    column = F.col(f"`{name}`")
+    if isinstance(kind, TimestampType | TimestampNTZType):
+        fraction = F.date_format(column, ".SSSSSS")
+        shown = F.when(fraction == ".000000", "").otherwise(fraction)
+        return F.concat(F.date_format(column, _SECONDS), shown, F.lit("Z"))
+    return column.cast("string") if _has_times(kind) else column
+
+
+def _has_times(kind: DataType) -> bool:
+    match kind:
+        case StructType():
+            return any(_has_times(each.dataType) for each in kind)
+        case ArrayType():
+            return _has_times(kind.elementType)
+        case MapType():
+            return _has_times(kind.keyType) or _has_times(kind.valueType)
+    return isinstance(kind, DateType | TimestampType | TimestampNTZType)
 
 
 def _chart(view: AdditiveView, rows: DataFrame) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from include.pipelines.spec import IDENTITY
 from include.reconciliation import EXAMPLES, Difference, DifferenceClass, Reconciliation
 from spark_jobs.reconciliation.counted import TOPIC_PARTITION, Counted, CountedRows, count_fates, differing
 from spark_jobs.spark.frames import frame_of
+from spark_jobs.spark.json_rows import row_json, row_of
 
 _AGAINST_KAFKA = "archive against Kafka"
 _COLUMNS_NAMED = 3
@@ -215,17 +216,20 @@ def _contents(examples: Sequence[Row], values: tuple[DataFrame, DataFrame]) -> d
     spark = values[0].sparkSession
     schema = "kafka_topic STRING, kafka_partition INT, kafka_offset BIGINT, kafka_element INT"
     chosen = F.broadcast(frame_of(spark, wanted, schema))
-    in_kafka, landed = (
-        {tuple(row[name] for name in IDENTITY): row for row in rows.join(chosen, list(IDENTITY), "left_semi").collect()}
-        for rows in values
-    )
+    in_kafka, landed = (_by_identity(rows.join(chosen, list(IDENTITY), "left_semi")) for rows in values)
     return {each: _differing(in_kafka[each], landed[each]) for each in wanted if each in in_kafka and each in landed}
 
 
-def _differing(kafka: Row, landed: Row) -> str:
-    names = [name for name in kafka.__fields__ if kafka[name] != landed[name]]
+def _by_identity(rows: DataFrame) -> dict[tuple[object, ...], dict[str, object]]:
+    # As JSON: rows may hold dates and times that Python cannot, and there NaN equals itself.
+    collected = rows.select(*IDENTITY, row_json(rows.columns).alias("row")).collect()
+    return {tuple(row[name] for name in IDENTITY): row_of(row["row"], has_decimals=True) for row in collected}
+
+
+def _differing(kafka: Mapping[str, object], landed: Mapping[str, object]) -> str:
+    names = [name for name in kafka if kafka[name] != landed.get(name)]
     named = "; ".join(
-        f"{name}: Kafka {_short(kafka[name])}, archive {_short(landed[name])}" for name in names[:_COLUMNS_NAMED]
+        f"{name}: Kafka {_short(kafka[name])}, archive {_short(landed.get(name))}" for name in names[:_COLUMNS_NAMED]
     )
     more = f"; and {len(names) - _COLUMNS_NAMED} more columns" if len(names) > _COLUMNS_NAMED else ""
     return f": {named}{more}" if named else ""

@@ -15,9 +15,10 @@ from include.ledger.intervals.pins import PinnedInterval
 from include.ledger.intervals.states import Source
 from include.ledger.lineage import BuiltRevision
 from include.pipelines import load_pipeline
-from include.pipelines.spec import Pipeline, TimeWindow, Top
+from include.pipelines.spec import Listing, Pipeline, TimeWindow, Top
 from include.times import Interval
-from spark_jobs.intervals.report_sections import ROWS, collect_report
+from spark_jobs.intervals import report_sections
+from spark_jobs.intervals.report_sections import ROWS, collect_report, section_of
 from spark_jobs.reconciliation.interval_run import IntervalRun
 from spark_jobs.spark.frames import empty_frame
 
@@ -77,3 +78,34 @@ def test_chart_has_the_sums_when_windows_are_short_and_keys_have_the_same_text(s
     assert chart["x"] == ["2026-11-20 05:00:00", "2026-11-20 05:00:10", "2026-11-20 05:00:20"]
     assert chart["series"] == [{"name": "a", "values": [2, 22, 42]}, {"name": "b EUR", "values": [1, 11, 21]}]
     assert "others" not in chart
+
+
+FAR = "20261-01-01"
+
+
+def test_listing_shows_a_date_or_time_as_text_when_python_cannot_hold_it(
+    spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = Listing("Born", rows="born", columns=("n", "day", "at", "local", "both", "tags"))
+    rows = spark.sql(
+        "SELECT n, day, at, at::TIMESTAMP_NTZ AS local, struct(day, n) AS both, array(n) AS tags FROM ("
+        f"SELECT 1 AS n, date '+{FAR}' AS day, timestamp_micros(1763615107000000000) AS at UNION ALL "
+        "SELECT 2, date '0000-01-01', timestamp_micros(-99999999999999999) UNION ALL "
+        "SELECT 3, date '2026-11-20', timestamp '2026-11-20 05:00:00.5' UNION ALL SELECT 4, NULL, NULL)"
+    )
+    monkeypatch.setattr(report_sections, "transform", lambda *_: lambda frame: frame)
+    section = section_of(spark, load_pipeline("nest_cameras"), report, {}, rows, "the interval")
+    far, before, now, none = section["rows"]
+    assert far[:4] == [1, f"+{FAR}", "+57856-09-26T21:16:40Z", "+57856-09-26T21:16:40Z"]
+    assert before[1] == "0000-01-01"
+    assert now == [
+        3, "2026-11-20", "2026-11-20T05:00:00Z", "2026-11-20T05:00:00.500000Z", "{2026-11-20, 3}", "[3]",
+    ]  # fmt: skip
+    assert none[1:4] == ["", "", ""]
+
+
+def test_top_shows_a_date_as_text_when_python_cannot_hold_it(spark: Any) -> None:
+    top = Top("Most born", view="any", measure="hits", by=("day",), rows=10)
+    rows = spark.sql(f"SELECT date '+{FAR}' AS day, 2 AS hits UNION ALL SELECT date '2026-11-20', 3")
+    section = section_of(spark, load_pipeline("nest_cameras"), top, {"any": rows}, rows, "the interval")
+    assert section["rows"] == [["2026-11-20", 3], [f"+{FAR}", 2]]

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from pyspark.sql import functions as F
 
 from include.kafka.gap_proof import NEAR, runs
 from include.ledger.intervals.evidence import LateBound
@@ -58,6 +59,20 @@ def test_doubled_row_is_named_when_the_sum_of_its_hashes_exceeds_a_bigint(spark:
     assert (compared.fates[TP].archived, compared.gaps[TP]) == (2, 0)
     assert compared.reconciliation.unexplained == 1
     assert compared.reconciliation.differences[0].evidence == "in Kafka once, in the archive 3 times"
+
+
+@pytest.mark.spark
+def test_differing_columns_are_named_when_python_cannot_hold_a_row_s_dates(spark: Any) -> None:
+    kafka, landed = rows_of(spark, [0]), rows_of(spark, [0], hashed=7)
+
+    def values(rows: Any, day: str, name: str) -> Any:
+        held = rows.drop("fate", "hash_1", "hash_2")
+        nan, at = F.lit(float("nan")), F.timestamp_micros(F.lit(1763615107000 * 10**6))
+        return held.withColumns({"n": nan, "at": at, "day": F.lit(day).cast("date"), "name": F.lit(name)})
+
+    both = values(kafka, "+20261-01-01", "a"), values(landed, "+20261-01-02", "a")
+    (difference,) = reconcile_archive(kafka, landed, both, [OffsetRange(TP, 0, 1)]).reconciliation.differences
+    assert difference.evidence == ("in both, with different values: day: Kafka '+20261-01-01', archive '+20261-01-02'")
 
 
 @pytest.mark.spark
