@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from include.errors import UsageError
+from include.ledger.listings import ABBREVIATED, abbreviated
 
 FORGOTTEN = "(erased)"
 """What replaces a key in the ledger."""
@@ -64,6 +66,9 @@ class Keys:
 
     def __init__(self, keys: Sequence[str]) -> None:
         self.keys = tuple(keys)
+        # Reports record a long key so.
+        long = (abbreviated(key) for key in self.keys if len(json.dumps(key)) > ABBREVIATED)
+        self._forms = (*self.keys, *long)
 
     def named_in_bytes(self, value: bytes | None) -> bool:
         """Return whether one of the keys occurs in a value, in UTF-8 or in any spelling of JSON's escapes."""
@@ -72,7 +77,7 @@ class Keys:
 
     def named_in(self, value: str) -> bool:
         """Return whether one of the keys occurs in a text, as it is or escaped by JSON."""
-        return any(_occurs(key, text) for text in _readings(value) for key in self.keys)
+        return any(_occurs(key, text) for text in _readings(value) for key in self._forms)
 
     def without(self, value: Any) -> Any:
         """Return a JSON value in which each text that names one of the keys is replaced."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,6 +28,13 @@ class Listed:
     """JSON object of the listing's key columns."""
     row: Mapping[str, Any]
 
+
+LONGEST_KEY = 2000
+"""Bytes of the texts in a key; one entry of PostgreSQL's indexes holds 2,704, other columns included."""
+
+_BEGINNING = 24
+ABBREVIATED = 400
+"""Bytes that no abbreviated text has, as it is or in JSON."""
 
 NOT_RENAMED: Mapping[str, str] = MappingProxyType({})
 
@@ -98,15 +106,40 @@ def sending_new(pinned: PinnedInterval, report: str, former: Mapping[str, str] =
 
 
 def key_of(row: Mapping[str, Any], columns: Sequence[str]) -> str:
-    """Return the key of a listed row: a JSON object of its key columns."""
-    return json.dumps({name: row[name] for name in columns}, sort_keys=True)
+    """Return the key of a listed row: a JSON object of its key columns, with long values abbreviated."""
+    return _as_key({name: row[name] for name in columns})
+
+
+def _as_key(values: Mapping[str, Any]) -> str:
+    key = json.dumps(values, sort_keys=True)
+    if len(key) <= LONGEST_KEY:
+        return key
+    texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in values.items()}
+    long = {name for name, text in texts.items() if len(json.dumps(text)) > most_of(len(texts))}
+    return json.dumps(
+        {name: abbreviated(texts[name]) if name in long else value for name, value in values.items()}, sort_keys=True
+    )
+
+
+def most_of(texts: int) -> int:
+    """Return how many bytes one of the texts of a key has if it is not abbreviated in a key that is too long."""
+    return max(ABBREVIATED, LONGEST_KEY // texts)
+
+
+def abbreviated(text: str) -> str:
+    """Return a text's beginning and a hash of all of it: other texts are other ones when they are abbreviated, too."""
+    digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
+    return f"{text[:_BEGINNING]}… sha256 {digest[:32]}"
 
 
 def present_key(key: str, former: Mapping[str, str]) -> str:
-    """Return a recorded key as `key_of` gives it now; `former` has the names that its columns had before."""
-    if not former:
+    """Return a recorded key as `key_of` gives it now; `former` has the names that its columns had before.
+
+    Earlier code recorded long keys as they are, if the index held them.
+    """
+    if not former and len(key) <= LONGEST_KEY:
         return key
-    return json.dumps({former.get(name, name): value for name, value in json.loads(key).items()}, sort_keys=True)
+    return _as_key({former.get(name, name): value for name, value in json.loads(key).items()})
 
 
 def plain(value: object) -> str | int:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import secrets
+
 import pytest
 
 from include.ledger.intervals import attempts
 from include.ledger.intervals.pins import PinnedInterval
-from include.ledger.listings import Listed, replace_listed, sending_new
+from include.ledger.listings import LONGEST_KEY, Listed, key_of, present_key, replace_listed, sending_new
 from tests.support.attempts import begin_attempt, hour, note_build, register
 
 pytestmark = [pytest.mark.services]
@@ -44,3 +47,23 @@ def test_each_is_told_again_when_telling_failed(pipeline: str) -> None:
     with pytest.raises(ZeroDivisionError), sending_new(first, REPORT) as new:
         assert 1 / (len(new) - 1), "the broker is away"
     assert told(first) == ["a"]
+
+
+def test_key_is_recorded_when_it_is_longer_than_an_index_takes(pipeline: str) -> None:
+    texts = [secrets.token_hex(4_000), secrets.token_hex(4_000)]
+    keys = [key_of({"name": text, "n": 1}, ["name", "n"]) for text in texts]
+    assert told(listed(pipeline, 0, keys[0])) == [keys[0]]
+    assert told(listed(pipeline, 1, *keys)) == [keys[1]]
+
+
+def test_key_stays_what_it_is_when_it_is_short_or_abbreviated_already() -> None:
+    short = key_of({"name": "Zoë", "n": 1}, ["name", "n"])
+    assert short == present_key(short, {}) == '{"n": 1, "name": "Zo\\u00eb"}'
+    values = {"name": "ä" * 4_000, "other": "b" * 3_000, "n": 1}
+    long = key_of(values, list(values))
+    assert len(long) < LONGEST_KEY
+    assert long.startswith('{"n": 1, "name": "\\u00e4')
+    # As earlier code recorded it.
+    assert present_key(json.dumps(values, sort_keys=True), {}) == long == present_key(long, {})
+    assert present_key(long, {"name": "title"}) == key_of({"title": values["name"], **values}, ["title", "other", "n"])
+    assert key_of({**values, "name": "ä" * 3_999}, list(values)) != long

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -353,3 +354,12 @@ def test_watched_report_is_refused_when_rows_cannot_tell(change: dict[str, Any],
     report: Listing = NEST.watched_reports[0]
     with pytest.raises(UsageError, match=words):
         replace(NEST, reports=(replace(report, **change),))
+
+
+def test_outage_begins_and_ends_when_its_key_is_longer_than_an_index_takes(ledger: Home) -> None:
+    stream, cameras = Stream(), [secrets.token_hex(4_000) for _ in range(2)]
+    begun = stream.land([(0, [(cameras[0], 0, False), (cameras[1], 1, False)])])
+    assert [change.row["device_id"] for change in begun] == cameras
+    (ended,) = stream.land([(0, [(cameras[1], 0, True)])])
+    assert (ended.is_up, ended.key) == (True, begun[1].key)
+    assert [end for *_, end in stream.noted()].count(None) == 1
