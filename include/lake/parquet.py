@@ -118,6 +118,22 @@ def time_bounds(metadata: pq.FileMetaData, column: str) -> tuple[datetime, datet
     return None if first is None or last is None else (first, last)
 
 
+def counted_times(rows: pa.RecordBatch) -> pa.Table:
+    """Return the rows with times in microseconds since 1970 and dates in days, also those within structs."""
+    table = pa.Table.from_batches([rows])
+    for times in (pa.timestamp("us"), pa.int64()):
+        table = table.cast(pa.schema([(each.name, _counted(each.type, times)) for each in table.schema]), safe=False)
+    return table
+
+
+def _counted(kind: pa.DataType, times: pa.DataType) -> pa.DataType:
+    if pa.types.is_struct(kind):
+        return pa.struct([(each.name, _counted(each.type, times)) for each in kind])
+    if pa.types.is_timestamp(kind):
+        return times
+    return pa.int32() if pa.types.is_date32(kind) else kind
+
+
 def python_rows(rows: pa.Table | pa.RecordBatch) -> list[dict[str, Any]]:
     """Return rows as Python's values, with a text for what Python cannot hold, whether it is nested or not.
 

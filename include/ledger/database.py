@@ -8,7 +8,7 @@ from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
 
-from psycopg2.errors import ReadOnlySqlTransaction, UndefinedColumn, UndefinedTable
+from psycopg2.errors import ProgramLimitExceeded, ReadOnlySqlTransaction, UndefinedColumn, UndefinedTable
 from sqlalchemy import Connection, Engine, create_engine, func, select
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.orm import Session
@@ -61,7 +61,8 @@ def _named_errors() -> Iterator[None]:
     except DBAPIError as error:
         # A standby that was not promoted, or a database whose disk ran full, answers but takes no writes.
         is_away = isinstance(error, OperationalError) or isinstance(error.orig, ReadOnlySqlTransaction)
-        if is_away or error.connection_invalidated:
+        # psycopg2 counts a value that is too long for an index among the errors of a server that is away.
+        if (is_away and not isinstance(error.orig, ProgramLimitExceeded)) or error.connection_invalidated:
             raise unreachable(error) from error
         if isinstance(error.orig, UndefinedTable | UndefinedColumn):
             raise of_another_version(error.orig) from error

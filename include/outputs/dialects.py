@@ -11,14 +11,14 @@ from contextlib import contextmanager
 from typing import Any
 
 import psycopg2
-from psycopg2.errors import IdleInTransactionSessionTimeout
+from psycopg2.errors import IdleInTransactionSessionTimeout, ProgramLimitExceeded
 from psycopg2.extras import execute_values
 
 from include.errors import ServiceUnreachable, TidemarkError, one_line
 from include.outputs.connection import Database
 from include.pipelines.spec.ddl import Field
-from include.serving.live_rows import storable
 from include.serving.shape import DECIMALS, PLAIN_TYPES
+from include.serving.stored import storable
 
 _NULL = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
 """The null character as JSON writes it, after backslashes that stand for themselves."""
@@ -133,7 +133,8 @@ class Postgres(Dialect):
     topic = "text"
     here = "current_schema()"
     quote = '"'
-    unfit = (psycopg2.DataError, psycopg2.IntegrityError)
+    # Of the last kind are values that are too long for an index of the table.
+    unfit = (psycopg2.DataError, psycopg2.IntegrityError, ProgramLimitExceeded)
     failed = psycopg2.Error
 
     def connect(self) -> Any:
@@ -175,7 +176,7 @@ class Postgres(Dialect):
     def is_away(self, error: Exception) -> bool:
         """Return whether PostgreSQL did not answer."""
         away = psycopg2.OperationalError | psycopg2.InterfaceError | IdleInTransactionSessionTimeout
-        return isinstance(error, away)
+        return isinstance(error, away) and not isinstance(error, ProgramLimitExceeded)
 
 
 class Mariadb(Dialect):

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import psycopg2
-from psycopg2.errors import IdleInTransactionSessionTimeout
+from psycopg2.errors import IdleInTransactionSessionTimeout, ProgramLimitExceeded
 from psycopg2.extensions import cursor
 
 from include.errors import ServiceUnreachable, TidemarkError, one_line
@@ -44,6 +44,9 @@ def transaction(remedy: str) -> Iterator[cursor]:
                 yield opened
         finally:
             connection.close()
+    except ProgramLimitExceeded as error:
+        # psycopg2 counts it among the errors of a server that is away.
+        raise TidemarkError(f"{where}: {one_line(str(error))}", remedy=remedy) from None
     except (psycopg2.OperationalError, psycopg2.InterfaceError, IdleInTransactionSessionTimeout) as error:
         raise ServiceUnreachable(f"{where}: {one_line(str(error))}", remedy="./tidemark status") from None
     except psycopg2.Error as error:

@@ -2,16 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 from psycopg2 import DataError
+from psycopg2.extensions import PYDATE, PYDATETIMETZ, cursor, new_type, register_type
 
 from include.errors import TidemarkError, UsageError, one_line
 from include.serving import transaction
 from include.serving.live_table import new_generation
 from include.serving.shape import Shape, quoted
+
+_Read = Callable[[str | bytes | None, cursor], Any]
+
+
+def _or_text(of_psycopg: _Read) -> _Read:
+    def read(value: str | bytes | None, asked: cursor) -> Any:
+        try:
+            return of_psycopg(value, asked)
+        except (ValueError, OverflowError, DataError):
+            return value
+
+    return read
+
+
+_MOMENTS = (
+    new_type((1082,), "DATE_OR_TEXT", _or_text(PYDATE)),
+    new_type((1184,), "TIME_OR_TEXT", _or_text(PYDATETIMETZ)),
+)
+"""How dates and times with a zone, the numbers of PostgreSQL's types, are read: as text outside Python's calendar."""
 
 
 @dataclass(frozen=True)
@@ -56,12 +77,13 @@ def ask(shape: Shape, question: Question) -> Answer:
     largest = f"{quoted(shape.measures[0].name)} DESC NULLS LAST"
     order = largest if shape.is_total else f"{quoted(shape.start)} DESC, {largest}"
     with transaction("./tidemark doctor --repair") as asked:
+        for each in _MOMENTS:
+            register_type(each, asked)
         asked.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY; SET LOCAL statement_timeout = '20s'")
         if question.key is None and not shape.is_total:
-            newest = "SELECT max(window_start) FROM proved.tidemark_windows WHERE table_name = %s"
-            asked.execute(newest, [shape.table])
-            (last,) = asked.fetchone() or (None,)
-            values = [last - question.span if last else None]
+            newest = "SELECT max(window_start) - %s FROM proved.tidemark_windows WHERE table_name = %s"
+            asked.execute(newest, [question.span, shape.table])
+            values = [*(asked.fetchone() or (None,))]
         try:
             asked.execute(
                 f"SELECT * FROM live.{quoted(shape.table)} WHERE {where} ORDER BY {order} LIMIT {question.rows + 1}",

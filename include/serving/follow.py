@@ -20,10 +20,11 @@ from include.errors import TidemarkError, one_line
 from include.ledger.completeness.served import ALL, ServedInterval, ServedState, files_of_revisions, served_state
 from include.pipelines.spec import Pipeline
 from include.serving import DATABASE, transaction
-from include.serving.live_rows import ROWS_A_STATEMENT, note_windows, storable
+from include.serving.live_rows import ROWS_A_STATEMENT, note_windows
 from include.serving.live_table import Found, find, new_generation
 from include.serving.relations import both_layers, ensure, ensure_states, lock_view, other_declaration
 from include.serving.shape import Shape, names, quoted, served_shapes
+from include.serving.stored import stored_rows
 
 _KNOWN = "SELECT interval_id, revision, covers, from_time, to_time FROM proved.tidemark_intervals WHERE table_name = %s"
 
@@ -195,9 +196,10 @@ def _rows(shape: Shape, interval: ServedInterval, files: Iterable[str]) -> Itera
                 there = set(file.schema_arrow.names)
                 read_as = {each: _name_in(there, each, shape.formerly.get(each, ())) for each in columns}
                 for batch in file.iter_batches(columns=list(read_as.values())):
-                    for row in batch.to_pylist():
-                        values = (_value(row, (read_as[each.path[0]], *each.path[1:])) for each in shape.columns)
-                        yield (*map(storable, values), interval.id)
+                    paths = [(read_as[each.path[0]], *each.path[1:]) for each in shape.columns]
+                    rows = lake.python_rows(lake.counted_times(batch))
+                    values = ([_value(row, path) for path in paths] for row in rows)
+                    yield from ((*row, interval.id) for row in stored_rows(shape, values))
         except FileNotFoundError:
             raise _not_as_built(shape, f"{location} is missing") from None
         except (pa.ArrowException, OSError) as error:

@@ -15,12 +15,13 @@ from include.crash_points import crash_point
 from include.serving import transaction
 from include.serving.relations import ensure_for_stream, ensure_states
 from include.serving.shape import Shape, names, quoted
+from include.serving.stored import stored_rows
 
 ROWS_A_STATEMENT = 1000
 
 
 def merge(shape: Shape, rows: Iterable[Sequence[object]], version: int, *, replace: bool = False) -> None:
-    """Upsert the rows, values of `shape.columns`, or replace all rows by them, as a generation's base does.
+    """Upsert the rows, values of `stored_rows`, or replace all rows by them, as a generation's base does.
 
     Raises ServiceUnreachable, and TidemarkError when the table has rows by another key and is not replaced.
     """
@@ -33,7 +34,7 @@ def merge(shape: Shape, rows: Iterable[Sequence[object]], version: int, *, repla
         columns = names([*(each.name for each in shape.columns), shape.version])
         table, staged = quoted(shape.table), quoted(f"staged_{shape.table}"[:63])
         asked.execute(f"CREATE TEMP TABLE {staged} ON COMMIT DROP AS SELECT {columns} FROM {table} LIMIT 0")
-        stored = ((*map(storable, row), version) for row in rows)
+        stored = ((*row, version) for row in stored_rows(shape, rows))
         execute_values(asked, f"INSERT INTO {staged} ({columns}) VALUES %s", stored, page_size=ROWS_A_STATEMENT)
         note_windows(asked, shape, staged)
         if replace:
@@ -81,8 +82,3 @@ def _advance(asked: cursor, table: str, version: int) -> bool:
         (table, version),
     )
     return asked.fetchone() is not None
-
-
-def storable(value: object) -> object:
-    """Return a value that PostgreSQL can hold: in texts, a symbol replaces the null character."""
-    return value.replace("\0", "\N{SYMBOL FOR NULL}") if isinstance(value, str) else value

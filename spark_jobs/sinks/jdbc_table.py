@@ -7,7 +7,7 @@ a key has that name). A null in a key is a value of its own. `include/serving/li
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -18,6 +18,9 @@ from include.pipelines.spec import AdditiveView, Pipeline
 from include.serving.live_rows import merge
 from include.serving.shape import Shape, shape_of
 from spark_jobs.views.values import key_columns
+
+_COUNTED: dict[str, Callable[[Column], Column]] = {"date": F.unix_date, "timestamptz": F.unix_micros}
+"""Dates and times are passed as numbers: they may be out of Python's range."""
 
 
 @dataclass(frozen=True)
@@ -58,5 +61,7 @@ class JdbcTableTarget:
             value = keys[name] if name in keys else F.col(name)
             for part in parts:
                 value = value[part]
+            if to := _COUNTED.get(column.kind):
+                value = to(value)
             flat.append(value.alias(f"c{number}"))
         return flat

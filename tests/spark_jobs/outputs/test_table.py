@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -181,6 +182,21 @@ def test_value_alone_is_refused_when_it_does_not_fit(spark: Any, place: Place, l
     assert {each.reason for each in refused} == {"does_not_fit"}
     assert written == 40 - len(wrong)
     assert place.ask("SELECT count(*) FROM sold_narrow") == [(written + 1,)]
+
+
+def test_text_alone_is_refused_when_it_is_too_long_for_an_index_of_the_table(
+    spark: Any, place: Place, lease: writers.Lease
+) -> None:
+    if place.kind != "postgresql":
+        pytest.skip("MariaDB has no index of a whole long text")
+    to = target(declared("indexed"), lease)
+    assert to.send(frame(spark, [{}]), unsent(1)) == (1, [])
+    place.ask("CREATE INDEX ON sold_indexed (name)")
+    rows = [{"name": "ok"}, {"name": secrets.token_hex(4_000)}, {"name": "also ok"}]
+    written, refused = to.send(frame(spark, rows, first=1), unsent(2))
+    assert (written, [each.offset for each in refused]) == (2, [2])
+    assert refused[0].reason == "does_not_fit"
+    assert "exceeds btree" in refused[0].detail
 
 
 def test_older_driver_writes_nothing_when_a_newer_one_has_written(

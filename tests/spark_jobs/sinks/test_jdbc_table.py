@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -12,8 +13,11 @@ import pytest
 from psycopg2 import sql
 from pyspark.sql import functions as F
 
+from include import serving
+from include.errors import ServiceUnreachable, TidemarkError
 from include.pipelines import load_pipeline
 from include.pipelines.spec import AdditiveView
+from include.serving.answers import Question, ask
 from include.settings import settings
 from spark_jobs.sinks.jdbc_table import JdbcTableTarget
 from spark_jobs.spark.frames import frame_of
@@ -125,3 +129,52 @@ def test_null_sum_is_stored_when_earlier_code_made_the_table_without_nulls(in_pr
     assert stored(to.table) == {("a", 1, 6), ("b", 1, 7), ("c", 1, None)}
     served = sql.SQL("SELECT name, hits, state FROM live.{} ORDER BY name").format(sql.Identifier(to.table))
     assert in_serving(served) == [("a", 6, "live"), ("b", 7, "live"), ("c", None, "live")]
+
+
+def test_key_is_served_by_its_beginning_and_a_hash_when_it_is_longer_than_an_index_takes(
+    in_process: Home, spark: Any
+) -> None:
+    to = target("long_keys")
+    texts = [f"text {number} {secrets.token_hex(4_000)}" for number in range(2)]
+    to.write(values(spark, to.view, [(texts[0], 1, 5), (texts[1], 1, 6), ("a" * 1_999, 1, 7)]), 0)
+    to.write(values(spark, to.view, [(texts[0], 1, 8)]), 1)
+    held = stored(to.table)
+    assert {(name[:6], hits) for name, _, hits in held} == {("text 0", 8), ("text 1", 6), ("aaaaaa", 7)}
+    assert ("a" * 1_999, 1, 7) in held
+    with serving.transaction("a test") as asked:
+        asked.execute(f'CREATE INDEX ON "{to.table}" (md5(name))')
+    with pytest.raises(TidemarkError, match="exceeds btree") as refused, serving.transaction("a test") as asked:
+        asked.execute(f'CREATE INDEX ON "{to.table}" ((repeat(md5(name), 1) || %s))', [secrets.token_hex(4_000)])
+    assert not isinstance(refused.value, ServiceUnreachable)
+
+
+def test_date_and_time_are_served_when_python_or_postgresql_cannot_hold_them(in_process: Home, spark: Any) -> None:
+    to = target("far_times")
+    columns = f"{COLUMNS}, day DATE, at TIMESTAMP"
+    to = replace(to, view=replace(to.view, key=("name", "day", "at", "window"), columns=columns))
+    days = {"a": 20_412_211, "b": -719_163, "c": -2_500_000, "d": 2**31 - 1, "e": 0}
+    plain = frame_of(spark, [(name, days[name], START) for name in days], "name STRING, days INT, start TIMESTAMP")
+    # A window's time may lie as far as any.
+    start = F.when(F.col("name") == "a", F.timestamp_micros(F.lit(1763615107000 * 10**6))).otherwise(F.col("start"))
+    rows = plain.select(
+        "name",
+        F.date_from_unix_date("days").alias("day"),
+        F.timestamp_micros(F.col("days").cast("bigint") * 1_000_000 + 1).alias("at"),
+        F.struct(start.alias("start"), start.alias("end")).alias("window"),
+        F.lit(1).cast("bigint").alias("hits"),
+    ).select(key_json(to.view).alias("key"), "hits")
+    to.write(rows, 0)
+    to.write(rows, 1)
+    query = sql.SQL("SELECT name, day::text, at::text, window_start::text FROM {} ORDER BY name")
+    found = {name: rest for name, *rest in in_serving(query.format(sql.Identifier(to.table)))}
+    assert {name: day for name, (day, *_) in found.items()} == {
+        "a": "57856-09-26",
+        "b": "0001-12-31 BC",
+        "c": "-infinity",
+        "d": "infinity",
+        "e": "1970-01-01",
+    }
+    assert found["e"][1:] == ["1970-01-01 00:00:00.000001+00", "2026-11-20 05:00:00+00"]
+    assert found["a"][2] == "57856-09-26 21:16:40+00"
+    answer = ask(to._shape, Question("name", "a", timedelta(hours=1), 10))
+    assert [(row["day"], row["window_start"]) for row in answer.rows] == [("57856-09-26", "57856-09-26 21:16:40+00")]
