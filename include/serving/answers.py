@@ -20,6 +20,8 @@ _Read = Callable[[str | bytes | None, cursor], Any]
 
 def _or_text(of_psycopg: _Read) -> _Read:
     def read(value: str | bytes | None, asked: cursor) -> Any:
+        if value in ("infinity", "-infinity"):
+            return value
         try:
             return of_psycopg(value, asked)
         except (ValueError, OverflowError, DataError):

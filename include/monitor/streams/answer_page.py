@@ -23,8 +23,9 @@ class AnswerRow:
     """A key in a window."""
 
     key: tuple[str, ...]
-    start: datetime | None
-    end: datetime | None
+    start: datetime | str | None
+    """A text where Python cannot hold it, as `end`."""
+    end: datetime | str | None
     values: tuple[str, ...]
     state: str
     parts: tuple[str, ...]
