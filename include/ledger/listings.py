@@ -29,11 +29,11 @@ class Listed:
     row: Mapping[str, Any]
 
 
-LONGEST_KEY = 2000
+LONGEST_KEY = 2400
 """Bytes of the texts in a key; one entry of PostgreSQL's indexes holds 2,704, other columns included."""
 
-_BEGINNING = 24
-ABBREVIATED = 400
+_BEGINNING = 16
+ABBREVIATED = 250
 """Bytes that no abbreviated text has, as it is or in JSON."""
 
 NOT_RENAMED: Mapping[str, str] = MappingProxyType({})
