@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 from pyspark.sql import functions as F
 
-from include.kafka.gap_proof import NEAR, runs
+from include.kafka.gap_proof import NEAR, GapProof, runs
 from include.ledger.intervals.evidence import LateBound
-from include.offsets import OffsetRange, TopicPartition
+from include.offsets import Fates, OffsetRange, TopicPartition
 from include.pipelines import load_pipeline
 from include.reconciliation import EXAMPLES, Difference, DifferenceClass, Reconciliation, ReconciliationCounts
-from spark_jobs.reconciliation.against_kafka import missing_spans, reconcile_archive
+from spark_jobs.reconciliation.against_kafka import MissingOffsets, compare_offsets, missing_spans, reconcile_archive
+from spark_jobs.reconciliation.counted import Counted
 from spark_jobs.reconciliation.view_parts import PARTS, late_spans
 from spark_jobs.reconciliation.views import _classify, _Context, _side_by_side, all_sides
 
@@ -81,6 +82,31 @@ def test_records_are_unexplained_when_there_are_more_than_offsets(spark: Any) ->
     reconciliation = reconcile_archive(rows, rows, (rows, rows), [OffsetRange(TP, 0, 2)]).reconciliation
     assert reconciliation.unexplained == 1
     assert "Spark read 3 records, the range has 2 offsets" in reconciliation.differences[0].evidence
+
+
+def test_offset_is_unexplained_and_named_when_only_a_second_reader_sees_its_record() -> None:
+    proof = GapProof(TP, spans=1, visible=1, seen=[(1, "1 bytes")])
+    missing = {TP: MissingOffsets([(1, 2)], proof)}
+    compared = compare_offsets({TP: Counted(Fates(1))}, missing, [OffsetRange(TP, 0, 2)])
+    assert (compared.gaps, compared.reconciliation.unexplained) == ({TP: 0}, 1)
+    [told] = compared.reconciliation.differences
+    assert (told.cls, told.where) == (DifferenceClass.UNEXPLAINED, f"{TP} offset 1")
+    assert "a second reader sees a record (1 bytes), Spark's read did not" in told.evidence
+
+
+def test_range_is_unexplained_when_it_has_offsets_that_nobody_accounts_for() -> None:
+    compared = compare_offsets({TP: Counted(Fates(1))}, {}, [OffsetRange(TP, 0, 2)])
+    assert compared.reconciliation.unexplained == 1
+    [told] = compared.reconciliation.differences
+    assert told.evidence == "1 records and 0 proved gaps in 2 offsets"
+
+
+def test_offset_is_no_difference_but_a_gap_when_a_second_reader_sees_no_record_there_either() -> None:
+    proof = GapProof(TP, spans=1, offsets=1, examples=[((1, 2), None)])
+    missing = {TP: MissingOffsets([(1, 2)], proof)}
+    compared = compare_offsets({TP: Counted(Fates(1))}, missing, [OffsetRange(TP, 0, 2)])
+    assert (compared.gaps, compared.reconciliation.unexplained) == ({TP: 1}, 0)
+    assert [each.cls for each in compared.reconciliation.differences] == [DifferenceClass.GAP]
 
 
 def test_spans_are_read_in_one_go_when_they_are_near_and_sought_when_far() -> None:
