@@ -122,8 +122,8 @@ def read_topic(spark: SparkSession, topic: str, since: datetime | None = None) -
         offsets = kafka.offsets_at(since, bounds)
         firsts = {tp: end if (at := offsets[tp]) is None else min(at, end) for tp, (_, end) in bounds.items()}
         return read_ranges(spark, [OffsetRange(tp, first, bounds[tp][1]) for tp, first in firsts.items()])
-    options = {**_client_options(), "subscribe": topic, "startingOffsets": "earliest", "endingOffsets": "latest"}
-    return spark.read.format("kafka").options(**options, **_FIXED).load()
+    whole = {"subscribe": topic, "startingOffsets": "earliest", "endingOffsets": "latest"}
+    return spark.read.format("kafka").options(**{**_client_options(), **_FIXED, **whole}).load()
 
 
 def messages_of(messages: DataFrame) -> Iterator[Message]:

@@ -12,7 +12,7 @@ import pytest
 from include import kafka
 from include.errors import UsageError
 from include.kafka.sources import describe_source, first_offsets, source_topic_partitions
-from include.offsets import TopicPartition
+from include.offsets import OffsetRange, TopicPartition
 from include.pipelines.spec import KafkaTopics
 from include.times import format_time
 from tests.conftest import Home
@@ -153,3 +153,45 @@ def test_any_option_reaches_the_client_when_a_pipeline_may_set_it(
 def test_source_is_refused_when_its_declaration_makes_no_sense(declared: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         KafkaTopics(**declared)
+
+
+class OptionsOnly:
+    """A Spark session and its readers: remembers the options that a read is given."""
+
+    def __init__(self) -> None:
+        self.read = self.readStream = self
+        self.given: dict[str, str] = {}
+
+    def format(self, name: str) -> OptionsOnly:
+        assert name == "kafka"
+        return self
+
+    def options(self, **options: str) -> OptionsOnly:
+        self.given.update(options)
+        return self
+
+    def load(self) -> OptionsOnly:
+        return self
+
+
+@pytest.mark.parametrize("others", [{}, {"failOnDataLoss": "false", "kafka.isolation.level": "read_uncommitted"}])
+@pytest.mark.parametrize("read_by", ["stream", "interval", "compacted topic"])
+def test_read_fails_on_lost_offsets_and_sees_committed_records_only_whatever_else_is_configured(
+    monkeypatch: pytest.MonkeyPatch, read_by: str, others: dict[str, str]
+) -> None:
+    from spark_jobs.spark import kafka_source
+
+    monkeypatch.setattr(kafka_source, "_client_options", lambda: {"kafka.bootstrap.servers": "h:1", **others})
+    source, tp = KafkaTopics(subscribe=("door-a",)), TopicPartition("door-a", 0)
+    # A declaration would refuse them.
+    object.__setattr__(source, "options", others)
+    spark: Any = OptionsOnly()
+    if read_by == "stream":
+        kafka_source.read_stream(spark, source, {tp: 3})
+    elif read_by == "interval":
+        kafka_source.read_ranges(spark, [OffsetRange(tp, 3, 5)])
+    else:
+        kafka_source.read_topic(spark, "door-a-counts")
+    assert spark.given["failOnDataLoss"] == "true"
+    assert spark.given["kafka.isolation.level"] == "read_committed"
+    assert spark.given["includeHeaders"] == "true"
