@@ -1,0 +1,134 @@
+"""When the base of a speed view counts: without Spark, ledger or lake."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from include.errors import TidemarkError
+from include.ledger.archive.micro_batches import BatchCommit
+from include.ledger.streams.generations import StreamGeneration
+from include.ledger.streams.writers import Lease
+from include.offsets import OffsetRange, TopicPartition
+from include.pipelines import load_pipeline
+from spark_jobs.streaming import speed_base
+from spark_jobs.streaming.speed_base import load_base
+
+PIPELINE = load_pipeline("nest_cameras")
+VIEW = PIPELINE.views[0]
+GENERATION = StreamGeneration(PIPELINE.name, 3, {}, {})
+TP = TopicPartition("nest-logs", 0)
+
+
+class Made:
+    """What was made of a base, in order, and what the ledger and the lake have."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.steps: list[str] = []
+        self.commits: list[tuple[Lease, BatchCommit]] = []
+        self.locations: set[str] = set()
+        self.archived = {TP: 9}
+        self.has_started = False
+        self.crashes = False
+        ledger = SimpleNamespace(
+            token_of=lambda query_id, batch_id: self.commits[-1][0].token if self.commits else None,
+            positions=lambda pipeline: self.archived,
+            stored_topics=lambda pipeline: {"nest-logs": "id"},
+            move_query=self.commit,
+        )
+        lake = SimpleNamespace(delete=self.delete, exists=lambda location: location in self.locations)
+        monkeypatch.setattr(speed_base, "micro_batches", ledger)
+        monkeypatch.setattr(speed_base, "lake", lake)
+        monkeypatch.setattr(speed_base, "StoredBase", self.stored_base())
+        monkeypatch.setattr(speed_base, "_aggregate", lambda *_: "aggregated")
+        monkeypatch.setattr(speed_base, "first_committed_offsets", lambda pipeline: {TP: 2})
+        monkeypatch.setattr(speed_base, "has_started", lambda *_: self.has_started)
+        monkeypatch.setattr(speed_base, "checkpoint_uri", lambda generation, query: f"{query}-g{generation.number}")
+
+    def delete(self, location: str) -> None:
+        self.steps.append(f"deleted {location}")
+        self.locations.discard(location)
+
+    def commit(self, lease: Lease, batch: BatchCommit) -> None:
+        self.steps.append("committed")
+        self.commits.append((lease, batch))
+
+    def stored_base(self) -> Any:
+        def write(values: Any, location: str) -> None:
+            assert location not in self.locations
+            self.steps.append(f"written {location}")
+            self.locations.add(location)
+
+        def of(spark: Any, view: Any, location: str) -> Any:
+            return SimpleNamespace(location=location, every=lambda: location)
+
+        of.write = write  # type: ignore[attr-defined]
+        return of
+
+    def replace(self, values: Any, version: int) -> None:
+        """Take the base's values, as the view's target."""
+        assert version == GENERATION.version(-1)
+        self.steps.append(f"emitted {values}")
+        if self.crashes:
+            raise RuntimeError("killed")
+
+    def load(self, token: int) -> Any:
+        """Load the base as a driver that holds the lease with this token."""
+        unused: Any = None
+        target: Any = self
+        return load_base(unused, PIPELINE, VIEW, Lease(PIPELINE.name, token, "here"), GENERATION, [target])
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> Made:
+    return Made(monkeypatch)
+
+
+def test_base_counts_only_when_its_values_are_where_readers_find_them(made: Made) -> None:
+    at = f"{VIEW.name}-g3.base-7"
+    assert made.load(7).location == at
+    assert made.steps == [f"deleted {at}", f"written {at}", f"emitted {at}", "committed"]
+    [(_, batch)] = made.commits
+    # The view begins where the archive ends.
+    assert (batch.query, batch.batch_id, batch.ranges) == (
+        VIEW.name,
+        GENERATION.version(-1),
+        [OffsetRange(TP, 2, 9, "id")],
+    )
+
+
+def test_base_is_made_again_and_elsewhere_when_a_driver_was_killed_before_it_counted(made: Made) -> None:
+    made.crashes = True
+    with pytest.raises(RuntimeError):
+        made.load(7)
+    assert made.commits == []
+    made.crashes, made.steps = False, []
+    at = f"{VIEW.name}-g3.base-8"
+    assert made.load(8).location == at
+    assert made.steps == [f"deleted {at}", f"written {at}", f"emitted {at}", "committed"]
+
+
+def test_base_stays_that_of_the_driver_that_made_it_when_another_one_starts(made: Made) -> None:
+    made.load(7)
+    made.steps, made.archived, made.has_started = [], {TP: 20}, True
+    assert made.load(8).location == f"{VIEW.name}-g3.base-7"
+    assert made.steps == []
+
+
+def test_stream_does_not_begin_when_its_base_is_gone(made: Made) -> None:
+    made.load(7)
+    made.locations.clear()
+    with pytest.raises(TidemarkError, match=rf"the base of the speed view {VIEW.name} is gone: .*base-7") as raised:
+        made.load(8)
+    assert "new-generation nest_cameras" in raised.value.remedy
+
+
+@pytest.mark.parametrize(("archived", "has_started"), [({}, False), ({TP: 9}, True)])
+def test_view_has_no_base_when_it_counts_from_the_beginning(
+    made: Made, archived: dict[TopicPartition, int], has_started: bool
+) -> None:
+    made.archived, made.has_started = archived, has_started
+    assert made.load(7) is None
+    assert made.steps == []
