@@ -1,0 +1,58 @@
+"""What a stream does before its queries start: without Spark or services."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from include.errors import OffsetsLost
+from include.ledger.streams.writers import Lease
+from include.pipelines import load_pipeline
+from include.pipelines.spec import KafkaTopics
+from spark_jobs.streaming import kafka_stream
+
+LEASE = Lease("nest_cameras", 7, "here")
+
+
+@pytest.fixture(autouse=True)
+def own_signals() -> Iterator[None]:
+    """A stream answers to signals, this process's too."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("accepts", [False, True])
+def test_lost_offsets_are_accepted_only_when_the_pipeline_declares_it(
+    monkeypatch: pytest.MonkeyPatch, accepts: bool
+) -> None:
+    accepted: list[tuple[str, Lease]] = []
+
+    def accept_losses(pipeline: Any, lease: Lease, **_: str) -> list[Any]:
+        accepted.append((pipeline.name, lease))
+        return []
+
+    def begin(pipeline: Any) -> Any:
+        raise OffsetsLost("removed before they were archived", remedy="accept it")
+
+    @contextmanager
+    def leased(pipeline: str) -> Iterator[tuple[Lease, Any]]:
+        yield LEASE, SimpleNamespace()
+
+    monkeypatch.setattr(kafka_stream, "leased", leased)
+    monkeypatch.setattr(kafka_stream, "has_sources", lambda pipeline: False)
+    monkeypatch.setattr(kafka_stream, "begin", begin)
+    monkeypatch.setattr(kafka_stream.generations, "accept_losses", accept_losses)
+    source = KafkaTopics(subscribe=("nest-logs",), fail_on_data_loss=not accepts)
+    declared = replace(load_pipeline("nest_cameras"), source=source)
+    # Spark is not started for a stream that may not begin.
+    with pytest.raises(OffsetsLost):
+        kafka_stream.run_stream(lambda: pytest.fail("Spark was started"), declared, until_caught_up=True)
+    assert accepted == ([(declared.name, LEASE)] if accepts else [])
