@@ -24,7 +24,7 @@ from tests.support import audit
 pytestmark = pytest.mark.services
 
 NUMBERS = itertools.count()
-LEASE = "2"
+LEASE = "4"
 KEYS = [f"key-{number}" for number in range(20)]
 
 SLEEPER = """
@@ -55,6 +55,14 @@ def topic(in_process: Home) -> str:
     return name
 
 
+@pytest.fixture
+def ready_for_transactions(in_process: Home) -> None:
+    """The broker's first transaction is over: it waits for the topic that holds their state, longer than a lease."""
+    other = f"fenced-before-{os.getpid()}-{next(NUMBERS)}"
+    kafka.create_topic(other, 1)
+    FencedProducer(other, "view", lambda: None).write(messages(other, "earlier"))
+
+
 @contextmanager
 def sleeping(home: Home, topic: str, moment: str) -> Iterator[psutil.Popen]:
     """A driver that stopped itself at that moment, long enough ago that its lease has expired."""
@@ -83,7 +91,7 @@ def _is_stopped(process: psutil.Popen) -> bool:
     ],
 )
 def test_sleeper_overwrites_nothing_when_it_wakes_while_a_newer_driver_writes(
-    in_process: Home, topic: str, moment: str
+    in_process: Home, ready_for_transactions: None, topic: str, moment: str
 ) -> None:
     with sleeping(in_process, topic, moment) as sleeper:
         lease = writers.acquire(topic)

@@ -14,7 +14,7 @@ from include.settings import REPOSITORY
 from include.streams import new_code
 from include.streams.fingerprint import Facts, fingerprints_of
 from include.versions.loaded_modules import changed_code, loaded_code
-from tests.conftest import Home, wait_for
+from tests.conftest import Home, settings_of, wait_for
 
 pytestmark = pytest.mark.services
 
@@ -24,9 +24,11 @@ MODULE = "spark_jobs/sinks/landing.py"
 
 @pytest.fixture
 def lease(postgres: Home) -> Iterator[Lease]:
-    taken = writers.acquire(NAME)
-    yield taken
-    writers.release(taken)
+    # Nobody renews it, and looking at new code takes a process that imports the project.
+    with settings_of(postgres, TIDEMARK_LEASE_SECONDS="600"):
+        taken = writers.acquire(NAME)
+        yield taken
+        writers.release(taken)
 
 
 def run_older(lease: Lease) -> None:
