@@ -6,7 +6,7 @@ import os
 import random
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
 import pytest
@@ -26,6 +26,7 @@ from include.offsets import TopicPartition
 from include.pipelines import load_pipeline
 from include.pipelines.spec import KafkaTopics
 from tests.conftest import Home, settings_of
+from tests.support import audit
 from tests.support.topic_log import HOUR, START, Log, hour
 from tests.support.transactions import transactional_producer
 
@@ -187,24 +188,22 @@ def test_bisection_ends_where_a_full_read_does_when_the_span_is_long(log: Log, m
 
 
 def test_broker_s_own_timestamps_end_intervals_as_before_when_the_topic_has_log_append_time(
-    log: Log, monkeypatch: pytest.MonkeyPatch
+    log: Log, home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The hour of these records has not passed yet.
-    monkeypatch.setattr(pinning, "clock", lambda: kafka_now() + HOUR)
+    monkeypatch.setattr(pinning, "clock", lambda: datetime.now(UTC) + HOUR)
     log.delete()
     log.producer = kafka.producer()
     topic = NewTopic(log.topic, 1, 1, config={"message.timestamp.type": "LogAppendTime"})
     log.admin.create_topics([topic])[log.topic].result(30)
     log.send(0, FAR, 0.1, FAR)
     log.archive()
-    hours = (kafka_now() - START) // HOUR
+    # That in which the broker stamped them: it may have ended since.
+    stamped = min(record.timestamp for record in audit.read_topic(home.kafka, log.topic).values())
+    hours = (datetime.fromtimestamp(stamped / 1000, UTC) - START) // HOUR
     assert log.pin(hours - 1)[0] == (0, 0)
     assert log.pin(hours)[0] == (0, 3)
     assert odd(log)[-1] == (0, None)
-
-
-def kafka_now() -> datetime:
-    return datetime.now(START.tzinfo)
 
 
 def test_no_interval_ends_when_old_transactions_lie_beside_an_odd_timestamp(log: Log, home: Home) -> None:

@@ -29,6 +29,7 @@ from tests.support.attempts import begin_attempt, note_build, register
 
 pytestmark = pytest.mark.services
 
+HOUR = timedelta(hours=1)
 WARNED = ExpectationResult("t", "expect_set", "kind", "kind is a", False, "1 %", 1, severity="warn")
 
 
@@ -41,7 +42,14 @@ def pipeline(postgres: Home, request: pytest.FixtureRequest) -> Pipeline:
 
 def past_hour(ago: int) -> Interval:
     """The hour that began so many whole hours before the current one."""
-    return Interval(last_hours(ago), last_hours(ago - 1))
+    (hour,) = past_hours(ago)
+    return hour
+
+
+def past_hours(*ago: int) -> list[Interval]:
+    """The hours that began so many whole hours before the current one, all by one look at the clock."""
+    current = last_hours(0)
+    return [Interval(current - n * HOUR, current - (n - 1) * HOUR) for n in ago]
 
 
 def calendar_of(pipeline: Pipeline) -> Calendar:
@@ -240,9 +248,9 @@ def test_exit_code_is_told_at_once_when_a_job_failed_before_any_verdict(pipeline
 
 
 def test_exit_code_of_a_verdict_stays_when_a_job_of_the_attempt_fails_later(pipeline: Pipeline) -> None:
-    attempt = announced(pipeline, past_hour(3), code=2)
-    attempts.note_failure(attempt, 1)
-    told = attention_of(pipeline, past_hour(3))
+    hour = past_hour(3)
+    attempts.note_failure(announced(pipeline, hour, code=2), 1)
+    told = attention_of(pipeline, hour)
     assert told is not None
     assert told.advice.meaning.startswith("exit code 2")
 
@@ -259,10 +267,12 @@ def commands_of(pipeline: Pipeline) -> list[str]:
 
 @pytest.mark.parametrize("duration", ["15m", "6h", "1d"])
 def test_pinned_intervals_stay_as_they_are_when_the_schedule_changed(pipeline: Pipeline, duration: str) -> None:
-    for ago in (30, 29, 27):
-        announced(pipeline, past_hour(ago), code=3 if ago == 29 else 0)
+    hours = past_hours(30, 29, 27)
+    failed = hours[1]
+    for hour in hours:
+        announced(pipeline, hour, code=3 if hour == failed else 0)
     changed = replace(pipeline, schedule=every(duration))
-    states = [state_of(changed, past_hour(ago)) for ago in (30, 29, 27)]
+    states = [state_of(changed, hour) for hour in hours]
     assert states == [CellState.REGISTERED, CellState.FAILED, CellState.REGISTERED]
     (strip, *_) = calendar_of(changed).strips
     assert (strip.counts["registered"], strip.counts["failed"]) == (2, 1)
@@ -273,17 +283,18 @@ def test_pinned_intervals_stay_as_they_are_when_the_schedule_changed(pipeline: P
     assert {label: read_interval(changed, label) is not None for label in paged} == paged
     assert {cell.label: cell.is_pinned for day in strip.days for cell in day.cells if cell.label in paged} == paged
     assert commands_of(changed)
-    page = read_interval(changed, past_hour(29).label)
+    page = read_interval(changed, failed.label)
     assert page is not None
-    assert page.interval == past_hour(29)
+    assert page.interval == failed
 
 
 @pytest.mark.parametrize(("produced", "state"), [(False, CellState.IDLE), (True, CellState.MISSING)])
 def test_time_that_was_never_pinned_needs_attention_only_when_records_lie_in_it(
     pipeline: Pipeline, produced: bool, state: CellState
 ) -> None:
-    begin_pinned(pipeline, past_hour(80), 0, 100)
-    begin_pinned(pipeline, past_hour(4), 107 if produced else 100, 200)
+    first, last = past_hours(80, 4)
+    begin_pinned(pipeline, first, 0, 100)
+    begin_pinned(pipeline, last, 107 if produced else 100, 200)
     told = calendar_of(pipeline)
     (strip, *_) = told.strips
     assert (strip.counts[state], strip.counts.get("missing", 0)) == (75, 75 * produced)
@@ -329,7 +340,7 @@ def test_quarantined_records_of_every_hour_are_in_their_interval_s_point(pipelin
 def test_interval_without_a_row_is_unusual_when_its_hour_of_the_day_has_rows(pipeline: Pipeline) -> None:
     view = pipeline.views[0]
     later_table = f"{pipeline.name}_{view.name}"
-    days = [past_hour(24 * ago + 2) for ago in range(6, 0, -1)]
+    days = past_hours(*(24 * ago + 2 for ago in range(6, 0, -1)))
     for number, hour in enumerate(days):
         if number < 5:
             announced(pipeline, hour)
@@ -350,9 +361,10 @@ def test_interval_without_a_row_is_unusual_when_its_hour_of_the_day_has_rows(pip
 
 def test_every_quarantined_record_is_in_the_chart_when_there_are_many_reasons(pipeline: Pipeline) -> None:
     now = datetime.now(UTC)
+    hours = past_hours(2, 3)
     with session() as ledger:
         for number in range(9):
-            hour = past_hour(number % 2 + 2).from_time
+            hour = hours[number % 2].from_time
             ledger.add(
                 QuarantineCount(
                     pipeline=pipeline.name, hour=hour, reason=f"reason_{number}", records=number + 1, last_batch=1
