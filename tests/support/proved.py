@@ -65,7 +65,14 @@ def built_revision(attempt: int, table: pa.Table, part: str = "") -> BuiltRevisi
     return BuiltRevision(PIPELINE, partition, f"r-{attempt}", location, table.num_rows, "v2:0123", files)
 
 
-def register_hour(number: int, *, table: pa.Table | None = None, unchanged: bool = False, part: str = "") -> int:
+def register_hour(
+    number: int,
+    *,
+    table: pa.Table | None = None,
+    unchanged: bool = False,
+    part: str = "",
+    decoder_versions: tuple[str, ...] = (),
+) -> int:
     """Build an hour as `begin_attempt` pins it and register it; `unchanged`: what was registered stays. Its id."""
     attempt = begin_attempt(PIPELINE, hour(number))
     spec = attempts.load_attempt(attempt)
@@ -76,6 +83,7 @@ def register_hour(number: int, *, table: pa.Table | None = None, unchanged: bool
         {each.topic_partition: FateCounts(95, 2, 3, 0) for each in ranges},
         RecordCounts(in_ranges=200, archived=190, empty=4, quarantined=6),
         ReconciliationCounts(matched=190),
+        decoder_versions=decoder_versions,
     )
     builds.note_build(spec, [built], findings)
     spec = attempts.load_attempt(attempt)

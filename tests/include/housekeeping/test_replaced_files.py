@@ -13,15 +13,17 @@ import pyarrow.parquet as pq
 import pytest
 from sqlalchemy import func, select, update
 
-from include import lake
+from include import catalog, lake
 from include.doctor.landing import check_landing
 from include.doctor.repair import repair
 from include.erasure import steps
-from include.errors import AnotherWriter
+from include.errors import AnotherWriter, TidemarkError
 from include.housekeeping.run import keep_house, put_back
 from include.ledger import quarantine
 from include.ledger.database import session
 from include.ledger.erasures.unfinished import Begun
+from include.ledger.intervals import locks
+from include.ledger.intervals.revisions import registered_of_interval
 from include.ledger.models import Attempt, LandingFileRow, MicroBatch, MicroBatchRange
 from include.ledger.streams import generations, writers
 from include.offsets import Fate
@@ -32,6 +34,9 @@ from tests.support.proved import PIPELINE, register_hour
 
 pytestmark = pytest.mark.services
 
+MOMENT = (datetime.now(UTC) - timedelta(days=3)).replace(hour=12)
+"""Three days ago, the same day for every micro-batch."""
+
 
 def quiet(line: str) -> None:
     """Nobody reads it."""
@@ -41,9 +46,12 @@ def kept_house(**options: Any) -> dict[str, Any]:
     return keep_house(load_pipeline(PIPELINE), dry_run=False, progress=quiet, **options)
 
 
-def land(number: int) -> dict[str, Path]:
-    """A micro-batch of three days ago with all of a registered hour; its files by the fate of their records."""
-    register_hour(number)
+def land(number: int, *, landed_by: str | None = None, decoder_versions: tuple[str, ...] = ()) -> dict[str, Path]:
+    """A micro-batch of three days ago with all of a registered hour; its files by the fate of their records.
+
+    `landed_by` and `decoder_versions` are the code that landed it, and that read Kafka for its registered build.
+    """
+    register_hour(number, decoder_versions=decoder_versions)
     begin = 100 * number
     folder = f"landing/{PIPELINE}/0a1b2c3d-{number:09d}-1"
     paths = {
@@ -54,9 +62,8 @@ def land(number: int) -> dict[str, Path]:
     files = {}
     with session() as ledger:
         ledger.execute(update(Attempt).values(ended_at=func.now()))
-        moment = datetime.now(UTC) - timedelta(days=3)
         batch = MicroBatch(pipeline=PIPELINE, query="archive", query_id="0a1b2c3d", batch_id=number, token=1)
-        batch.committed_at = moment
+        batch.committed_at, batch.decoder_version = MOMENT, landed_by
         ledger.add(batch)
         ledger.flush()
         for partition in range(2):
@@ -68,7 +75,7 @@ def land(number: int) -> dict[str, Path]:
             at.parent.mkdir(parents=True, exist_ok=True)
             place = {"kafka_topic": [TOPIC] * rows, "kafka_partition": [0] * rows}
             pq.write_table(pa.table({**place, "kafka_offset": range(begin + first, begin + first + rows)}), at)
-            os.utime(at, 2 * (moment.timestamp(),))
+            os.utime(at, 2 * (MOMENT.timestamp(),))
             ledger.add(
                 LandingFileRow(micro_batch_id=batch.id, fate=fate, path=path, rows=rows, bytes=at.stat().st_size)
             )
@@ -205,6 +212,40 @@ def test_erasure_is_unfinished_when_an_attempt_begins_while_it_sweeps(postgres: 
     assert aside(postgres) == []
 
 
+def test_erasure_sweeps_nothing_while_an_attempt_works_on_an_interval(postgres: Home) -> None:
+    land(24)
+    land(25)
+    kept_house()
+    before = aside(postgres)
+    attempt = begin_attempt(PIPELINE, hour(26))
+    with locks.attempt_under_way(PIPELINE, hour(26)), pytest.raises(AnotherWriter, match=r"attempt of .* is under way"):
+        steps.sweep(load_pipeline(PIPELINE), begun(), quiet)
+    assert aside(postgres) == before != []
+    with session() as ledger:
+        ledger.execute(update(Attempt).where(Attempt.id == attempt).values(ended_at=func.now()))
+    steps.sweep(load_pipeline(PIPELINE), begun(), quiet)
+    assert aside(postgres) == []
+
+
+def test_erasure_deletes_no_revision_when_the_catalog_points_at_one_that_was_replaced(
+    postgres: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [replaced] = registered_of_interval(register_hour(28))
+    files = sorted(replaced.files)
+    monkeypatch.setattr("include.erasure.steps.unfinished.retire", lambda erasure: [replaced])
+    with monkeypatch.context() as catalogued:
+        pointed_at = {catalog.comparable_location(replaced.location)}
+        catalogued.setattr("include.erasure.steps.catalog.pointed_at", lambda tables: pointed_at)
+        with pytest.raises(
+            TidemarkError, match=r"points at a replaced revision: .*; the erasure is unfinished"
+        ) as told:
+            steps.sweep(load_pipeline(PIPELINE), begun(), quiet)
+    assert "doctor --repair" in told.value.remedy
+    assert sorted(each.name for each in lake.list_files(replaced.location)) == files != []
+    steps.sweep(load_pipeline(PIPELINE), begun(), quiet)
+    assert not lake.exists(replaced.location)
+
+
 def test_file_with_any_name_is_set_aside_when_somebody_has_put_it_beside_those_of_a_micro_batch(
     postgres: Home,
 ) -> None:
@@ -260,3 +301,29 @@ def test_day_is_left_when_a_file_of_it_is_not_there(postgres: Home) -> None:
     (left,) = [line for line in done["kept"] if "0a1b2c3d-000000012-0000.parquet is not there" in line]
     assert "doctor --repair" in left
     assert done["compacted"]["days"] == 1
+
+
+def test_landing_stays_when_the_revision_that_replaces_it_is_damaged(postgres: Home) -> None:
+    archived = land(20)["archived"]
+    [revision] = (postgres.lake / "tables" / PIPELINE).glob(f"**/interval={hour(20).label}/*/part-0.parquet")
+    whole = revision.read_bytes()
+    revision.write_bytes(whole[:-1])
+    kept = kept_house(older_than="0s")["kept"]
+    assert archived.exists()
+    assert any(f"landing of {hour(20)}" in line and "wrong size: part-0.parquet" in line for line in kept)
+    # Nothing else had kept it.
+    revision.write_bytes(whole)
+    kept_house(older_than="0s")
+    assert not archived.exists()
+
+
+def test_landing_stays_when_other_code_landed_it_than_read_kafka_for_its_revision(postgres: Home) -> None:
+    archived = land(22, landed_by="old", decoder_versions=("new",))["archived"]
+    kept = kept_house(older_than="0s")["kept"]
+    assert archived.exists()
+    assert any(f"landing of {hour(22)}" in line and "with other code than landed it" in line for line in kept)
+    # Nothing else had kept it.
+    with session() as ledger:
+        ledger.execute(update(MicroBatch).where(MicroBatch.decoder_version == "old").values(decoder_version="new"))
+    kept_house(older_than="0s")
+    assert not archived.exists()
