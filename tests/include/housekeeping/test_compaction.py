@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -117,6 +118,35 @@ def test_no_hidden_file_stays_when_a_day_is_not_merged(pipeline: str, monkeypatc
     with pytest.raises(ServiceUnreachable):
         compaction.compact(pipeline, day, lambda: None)
     assert [entry.name for entry in lake.list_entries(folder)] == before
+
+
+@pytest.mark.services
+@pytest.mark.parametrize("damage", ["row lost", "value changed"])
+def test_day_is_not_compacted_when_its_file_does_not_read_back_as_its_sources(
+    pipeline: str, monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    register(pipeline, 0, 0, 20)
+    commit(pipeline, 0, 0, 10, quarantined=3)
+    commit(pipeline, 1, 10, 20, quarantined=3)
+    paths = landing_files.files_covering(pipeline, [span(0, 20)], "quarantined")
+    (day,) = compaction.closed_days(pipeline, datetime.now(UTC))
+    read = compaction._read
+
+    def read_damaged(location: str) -> Iterator[pa.Table]:
+        for table in read(location):
+            if not location.rsplit("/", 1)[-1].startswith("."):
+                yield table
+            elif damage == "row lost":
+                yield table.slice(1)
+            else:
+                yield table.set_column(table.column_names.index("value"), "value", pa.array([b"y"] * table.num_rows))
+
+    monkeypatch.setattr(compaction, "_read", read_damaged)
+    with pytest.raises(TidemarkError, match="or other values; nothing was changed"):
+        compaction.compact(pipeline, day, lambda: None)
+    assert landing_files.files_covering(pipeline, [span(0, 20)], "quarantined") == paths
+    assert {lake.below_lake(at) for at in scan_files("quarantine", pipeline)} == set(paths)
+    assert compaction.leftovers(pipeline) == {}
 
 
 @pytest.mark.services
