@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 import psutil
 import pytest
 from sqlalchemy import text
+from sqlalchemy.exc import OperationalError
 
 from include.errors import AnotherWriter
 from include.ledger.connection import IDLE_SECONDS, LOCK_SECONDS
@@ -189,7 +190,7 @@ def test_no_lock_is_left_behind_when_a_driver_is_frozen_while_it_renews(
         before = renewed_at()
         wait_for("a renewal", lambda at=before: renewed_at() != at, 30, every=rng.uniform(0.001, 0.03))
         renewing.send_signal(signal.SIGSTOP)
-        wait_for("its locks to go", lambda: in_transaction() == 0, 5)
+        wait_for("its locks to go", lambda: in_transaction() == 0, 30)
         frozen_at.add(renewed_at())
     # It went on each time, so it was frozen at as many moments.
     assert len(frozen_at) == 20
@@ -220,3 +221,15 @@ def test_lease_lasts_from_when_it_is_got_when_another_transaction_kept_it_waitin
 
 def test_wait_for_a_lock_outlasts_a_stopped_process_that_holds_it() -> None:
     assert LOCK_SECONDS > IDLE_SECONDS
+
+
+def test_nobody_can_take_the_lease_when_the_transaction_that_checked_it_is_not_over(pipeline: str) -> None:
+    lease = writers.acquire(pipeline)
+    row = text("SELECT token FROM writers WHERE pipeline = :pipeline FOR UPDATE NOWAIT")
+    with session() as committing:
+        writers.check(committing, lease)
+        # Whoever takes it would wait here.
+        with session() as other, pytest.raises(OperationalError, match="could not obtain lock"):
+            other.execute(row, {"pipeline": pipeline})
+    with session() as other:
+        assert other.scalar(row, {"pipeline": pipeline}) == lease.token
