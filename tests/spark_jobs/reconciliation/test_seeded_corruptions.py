@@ -211,6 +211,8 @@ def test_offset_is_named_when_a_landing_file_is_corrupt(seeded: Seeded) -> None:
     # Without Kafka the file itself is the evidence.
     assert seeded.file.name in again[0]["where"]
     assert "rows were landed, it holds" in again[0]["evidence"]
+    # So are the fates of its records, which the ledger has counted.
+    assert any("the archive holds" in d["evidence"] for d in again)
 
 
 @pytest.mark.slow
