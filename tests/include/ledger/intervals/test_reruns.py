@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
+from include.errors import AnotherWriter
 from include.ledger.database import session
 from include.ledger.intervals import attempts, builds, pins, revisions
+from include.ledger.intervals.attempts import AttemptSpec
 from include.ledger.intervals.builds import Changes
 from include.ledger.intervals.days import day_totals
 from include.ledger.intervals.evidence import recorded_fates
 from include.ledger.intervals.findings import BuildFindings, FateCounts, RecordCounts, Validation
 from include.ledger.intervals.states import RevisionState
 from include.ledger.lineage import BuiltRevision
-from include.ledger.models import Erasure
+from include.ledger.models import Erasure, Revision
 from include.offsets import Fates
 from include.reconciliation import ReconciliationCounts
 from tests.support.attempts import begin_attempt, hour, note_build, register
@@ -122,6 +125,28 @@ def test_fates_stay_as_an_erasure_counted_them_when_a_registration_that_was_begu
         attempts.note_fates(ledger, spec.pinned.id, erased)
     builds.finish_registration(begun)
     assert fates_told(pipeline)[1] == 188
+
+
+def begin_registration(attempt: AttemptSpec, validation: Validation) -> None:
+    builds.begin_registration(attempt, validation, Changes(points=tuple(revisions.of_build(attempt.build or 0))))
+
+
+@pytest.mark.parametrize("judge", [begin_registration, builds.reject, builds.hold, builds.note_replaced])
+def test_verdict_on_a_build_changes_nothing_when_its_attempt_was_built_again_meanwhile(
+    pipeline: str, judge: Callable[[AttemptSpec, Validation], None]
+) -> None:
+    attempt = begin_attempt(pipeline)
+    note_build(attempt)
+    judged = attempts.load_attempt(attempt)
+    again = build_otherwise(attempt)
+    with pytest.raises(AnotherWriter, match=f"attempt {attempt} of .* was built again while it was published"):
+        judge(judged, Validation(True, pipeline))
+    latest = attempts.load_attempt(attempt)
+    assert latest.findings.validation is None
+    with session() as ledger:
+        states = {row.id: row.state for row in ledger.query(Revision).filter_by(attempt_id=attempt)}
+    assert states.pop(again.revision) == RevisionState.BUILT
+    assert set(states.values()) == {RevisionState.DISCARDED}
 
 
 def test_builds_of_several_attempts_are_noted_when_they_end_at_once(pipeline: str) -> None:
