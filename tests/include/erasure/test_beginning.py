@@ -16,6 +16,7 @@ from sqlalchemy import select, text
 from include import lake
 from include.erasure.check import remaining
 from include.erasure.files import rewrite_files
+from include.erasure.find import Search
 from include.erasure.keys import FORGOTTEN, Keys, hashes_of
 from include.erasure.run import Wish, account, erase
 from include.errors import AnotherWriter, ServiceUnreachable, UsageError
@@ -336,6 +337,26 @@ def test_earlier_proofs_remain_when_their_expectations_observed_a_key(pipeline: 
     (named,) = (each for each in account(declared, begun)["remains"] if "expectation" in each)
     assert named.startswith("2 results of expectations in earlier proofs")
     assert not any("expectation" in each for each in remaining(declared))
+
+
+def test_rows_of_others_in_the_same_messages_stay_when_nobody_asked_to_erase_them(
+    pipeline: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    declared = replace(load_pipeline("nest_cameras"), name=pipeline, views=(), reports=())
+    commit(pipeline, 0, 0, 10, archived=5)
+    (path,) = landing_files.files_covering(pipeline, [span(0, 10)], Fate.ARCHIVED)
+    write(path, [0, 1, 1, 1, 2])
+    found = Search(Found({at(1)}, set(), set(), 1), rows_of_others=2)
+    monkeypatch.setattr("include.erasure.run.search", lambda *_: found)
+    wish = Wish(("cam-1",), ("device_id",), "asked", "me@here")
+    with pytest.raises(UsageError, match="the same messages hold 2 rows of others") as refused:
+        erase(declared, wish, lambda line: None)
+    assert "--whole-records" in refused.value.remedy
+    assert unfinished.unfinished(pipeline) is None
+    assert landing_files.files_covering(pipeline, [span(0, 10)], Fate.ARCHIVED) == [path]
+    # Somebody who has read this asks for it.
+    assert erase(declared, replace(wish, whole_records=True), lambda line: None)["records"] == 1
+    assert landing_files.files_covering(pipeline, [span(0, 10)], Fate.ARCHIVED) != [path]
 
 
 def test_references_that_name_a_key_are_told_when_the_command_is_repeated_after_a_kill(
