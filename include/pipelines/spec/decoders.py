@@ -19,6 +19,13 @@ _MESSAGE = "the schema of a message"
 
 Unknown = Literal["ignore", "keep"]
 
+Mode = Literal["PERMISSIVE", "FAILFAST"]
+
+
+def _check_known(name: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise UsageError(f"{name}={value!r} is not known", remedy=f"one of: {', '.join(known)}")
+
 
 def _refuse_to_keep(unknown: str, why: str) -> None:
     """Raise UsageError for anything but the default: only `Json` keeps unknown fields."""
@@ -40,8 +47,7 @@ class Json:
 
     def __post_init__(self) -> None:
         check_apart(fields_of(self.schema), _MESSAGE)
-        if self.unknown not in get_args(Unknown):
-            raise UsageError(f"unknown={self.unknown!r} is not known", remedy=f"one of: {', '.join(get_args(Unknown))}")
+        _check_known("unknown", self.unknown, get_args(Unknown))
         if self.unknown == "keep" and UNKNOWN_FIELDS in {each.name.lower() for each in fields_of(self.schema)}:
             raise UsageError(
                 f"the schema names {UNKNOWN_FIELDS!r}, which is the column of what it does not name",
@@ -146,7 +152,7 @@ class Avro:
     schema: str
     """The Avro schema that records are read as, JSON: the newest version that the code knows. Fields of newer ones
     are ignored."""
-    mode: Literal["PERMISSIVE", "FAILFAST"] = "PERMISSIVE"
+    mode: Mode = "PERMISSIVE"
     """What happens on a value that cannot be decoded: it goes to quarantine, or the run ends and names it."""
     max_bytes: int = 1_048_576
     """A longer value goes to quarantine."""
@@ -154,6 +160,7 @@ class Avro:
 
     def __post_init__(self, unknown: Unknown) -> None:
         _refuse_to_keep(unknown, "Avro's fields are those of its writer's schema, which the registry has")
+        _check_known("mode", self.mode, get_args(Mode))
         try:
             declared = json.loads(self.schema)
         except ValueError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Literal
+from typing import Literal, get_args
 
 from include.errors import UsageError
 from include.pipelines.spec.ddl import Renamed, check_renamed, check_stored, fields_of, names_before
@@ -34,6 +34,9 @@ _SUMMED_EXACTLY = {
     "DEC",
     "NUMERIC",
 }
+
+
+Mode = Literal["update", "complete"]
 
 
 @dataclass(frozen=True)
@@ -165,7 +168,7 @@ class AdditiveView:
     columns: str
     """DDL of key and measures."""
     speed: CompactedTopic
-    mode: Literal["update", "complete"] = "update"
+    mode: Mode = "update"
     """Emitted with each micro-batch: the keys that changed, or all of them. With `complete` no row is too late
     and no key is ever forgotten: for few keys."""
     sinks: tuple[Sink, ...] = ()
@@ -208,6 +211,11 @@ class AdditiveView:
         for several in ("key", "measures", "sinks"):
             check_tuple(getattr(self, several), f"{several} of the view {self.name}")
         check_stored(self.columns, f"the view {self.name}")
+        if self.mode not in get_args(Mode):
+            raise UsageError(
+                f"mode={self.mode!r} of the view {self.name} is not known",
+                remedy=f"one of: {', '.join(get_args(Mode))}",
+            )
         _check_windows(self)
         _check_key(self)
         check_renamed(self.renamed, self.columns)

@@ -140,3 +140,11 @@ def test_nothing_is_shown_live_when_a_pipeline_has_no_windows() -> None:
     totals = tuple(view for view in pipeline.views if view.is_total)
     with pytest.raises(UsageError, match="isp_hits has no view with windows"):
         _ = replace(pipeline, views=totals, reports=()).top_report
+
+
+def test_mode_is_refused_when_a_view_does_not_know_it() -> None:
+    mode: Any = "append"
+    with pytest.raises(
+        UsageError, match="mode='append' of the view hourly_counts is not known — one of: update, complete"
+    ):
+        replace(VIEW, mode=mode)
