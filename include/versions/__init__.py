@@ -12,7 +12,7 @@ transforms are among the roots instead.
 | code_version    | decoding, transforms of all views, aggregation, | those of decoder and all views; references;    |
 |                 | writing, content hash, suite and checkpoint     | the archive's partition columns and format     |
 | suite_version   | suite, what is usual, checkpoint                | Great Expectations' version                    |
-| rules_version   | decoding, the flags' rules transform, flags     | those of the decoder; columns of a flag        |
+| rules_version   | decoding, the flags' rules transform, flags     | those of the decoder; a flag's columns, topic  |
 
 Other declared facts change no row: names, descriptions, source, schedule, retention, reports, the Delta
 archive, Iceberg tables, sinks and topics of views, how flags learn their limits (those in force are in the ledger).
@@ -133,12 +133,15 @@ def view_version(pipeline: str, view: str, references: References = ()) -> str:
 
 @cache
 def rules_version(pipeline: str) -> str:
-    """Return twelve hex digits that change when a record's flags may, under the same limits."""
+    """Return twelve hex digits that change when a record's flags may, under the same limits, or the topic they are in.
+
+    Flags that were raised before are in the topic of then, where no interval looks for them any more.
+    """
     declared = load_pipeline(pipeline)
     if declared.flags is None:
         return decoder_version(pipeline)
     roots = (*FLAGS, _transform(declared, declared.flags.rules))
-    return _digest(declared, roots, [decoder_version(pipeline), _facts(declared.flags.columns)])
+    return _digest(declared, roots, [decoder_version(pipeline), _facts(declared.flags.columns), declared.flags.topic])
 
 
 def _transform(pipeline: Pipeline, name: str) -> str:
