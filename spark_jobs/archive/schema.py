@@ -7,6 +7,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from include.pipelines.spec import KAFKA_COLUMNS, Pipeline
+from spark_jobs.decoding.records import date_of
 from spark_jobs.spark.schemas import struct_of
 
 
@@ -22,6 +23,9 @@ def table_schema(pipeline: Pipeline, table: str) -> StructType:
 
 
 def with_partition_columns(pipeline: Pipeline, rows: DataFrame) -> DataFrame:
-    """Return archive rows with `event_time` and the table's partition columns except the constant `interval`."""
+    """Return archive rows with `event_time` and the table's partition columns except the constant `interval`.
+
+    A row lies in the partition of the date by which it was landed.
+    """
     columns = {name: F.col(source).cast("string") for name, source in pipeline.archive.partition_by.items()}
-    return rows.withColumns({"date": F.date_format("event_time", "yyyy-MM-dd"), **columns})
+    return rows.withColumns({"date": date_of(F.col("event_time")).cast("string"), **columns})

@@ -86,7 +86,7 @@ def decode(pipeline: Pipeline, records: DataFrame, withheld: Column | None = Non
         *(row[name].alias(name) for name in _made_columns(pipeline)),
         *([_of_first_row(F.col(UNKNOWN_FIELDS))] if pipeline.keeps_unknown_fields else []),
         *(F.when(kept, F.col(name)).alias(name) for name in ("key", "value", "headers")),
-        utc_date(F.coalesce(field_at(row, pipeline.archive.event_time), F.col("kafka_timestamp"))).alias("date"),
+        date_of(field_at(row, pipeline.archive.event_time)).alias("date"),
     )
 
 
@@ -210,6 +210,11 @@ def _failing_fast(undecodable: Column, left_alone: Column) -> Column:
 def _record() -> Column:
     """Return a record without its value, as struct<key, headers, topic, partition, offset, timestamp>."""
     names = ("topic", "partition", "offset", "timestamp")
+def date_of(event_time: Column) -> Column:
+    """Return the date of an event in UTC, or its record's where the event time is missing or a text that is no time."""
+    return utc_date(F.coalesce(event_time.try_cast("timestamp"), F.col("kafka_timestamp")))
+
+
     return F.struct("key", "headers", *(F.col(f"kafka_{name}").alias(name) for name in names))
 
 

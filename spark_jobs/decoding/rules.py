@@ -100,8 +100,7 @@ def _out_of_range(row: Row, path: str, low: float, high: float) -> _Judged:
 
 def _out_of_years(event_time: Column) -> _Judged:
     first, last = (bound // timedelta(microseconds=1) for bound in (each - _EPOCH for each in EVENT_TIMES))
-    # A pipeline without windows may declare a date, or a text, as its event time.
-    micros = F.unix_micros(event_time.try_cast("timestamp"))
+    micros = _micros(event_time)
     words = F.concat(event_time.cast("string"), F.lit(" is not within the years 2 to 9998"))
     return (micros < first) | (micros >= last), because("event_time_out_of_bounds", words)
 
@@ -111,7 +110,13 @@ def _out_of_time(event_time: Column, rule: EventTimeWithin) -> _Judged:
     behind, ahead = (F.lit(bound // timedelta(microseconds=1)) for bound in rule.bounds)
     arrival = F.col("kafka_timestamp")
     first, last = F.unix_micros(arrival) - behind, F.unix_micros(arrival) + ahead
-    is_outside = (F.unix_micros(event_time) < first) | (F.unix_micros(event_time) > last)
+    micros = _micros(event_time)
+    is_outside = (micros < first) | (micros > last)
     words = f" is not within {rule.behind} before and {rule.ahead} after the record's timestamp "
     detail = F.concat(event_time.cast("string"), F.lit(words), arrival.cast("string"))
     return is_outside, because("event_time_out_of_bounds", detail)
+
+
+def _micros(event_time: Column) -> Column:
+    # A pipeline without windows may declare a date, or a text, as its event time.
+    return F.unix_micros(event_time.try_cast("timestamp"))

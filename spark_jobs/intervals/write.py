@@ -206,7 +206,8 @@ def _by_file(staged: DataFrame, layout: TableLayout, bounded: Mapping[str, str])
     records = F.count_if(F.col(IDENTITY[3]) == 0) if IDENTITY[3] in layout.schema.names else F.lit(0).cast("bigint")
     # Not of grouping columns: to find the smallest text, Spark sorts all rows.
     bounds = [
-        each(path).alias(f"{each.__name__}_{name}")
+        # An event time may be a date or a text.
+        each(F.col(path).try_cast("timestamp") if name == "event_time" else path).alias(f"{each.__name__}_{name}")
         for name, path in bounded.items()
         if name not in by
         for each in (F.min, F.max)

@@ -99,7 +99,8 @@ def with_dates(
 ) -> dict[int, list[BuiltRevision]]:
     """Return, by interval, the registered revisions of an archive table whose partition's date is in `[first, last]`.
 
-    Intervals are in the order of their numbers. `undated`: all revisions, also those of the partition without a date.
+    Intervals are in the order of their numbers. `undated`: all revisions; rows without an event
+    time lie in the partition of their record's date.
     """
     dates = (
         Revision.table_partition >= f"date={first}",

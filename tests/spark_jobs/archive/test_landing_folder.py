@@ -15,7 +15,7 @@ import pytest
 from include import lake
 from include.ledger.archive.landing_files import LandingFile
 from include.pipelines import load_pipeline
-from include.pipelines.spec import Json
+from include.pipelines.spec import EventTimeWithin, Json
 from include.producing.generate import messages
 from include.settings import settings
 
@@ -147,6 +147,12 @@ def test_columns_have_a_dictionary_only_when_their_values_repeat(spark: Any, lan
             (datetime(2026, 11, 18, tzinfo=UTC), datetime(2026, 11, 20, tzinfo=UTC)),
         ),
         ("STRING", ("2026-11-18T05:00:00Z", "2026-11-20T06:00:00Z"), None),
+        ("STRING", ("2026-11-18T05:00:00Z", "soon"), None),
+        (
+            "TIMESTAMP_NTZ",
+            ("2026-11-18T05:00:00", "2026-11-20T06:00:00"),
+            (datetime(2026, 11, 18, 5, tzinfo=UTC), datetime(2026, 11, 20, 6, tzinfo=UTC)),
+        ),
     ],
 )
 def test_records_are_landed_when_their_event_time_is_a_date_or_a_text(
@@ -159,14 +165,21 @@ def test_records_are_landed_when_their_event_time_is_a_date_or_a_text(
 
     hit = f"zipcode STRING, hittime {kind}, isp STRING, user STRING"
     hits = load_pipeline("isp_hits")
-    archive = replace(hits.archive, columns=hit, rules=(), partition_by={})
+    # A text that is no time breaks no rule, as a missing event time does not.
+    rules = (EventTimeWithin(behind="30d", ahead="1h"),)
+    archive = replace(hits.archive, columns=hit, rules=rules, partition_by={})
     pipeline = replace(hits, decoder=Json(schema=hit), archive=archive, views=(), reports=(), outputs=())
-    rows = [(None, b'{"hittime": "%s"}' % each.encode(), "hits", 0, n, START, 0, []) for n, each in enumerate(times)]
+    too_early = "2026-10-01" + times[0][10:]
+    values = [b'{"hittime": "%s"}' % each.encode() for each in (*times, too_early)]
+    rows = [(None, value, "hits", 0, n, START, 0, []) for n, value in enumerate(values)]
     write_landing(decode(pipeline, frame_of(spark, rows, KAFKA_COLUMNS).coalesce(1)), landing.as_uri())
     found = [file for file, _ in read_back(pipeline, landing.as_uri())]
-    assert [(file.fate, file.rows) for file in found] == [("archived", 1), ("archived", 1)]
-    bounds = sorted(file.event_times or () for file in found)
+    assert sorted((file.fate, file.rows) for file in found) == [("archived", 1), ("archived", 1), ("quarantined", 1)]
+    bounds = sorted(file.event_times or () for file in found if file.fate == "archived")
     assert bounds == ([(each, each) for each in expected] if expected else [(), ()])
+    days = [at[:10] if at[0] == "2" else str(START.date()) for at in times]
+    folders = sorted(Path(file.path).parent.name for file in found if file.fate == "archived")
+    assert folders == sorted(f"date={day}" for day in days)
 
 
 @pytest.mark.spark
