@@ -8,8 +8,9 @@ from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, DataType, StructType
 
+from include.errors import UsageError
 from include.offsets import Fate
 from include.pipelines.spec import Avro, Json, Pipeline, Reference
 from include.pipelines.spec.decoders import UNKNOWN_FIELDS
@@ -20,7 +21,7 @@ from spark_jobs.decoding.rules import Row, field_at, violation
 from spark_jobs.decoding.unknown_fields import unknown_fields
 from spark_jobs.spark.failures import FAILED_FAST
 from spark_jobs.spark.frames import frame_of
-from spark_jobs.spark.schemas import struct_of
+from spark_jobs.spark.schemas import reads_as, struct_of
 
 _DAY = 86_400_000_000
 """Microseconds."""
@@ -59,7 +60,8 @@ def decode(pipeline: Pipeline, records: DataFrame, withheld: Column | None = Non
     quarantined), date (of the event, else of the record). A record with one bad row is quarantined whole. One that
     cannot be decoded throws where the decoder is declared to fail fast. `withheld` (struct<reason, detail> of a record,
     or null) quarantines a record for that reason without decoding it, because it would throw. Fields beyond the
-    message's schema, where these are kept, are in the column `unknown_fields` of its first row.
+    message's schema, where these are kept, are in the column `unknown_fields` of its first row. Raises UsageError when
+    the transform returns other columns than the archive declares: its files could not be read as declared.
     """
     decoding = decoding_of(pipeline.decoder)
     parsed, value = _parsed(pipeline, records, withheld)
@@ -74,6 +76,7 @@ def decode(pipeline: Pipeline, records: DataFrame, withheld: Column | None = Non
         looked_at = looked_at.withColumn(UNKNOWN_FIELDS, unknown_fields(pipeline.decoder, message))
     known = [F.col(name) for name in ("withheld", "undecodable") if name in looked_at.columns]
     made = looked_at.select(rows.alias("rows")).schema["rows"].dataType
+    _check_types(pipeline, made)
     judge = _judge_fields if isinstance(made, StructType) else _judge_rows
     judged, row = judge(pipeline, looked_at, rows, known)
     kept = F.col("failure").isNotNull()
@@ -88,6 +91,23 @@ def decode(pipeline: Pipeline, records: DataFrame, withheld: Column | None = Non
         *(F.when(kept, F.col(name)).alias(name) for name in ("key", "value", "headers")),
         date_of(field_at(row, pipeline.archive.event_time)).alias("date"),
     )
+
+
+def _check_types(pipeline: Pipeline, made: DataType) -> None:
+    row = made.elementType if isinstance(made, ArrayType) else made
+    # As in Spark, names that differ in case alone are one.
+    kinds = {each.name.lower(): each.dataType for each in row.fields} if isinstance(row, StructType) else {}
+    for declared in struct_of(pipeline.archive.columns):
+        kind = kinds.get(declared.name.lower())
+        if kind is not None and reads_as(kind, declared.dataType):
+            continue
+        returned = f"no column {declared.name}" if kind is None else f"{declared.name} as {kind.simpleString()}"
+        raise UsageError(
+            f"the transform {pipeline.archive.rows} of the archive returns {returned}, "
+            f"declared as {declared.dataType.simpleString()}",
+            remedy=f"let it return {declared.name} as {declared.dataType.simpleString()}, or declare what it returns",
+            pipeline=pipeline.name,
+        )
 
 
 def _parsed(pipeline: Pipeline, records: DataFrame, withheld: Column | None) -> tuple[DataFrame, str]:
@@ -190,6 +210,11 @@ def _asked_once(value: Column) -> Column:
     return F.when(F.spark_partition_id() >= 0, value)
 
 
+def date_of(event_time: Column) -> Column:
+    """Return the date of an event in UTC, or its record's where the event time is missing or a text that is no time."""
+    return utc_date(F.coalesce(event_time.try_cast("timestamp"), F.col("kafka_timestamp")))
+
+
 def utc_date(moment: Column) -> Column:
     """Return the date of a timestamp in UTC, by arithmetic: `to_date` uses the calendar of the session's time zone."""
     micros = F.unix_micros(moment)
@@ -210,11 +235,6 @@ def _failing_fast(undecodable: Column, left_alone: Column) -> Column:
 def _record() -> Column:
     """Return a record without its value, as struct<key, headers, topic, partition, offset, timestamp>."""
     names = ("topic", "partition", "offset", "timestamp")
-def date_of(event_time: Column) -> Column:
-    """Return the date of an event in UTC, or its record's where the event time is missing or a text that is no time."""
-    return utc_date(F.coalesce(event_time.try_cast("timestamp"), F.col("kafka_timestamp")))
-
-
     return F.struct("key", "headers", *(F.col(f"kafka_{name}").alias(name) for name in names))
 
 

@@ -27,6 +27,7 @@ from include.errors import (
     ServiceUnreachable,
     TidemarkError,
     Undecodable,
+    UsageError,
     one_line,
 )
 from include.lake import object_store
@@ -175,18 +176,31 @@ def _store_unreachable(thrown: Thrown) -> TidemarkError | None:
 def _file_unreadable(thrown: Thrown) -> TidemarkError | None:
     if not thrown.condition.startswith(("FAILED_READ_FILE", "PATH_NOT_FOUND")) or "path" not in thrown.parameters:
         return None
+    # Its content can no longer be compared.
     missing = thrown.condition in ("PATH_NOT_FOUND", "FAILED_READ_FILE.FILE_NOT_EXIST")
-    return _unreadable_file(thrown.parameters["path"], missing=missing)
-
-
-def _unreadable_file(path: str, *, missing: bool) -> ReconciliationFailed:
-    """Return the error of a file of the lake that is missing or damaged: its content can no longer be compared."""
-    below = path.replace("file:/", "file:///").replace("file://////", "file:///").removeprefix(lake.root() + "/")
+    state = "is missing" if missing else "cannot be read, it is damaged"
     return ReconciliationFailed(
-        f"{below} {'is missing' if missing else 'cannot be read, it is damaged'}; nothing was registered",
+        f"{_below_lake(thrown.parameters['path'])} {state}; nothing was registered",
         remedy="put it back from a copy (./tidemark doctor --deep names every damaged file), then run the interval "
         "again; without one: include/docs/runbook.md, “Files that are gone for good”",
     )
+
+
+def _file_of_another_type(thrown: Thrown) -> TidemarkError | None:
+    if thrown.condition != "FAILED_READ_FILE.PARQUET_COLUMN_DATA_TYPE_MISMATCH":
+        return None
+    said = thrown.parameters
+    column = said.get("column", "").strip("[]")
+    return UsageError(
+        f"{_below_lake(said.get('path', ''))} is as it was written, but its column {column} is "
+        f"{said.get('actualType')} there, and declared as {said.get('expectedType')}; nothing was registered",
+        remedy=f"declare {column} by the type that the file has, and let the transform return that; "
+        "include/docs/declaring.md, “Columns that change”",
+    )
+
+
+def _below_lake(path: str) -> str:
+    return path.replace("file:/", "file:///").replace("file://////", "file:///").removeprefix(lake.root() + "/")
 
 
 def _failed_fast(thrown: Thrown) -> TidemarkError | None:
@@ -253,6 +267,7 @@ def _service_unreachable(thrown: Thrown) -> TidemarkError | None:
 _MEANINGS = (
     _failed_in_source,
     _store_unreachable,
+    _file_of_another_type,
     _file_unreadable,
     _failed_fast,
     _schema_unresolved,

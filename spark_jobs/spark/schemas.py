@@ -4,7 +4,22 @@ from __future__ import annotations
 
 from functools import cache
 
-from pyspark.sql.types import StructType
+from pyspark.sql.types import (
+    ArrayType,
+    ByteType,
+    DataType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StructType,
+)
+
+_WHOLE_NUMBERS: tuple[type[DataType], ...] = (ByteType, ShortType, IntegerType, LongType)
+"""From the narrowest to the widest."""
 
 
 def struct_of(ddl: str) -> StructType:
@@ -20,3 +35,35 @@ def _parsed(ddl: str) -> StructType:
     if not isinstance(declared, StructType):
         raise TypeError(f"not a list of columns: {ddl[:80]}")
     return declared
+
+
+def reads_as(written: DataType, declared: DataType) -> bool:
+    """Return whether Parquet files of one type, read as the other, give the values that were written.
+
+    That is so for the same type, and for a wider one as in the table of declaring.md, “Columns that change”.
+    Structs have the same fields in the same order, because they are also cast, which is by position.
+    """
+    match written, declared:
+        case (StructType(), StructType()):
+            names = [[each.name.lower() for each in kind.fields] for kind in (written, declared)]
+            pairs = zip(written.fields, declared.fields, strict=False)
+            return names[0] == names[1] and all(reads_as(one.dataType, other.dataType) for one, other in pairs)
+        case (ArrayType(), ArrayType()):
+            return reads_as(written.elementType, declared.elementType)
+        case (MapType(), MapType()):
+            return reads_as(written.keyType, declared.keyType) and reads_as(written.valueType, declared.valueType)
+        case (DecimalType(), DecimalType()):
+            digits, further = written.precision - written.scale, declared.precision - declared.scale
+            return digits <= further and written.scale <= declared.scale
+        case (FloatType(), DoubleType()):
+            return True
+    if type(written) in _WHOLE_NUMBERS and type(declared) in _WHOLE_NUMBERS:
+        return _WHOLE_NUMBERS.index(type(written)) <= _WHOLE_NUMBERS.index(type(declared))
+    return written.simpleString() == declared.simpleString()
+
+
+def scale_of(kind: DataType) -> int | None:
+    """Return how many decimals a number has whose sums are exact; None for any other type."""
+    if isinstance(kind, DecimalType):
+        return kind.scale
+    return 0 if type(kind) in _WHOLE_NUMBERS else None

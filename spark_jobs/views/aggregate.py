@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import DataType, StructType
 
 from include.errors import UsageError
 from include.pipelines.spec import AdditiveView, Pipeline, TimeWindow
 from include.times import in_words
 from spark_jobs.decoding.records import load_references, transform
+from spark_jobs.spark.schemas import reads_as, scale_of, struct_of
 from spark_jobs.views.windows import window_column, window_of
 
 PART = "_part"
@@ -24,27 +26,46 @@ def aggregate_view(
     """Return the view's rows, by its own transforms. Columns: key and measures, as the view declares them.
 
     `rows` has the archive table's columns and `event_time`; `references` is what `load_references` gives. Raises
-    UsageError when the aggregate lacks a column of the key or a measure.
+    UsageError when the aggregate lacks a column of the key or a measure, or returns one of another type.
     """
     counted = transform(pipeline, view.rows)(rows, references)
     windows = [window_column(view)] if view.windows else []
     aggregated: DataFrame = transform(pipeline, view.aggregate)(counted, *windows)
-    _check_columns(pipeline, view, aggregated.columns)
+    _check_columns(pipeline, view, aggregated.schema)
     return aggregated
 
 
-def _check_columns(pipeline: Pipeline, view: AdditiveView, returned: Collection[str]) -> None:
+def _check_columns(pipeline: Pipeline, view: AdditiveView, returned: StructType) -> None:
     # As in Spark, names that differ in case alone are one.
-    known = {name.lower() for name in returned}
-    missing = next((name for name in (*view.key, *view.measures) if name.lower() not in known), "")
+    kinds = {each.name.lower(): each.dataType for each in returned.fields}
+    missing = next((name for name in (*view.key, *view.measures) if name.lower() not in kinds), "")
     if missing:
         part = "key" if missing in view.key else "measures"
         raise UsageError(
             f"the aggregate {view.aggregate} of the view {view.name} returns no column {missing}, "
-            f"only {', '.join(returned)}",
+            f"only {', '.join(returned.names)}",
             remedy=f"let it return {missing}, or take it from the view's {part}",
             pipeline=pipeline.name,
         )
+    declared = struct_of(view.columns)
+    # Not of the window, which Tidemark makes.
+    fitting = {**dict.fromkeys(view.plain_key, reads_as), **dict.fromkeys(view.measures, _adds_up_as)}
+    for name, fits in fitting.items():
+        kind, wanted = kinds[name.lower()], declared[name].dataType
+        if not fits(kind, wanted):
+            raise UsageError(
+                f"the aggregate {view.aggregate} of the view {view.name} returns {name} as {kind.simpleString()}, "
+                f"declared as {wanted.simpleString()}",
+                remedy=f"let it return {name} as {wanted.simpleString()}"
+                + (", and cast before it sums" if name in view.measures else ""),
+                pipeline=pipeline.name,
+            )
+
+
+def _adds_up_as(returned: DataType, declared: DataType) -> bool:
+    """Return whether a measure's sums are exact, and no digit of them is lost; a sum of more digits is an error."""
+    scale, most = scale_of(returned), scale_of(declared)
+    return scale is not None and most is not None and scale <= most
 
 
 def aggregate_parts(

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from include.errors import UsageError
 from include.pipelines import load_pipeline
 from include.pipelines.spec import OWN_COLUMNS, Archive, Json, SafeValue
 from include.producing.generate import messages
@@ -332,6 +333,52 @@ def test_rows_may_take_key_and_headers_when_the_archive_declares_it(
     )
     found = [(row.named, row.h, row.position) for row in records.decode(declared, frame).collect()]
     assert found == [("k", "1", 7), (None, None, 8)]
+
+
+RINGS = "bell_id STRING, reading DOUBLE, n INT, price DECIMAL(5, 2), at TIMESTAMP, of STRUCT<a: INT, b: ARRAY<INT>>"
+
+
+@pytest.mark.parametrize(
+    ("columns", "returned"),
+    [
+        ("reading FLOAT", "reading as double"),
+        ("reading DECIMAL(12, 2)", "reading as double"),
+        ("n TINYINT", "n as int"),
+        ("n STRING", "n as int"),
+        ("price DECIMAL(5, 1)", "price as decimal(5,2)"),
+        ("price DECIMAL(6, 4)", "price as decimal(5,2)"),
+        ("of STRUCT<a: INT, b: ARRAY<STRING>>", "of as struct<a:int,b:array<int>>"),
+        ("of STRUCT<b: ARRAY<INT>, a: INT>", "of as struct<a:int,b:array<int>>"),
+        ("of STRUCT<a: INT>", "of as struct<a:int,b:array<int>>"),
+        ("volume INT", "no column volume"),
+        ("reading DOUBLE", ""),
+        ("READING DOUBLE", ""),
+        ("n BIGINT", ""),
+        ("price DECIMAL(12, 4)", ""),
+        ("of STRUCT<a: BIGINT, B: ARRAY<BIGINT>>", ""),
+    ],
+)
+@pytest.mark.parametrize("shape", ["a struct", "an array"])
+def test_declaration_is_refused_when_rows_have_other_types(
+    spark: Any, monkeypatch: pytest.MonkeyPatch, columns: str, returned: str, shape: str
+) -> None:
+    """Landing files would have the types of the rows, and intervals read them by the declared ones."""
+    from pyspark.sql import functions as F
+
+    from spark_jobs.decoding import records
+
+    archive = Archive(rows="rings", columns=f"at TIMESTAMP, {columns}", event_time="at")
+    pipeline = replace(load_pipeline("nest_cameras"), decoder=Json(schema=RINGS), archive=archive, views=(), reports=())
+    monkeypatch.setattr(
+        records, "transform", lambda pipeline, name: F.array if shape == "an array" else lambda message: message
+    )
+    frame = spark.createDataFrame([], KAFKA_DDL)
+    if not returned:
+        assert "at" in records.decode(pipeline, frame).columns
+        return
+    with pytest.raises(UsageError) as refused:
+        records.decode(pipeline, frame)
+    assert f"nest_cameras: the transform rings of the archive returns {returned}, declared as " in str(refused.value)
 
 
 def test_record_is_quarantined_undecoded_when_it_is_withheld(spark: Any) -> None:

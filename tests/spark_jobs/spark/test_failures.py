@@ -9,7 +9,14 @@ from typing import Any
 
 import pytest
 
-from include.errors import AnotherWriter, OffsetsLost, ReconciliationFailed, ServiceUnreachable, TidemarkError
+from include.errors import (
+    AnotherWriter,
+    OffsetsLost,
+    ReconciliationFailed,
+    ServiceUnreachable,
+    TidemarkError,
+    UsageError,
+)
 from include.settings import settings
 
 pytestmark = pytest.mark.spark
@@ -186,6 +193,21 @@ def test_file_is_named_when_it_is_missing_or_damaged(spark: Any, tmp_path: Path)
     missing = translate(failure_of(lambda: spark.read.parquet((tmp_path / "missing.parquet").as_uri())))
     assert isinstance(missing, ReconciliationFailed)
     assert "missing.parquet is missing" in str(missing)
+
+
+def test_declaration_is_blamed_when_a_file_has_another_type(spark: Any, tmp_path: Path) -> None:
+    """The file is not damaged: no copy of it would help."""
+    from spark_jobs.spark.failures import translate
+
+    spark.sql("SELECT 1D AS reading").write.parquet((tmp_path / "landed").as_uri())
+    rows = spark.read.schema("reading FLOAT").parquet((tmp_path / "landed").as_uri())
+    meaning = translate(failure_of(computed(rows)))
+    assert isinstance(meaning, UsageError)
+    assert "damaged" not in str(meaning)
+    assert ".parquet is as it was written, but its column reading is DOUBLE there, and declared as float" in str(
+        meaning
+    )
+    assert "declare reading by the type that the file has" in str(meaning)
 
 
 def test_error_is_recognised_by_its_type_when_it_is_the_operating_system_s() -> None:

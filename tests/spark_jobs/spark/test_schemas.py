@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import combinations_with_replacement
+from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StringType, StructType
 
-from spark_jobs.spark.schemas import struct_of
+from spark_jobs.spark.schemas import reads_as, struct_of
 
 
 def test_struct_is_a_new_one_each_time_because_callers_add_columns_to_it(spark: Any) -> None:
@@ -25,3 +28,43 @@ def test_declaration_is_parsed_once_when_it_is_asked_for_again(spark: Any, monke
 def test_other_ddl_is_refused(spark: Any) -> None:
     with pytest.raises(TypeError, match="not a list of columns: BIGINT"):
         struct_of("BIGINT")
+
+
+def test_values_come_back_when_files_are_read_as_a_wider_type(spark: Any, tmp_path: Path) -> None:
+    whole = ["TINYINT", "SMALLINT", "INT", "BIGINT"]
+    decimals = ["DECIMAL(5, 2)", "DECIMAL(12, 2)", "DECIMAL(14, 4)", "DECIMAL(30, 9)", "DECIMAL(38, 9)"]
+    pairs = [
+        *combinations_with_replacement(whole, 2),
+        *combinations_with_replacement(decimals, 2),
+        ("FLOAT", "DOUBLE"),
+    ]
+    shapes = "c{n} {kind}, s{n} STRUCT<x: {kind}>, a{n} ARRAY<STRUCT<x: {kind}>>, m{n} MAP<STRING, {kind}>"
+    written, declared = (
+        struct_of(", ".join(shapes.format(n=n, kind=pair[side]) for n, pair in enumerate(pairs))) for side in (0, 1)
+    )
+    assert reads_as(written, declared)
+    columns = []
+    for n, (kind, _) in enumerate(pairs):
+        value = F.lit(7.5 if kind in decimals or kind == "FLOAT" else 7).cast(kind)
+        nested = (F.struct(value.alias("x")), F.array(F.struct(value.alias("x"))), F.create_map(F.lit("k"), value))
+        columns += [each.alias(f"{name}{n}") for name, each in zip("csam", (value, *nested), strict=True)]
+    frame = spark.range(1).select(*columns)
+    assert frame.schema.simpleString() == written.simpleString()
+    frame.write.parquet((tmp_path / "written").as_uri())
+    (row,) = spark.read.schema(declared).parquet((tmp_path / "written").as_uri()).collect()
+    (meant,) = frame.collect()
+    assert row == meant
+
+
+@pytest.mark.parametrize(
+    ("written", "declared"),
+    [
+        ("BIGINT", "INT"),
+        ("DOUBLE", "FLOAT"),
+        ("INT", "STRING"),
+        ("DECIMAL(12, 2)", "DECIMAL(12, 4)"),
+        ("INT", "DOUBLE"),
+    ],
+)
+def test_type_does_not_read_as_another_when_values_would_not_come_back(spark: Any, written: str, declared: str) -> None:
+    assert not reads_as(*(struct_of(f"c ARRAY<STRUCT<x: {kind}>>") for kind in (written, declared)))

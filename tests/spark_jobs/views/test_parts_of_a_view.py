@@ -149,6 +149,40 @@ def test_view_is_refused_when_its_aggregate_leaves_a_column_out(
         each_by_itself(spark, pipeline, view, rows)
 
 
+@pytest.mark.parametrize(
+    ("column", "kind", "is_refused"),
+    [
+        ("count", "DOUBLE", True),
+        ("count", "STRING", True),
+        ("count", "DECIMAL(12, 2)", True),
+        ("count", "DECIMAL(12, 0)", False),
+        ("count", "INT", False),
+        ("zip_code", "INT", True),
+    ],
+)
+def test_view_is_refused_when_its_aggregate_returns_another_type(
+    spark: Any, monkeypatch: pytest.MonkeyPatch, column: str, kind: str, is_refused: bool
+) -> None:
+    """A sum of doubles, declared as a decimal, would depend on the order of the rows."""
+    pipeline = load_pipeline("nest_cameras")
+    [view] = pipeline.views
+    rows = archived(spark, pipeline)
+
+    def cast(name: str, frame: Any) -> Any:
+        return frame.withColumn(column, frame[column].try_cast(kind)) if name == view.aggregate else frame
+
+    watched(monkeypatch, cast)
+    if not is_refused:
+        assert each_by_itself(spark, pipeline, view, rows)
+        return
+    said = (
+        f"the aggregate hourly_counts of the view hourly_counts returns {column} as {kind.lower().replace(', ', ',')}"
+    )
+    with pytest.raises(UsageError) as refused:
+        each_by_itself(spark, pipeline, view, rows)
+    assert said in str(refused.value)
+
+
 def test_parts_are_right_when_windows_overlap(spark: Any) -> None:
     pipeline = load_pipeline("nest_cameras")
     view = replace(pipeline.views[0], windows=TimeWindow("1h", "20m"))
