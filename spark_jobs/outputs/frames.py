@@ -16,6 +16,14 @@ from spark_jobs.archive.schema import archive_schema
 from spark_jobs.decoding.records import load_references, transform
 from spark_jobs.spark.schemas import struct_of
 
+AS_JSON = {
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'",
+    # By default Spark cuts these to milliseconds.
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+    "ignoreNullFields": "false",
+}
+"""Options by which values are written as JSON."""
+
 
 def output_schema(pipeline: Pipeline, output: Rows) -> StructType:
     """Return the columns of an output's rows: its own (the archive's with the timestamp), then the coordinates."""

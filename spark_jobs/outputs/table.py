@@ -15,9 +15,7 @@ from include.ledger.streams import writers
 from include.outputs.dialects import NESTED
 from include.outputs.table import OutputTable
 from include.pipelines.spec import IDENTITY, DatabaseTable, Pipeline, Rows
-from spark_jobs.outputs.frames import in_order
-
-_JSON = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'", "ignoreNullFields": "false"}
+from spark_jobs.outputs.frames import AS_JSON, in_order
 
 _DRIVER_TYPES = ("string", "boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "binary")
 """Types that database drivers support; other values, which may be out of a driver's range, are passed as text."""
@@ -61,5 +59,5 @@ def _value(field: StructField) -> Column:
     kind = field.dataType.simpleString()
     column = F.col(f"`{field.name}`")
     if kind.partition("<")[0].upper() in NESTED:
-        return F.to_json(column, _JSON)
+        return F.to_json(column, AS_JSON)
     return column if kind in _DRIVER_TYPES else column.cast("string")

@@ -21,9 +21,7 @@ from include.kafka.topics import TopicLimits
 from include.ledger.archive.row_outputs import MOST_REFUSED, Refused, Unsent, too_many
 from include.ledger.streams import writers
 from include.pipelines.spec import IDENTITY, PRODUCER_OPTIONS, KafkaTopic, Pipeline, Rows
-from spark_jobs.outputs.frames import in_order
-
-_JSON = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'", "ignoreNullFields": "false"}
+from spark_jobs.outputs.frames import AS_JSON, in_order
 
 TOPIC_ID = "kafka_topic_id"
 """Header with Kafka's id of the topic: after it was deleted and created again, offsets begin anew."""
@@ -86,11 +84,11 @@ class TopicTarget:
         A transform may return columns of these names; in the archive's rows they are ordinary columns.
         """
         made = set(rows.columns) & {"key", "value", "topic"} if self.output.rows else set()
-        key = F.to_json(F.struct(*self.to.key), _JSON) if self.to.key else F.lit(None)
+        key = F.to_json(F.struct(*self.to.key), AS_JSON) if self.to.key else F.lit(None)
         if not self.to.key and "key" in made:
             key = F.col("key")
         carried = [name for name in rows.columns if name not in {*IDENTITY, *made}]
-        value = F.col("value") if "value" in made else F.to_json(F.struct(*carried), _JSON)
+        value = F.col("value") if "value" in made else F.to_json(F.struct(*carried), AS_JSON)
         topic = F.lit(self.to.topic) if self.to.topic else F.col("topic").cast("string")
         return [key.cast("binary").alias("m_key"), value.cast("binary").alias("m_value"), topic.alias("m_topic")]
 
