@@ -22,6 +22,7 @@ from spark_jobs.archive.files import by_declared_names
 from spark_jobs.archive.formats import read_format
 from spark_jobs.archive.schema import table_schema
 from spark_jobs.reconciliation.interval_run import IntervalRun
+from spark_jobs.views.values import key_json
 
 EXAMPLES = 5
 """How many changed rows are named per table partition."""
@@ -57,8 +58,10 @@ def compare_revisions(
     )
 
 
-def _key(pipeline: Pipeline, table: str) -> tuple[str, ...]:
-    return next((view.key for view in pipeline.views if pipeline.view_table(view) == table), IDENTITY)
+def _key(pipeline: Pipeline, table: str) -> Column:
+    """Return a row's key as JSON, in which no two keys are alike."""
+    view = next((view for view in pipeline.views if pipeline.view_table(view) == table), None)
+    return key_json(view) if view else F.to_json(F.struct(*IDENTITY))
 
 
 def _compare(
@@ -104,16 +107,15 @@ def _compare(
 
 def _hashed(
     spark: SparkSession,
-    key: Sequence[str],
+    key: Column,
     schema: StructType,
     revision: BuiltRevision,
     name: str,
     formerly: Mapping[str, Sequence[str]],
 ) -> DataFrame:
-    """Return the rows by key (JSON), with a hash of all columns as the file declares them; text files need a schema."""
+    """Return the rows by key, with a hash of all columns as the file declares them; text files need a schema."""
     file_format = format_of(next(iter(revision.files)))
     rows = read_format(spark, file_format, [revision.location], schema if file_format in TEXT_FORMATS else None)
     rows = by_declared_names(rows, formerly)
     hash_1, hash_2 = row_hashes(rows.schema)
-    columns: list[Column] = [F.to_json(F.struct(*key)).alias("key"), F.struct(hash_1, hash_2).alias(name)]
-    return rows.select(*columns)
+    return rows.select(key.alias("key"), F.struct(hash_1, hash_2).alias(name))
