@@ -23,11 +23,13 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.avro.functions import from_avro
+from pyspark.sql.types import StructType
 
 from include.errors import ServiceUnreachable, TidemarkError
 from include.pipelines.spec import Avro
 from include.schemas.logical_types import Incompatible, in_units_of
 from include.schemas.writer_schemas import Unusable, WriterSchema, writer_schemas
+from spark_jobs.decoding.fitting import found_within, is_not_utf8
 from spark_jobs.decoding.reasons import because
 from spark_jobs.spark.failures import UNRESOLVED
 
@@ -96,7 +98,7 @@ def failure(decoder: Avro, value: Column, parsed: Column) -> Column:
     """Return why the value is not a message, as struct<reason, detail>; null when it is one.
 
     Reasons: null_value, too_large, too_short, wrong_magic_byte, unknown_schema, unusable_schema, truncated,
-    malformed_avro, trailing_bytes.
+    malformed_avro, trailing_bytes, not_utf8.
     """
     size = F.octet_length(value).cast("string")
     unusable = _unusable(decoder, _schema_id(value))
@@ -124,7 +126,20 @@ def failure(decoder: Avro, value: Column, parsed: Column) -> Column:
         .otherwise(because("malformed_avro", "not a record of its schema"))
     )
     # Only bad values are parsed a second time to find the reason; good ones cost nothing more.
-    return F.when(~F.coalesce(parsed["tidemark_seal"] == _SEAL, F.lit(False)), reason)
+    failed = F.when(~F.coalesce(parsed["tidemark_seal"] == _SEAL, F.lit(False)), reason)
+    # Avro's decoder takes a text's bytes as they are.
+    for each in _declared_type(decoder.schema).fields:
+        if (condition := found_within(parsed[each.name], each.dataType, is_not_utf8)) is not None:
+            failed = failed.when(condition, because("not_utf8", f"{each.name} has a text that is not UTF-8"))
+    return failed
+
+
+@cache
+def _declared_type(schema: str) -> StructType:
+    read = from_avro(F.lit(b""), schema)
+    declared = SparkSession.active().range(0).select(read.alias("read")).schema["read"].dataType
+    assert isinstance(declared, StructType)
+    return declared
 
 
 def _magic_byte(value: Column) -> Column:

@@ -11,7 +11,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import reduce
 
 from pyspark.sql import Column
@@ -42,46 +42,59 @@ def changed_column(row: Column | Mapping[str, Column], columns: StructType, file
 
 def _changes(value: Column, kind: DataType, file_format: FileFormat) -> Column | None:
     """Return whether a value, or something inside it, would be changed; None where nothing of its type would."""
-    if isinstance(kind, StructType):
-        return _any(*(_changes(value[field.name], field.dataType, file_format) for field in kind.fields))
-    if isinstance(kind, ArrayType):
-        return _exists(value, kind.elementType, file_format)
-    if isinstance(kind, MapType):
-        keys = _exists(F.map_keys(value), kind.keyType, file_format)
-        return _any(_long_keys(value, file_format), keys, _exists(F.map_values(value), kind.valueType, file_format))
+    return found_within(value, kind, lambda each, of: _is_changed(each, of, file_format))
+
+
+Asked = Callable[[Column, DataType], Column | None]
+"""A condition on a value of a type; None where it is not asked of that type."""
+
+
+def found_within(value: Column, kind: DataType, asked: Asked) -> Column | None:
+    """Return whether a condition holds for a value or something inside it; None where it is asked of nothing there."""
+    match kind:
+        case StructType():
+            inside = [found_within(value[each.name], each.dataType, asked) for each in kind.fields]
+        case ArrayType():
+            inside = [_exists(value, kind.elementType, asked)]
+        case MapType():
+            keys, values = F.map_keys(value), F.map_values(value)
+            inside = [_exists(keys, kind.keyType, asked), _exists(values, kind.valueType, asked)]
+        case _:
+            inside = []
+    known = [condition for condition in (asked(value, kind), *inside) if condition is not None]
+    return reduce(Column.__or__, map(_known, known)) if known else None
+
+
+def _exists(values: Column, kind: DataType, asked: Asked) -> Column | None:
+    if found_within(F.lit(None), kind, asked) is None:
+        return None
+
+    def found(value: Column) -> Column:
+        condition = found_within(value, kind, asked)
+        return F.lit(False) if condition is None else condition
+
+    return F.exists(values, found)
+
+
+def is_not_utf8(value: Column, kind: DataType) -> Column | None:
+    """Return whether a text is not UTF-8; None for any other type."""
+    return ~F.is_valid_utf8(value) if isinstance(kind, StringType) else None
+
+
+def _is_changed(value: Column, kind: DataType, file_format: FileFormat) -> Column | None:
+    if isinstance(kind, MapType) and file_format == "json":
+        return F.exists(F.map_keys(value), lambda key: F.octet_length(key) > _KEY_BYTES)
     if isinstance(kind, StringType) and file_format in TEXT_FORMATS:
         not_utf8 = ~F.is_valid_utf8(value)
-        return _known(not_utf8 | (value == CSV_NULL) if file_format == "csv" else not_utf8)
+        return not_utf8 | (value == CSV_NULL) if file_format == "csv" else not_utf8
     if isinstance(kind, TimestampType | TimestampNTZType | DateType):
         last = "9999-12-31" + ("" if isinstance(kind, DateType) else " 23:59:59.999999")
         outside = (value < F.lit("0001-01-01").cast(kind)) | (value > F.lit(last).cast(kind))
         if file_format == "orc" and isinstance(kind, TimestampType):
             second = (F.lit(text).cast(kind) for text in ("1969-12-31 23:59:59", "1970-01-01"))
             outside |= (value > next(second)) & (value < next(second))
-        return _known(outside)
+        return outside
     return None
-
-
-def _exists(values: Column, kind: DataType, file_format: FileFormat) -> Column | None:
-    if _changes(F.lit(None), kind, file_format) is None:
-        return None
-
-    def changes(value: Column) -> Column:
-        changed = _changes(value, kind, file_format)
-        return F.lit(False) if changed is None else changed
-
-    return _known(F.exists(values, changes))
-
-
-def _long_keys(value: Column, file_format: FileFormat) -> Column | None:
-    if file_format != "json":
-        return None
-    return _known(F.exists(F.map_keys(value), lambda key: F.octet_length(key) > _KEY_BYTES))
-
-
-def _any(*conditions: Column | None) -> Column | None:
-    known = [condition for condition in conditions if condition is not None]
-    return reduce(Column.__or__, known) if known else None
 
 
 def _known(condition: Column) -> Column:

@@ -309,6 +309,54 @@ def test_decimal_is_ignored_when_its_digits_are_none(digits: dict[str, Any]) -> 
     assert in_units_of(written, declared) == declared
 
 
+TEXT_IN: dict[str, tuple[Any, Any, Any]] = {
+    "a field": ("string", "string", "M~ller"),
+    "an optional field": (["null", "string"], ["null", "string"], "M~ller"),
+    "bytes read as text": ("bytes", "string", b"M~ller"),
+    "an array": (*[{"type": "array", "items": "string"}] * 2, ["a", "M~ller"]),
+    "a key": (*[{"type": "map", "values": "long"}] * 2, {"M~ller": 1}),
+    "a value": (*[{"type": "map", "values": ["null", "string"]}] * 2, {"a": None, "b": "M~ller"}),
+    "a record in an array": (*[{"type": "array", "items": record_of(["null", "string"], "In")}] * 2, [{"v": "M~ller"}]),
+}
+
+
+@pytest.mark.parametrize("case", TEXT_IN)
+def test_record_is_quarantined_when_a_text_is_not_utf8(spark: Any, gate: Gate, case: str) -> None:
+    """Avro's decoder takes it as it is, and what reads the archive fails or takes two such texts for one."""
+    written, declared, sent = TEXT_IN[case]
+    whole = value(0, json.dumps(record_of(written)), {"v": sent})[5:]
+    subject = f"text-in-{case.replace(' ', '-')}-value"
+    for text in ("Müll", "\U0001f600"):
+        message, failure = read(
+            spark,
+            record_of(written),
+            whole.replace(b"M~ller", text.encode().ljust(6)[:6]),
+            record_of(declared),
+            subject,
+        )
+        assert failure == (None, None)
+        assert text.strip() in str(message)
+    latin = whole.replace(b"M~ller", b"M\xfcller")
+    _, failure = read(spark, record_of(written), latin, record_of(declared), subject)
+    assert failure == ("not_utf8", "v has a text that is not UTF-8")
+    _, failure = read(spark, record_of(written), latin + b"\0", record_of(declared), subject)
+    assert failure[0] == "trailing_bytes"
+
+
+def test_nothing_is_asked_of_texts_when_a_schema_has_none(spark: Any, ids: list[int]) -> None:
+    from pyspark.sql import functions as F
+
+    from spark_jobs.decoding import avro_wire
+
+    frame = spark.createDataFrame([(encode(ids[0], 0, POSITION),)], "value BINARY").localCheckpoint()
+    avro_wire.prepare(PIPELINE.decoder, frame)
+    parsed = frame.withColumn("parsed", avro_wire.parse(PIPELINE.decoder, F.col("value")))
+    failed = parsed.select(avro_wire.failure(PIPELINE.decoder, F.col("value"), F.col("parsed")))
+    plan = failed._jdf.queryExecution().optimizedPlan().toString()
+    assert "from_avro(" in plan
+    assert "isValid" not in plan
+
+
 def test_schema_is_unusable_when_a_type_is_part_of_itself(spark: Any, gate: Gate) -> None:
     """A value nested deeply enough would overflow the stack of Avro's decoder, and end the driver."""
     fields = [{"name": "v", "type": "long"}, {"name": "next", "type": ["null", "Node"], "default": None}]
