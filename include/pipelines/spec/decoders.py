@@ -11,6 +11,7 @@ from typing import Literal, get_args
 
 from include.errors import UsageError
 from include.pipelines.spec.ddl import Field, check_apart, fields_of
+from include.pipelines.spec.names import check_known
 
 UNKNOWN_FIELDS = "unknown_fields"
 """Column of the archive with the fields that a message's schema does not name, if the decoder keeps them."""
@@ -20,11 +21,6 @@ _MESSAGE = "the schema of a message"
 Unknown = Literal["ignore", "keep"]
 
 Mode = Literal["PERMISSIVE", "FAILFAST"]
-
-
-def _check_known(name: str, value: str, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise UsageError(f"{name}={value!r} is not known", remedy=f"one of: {', '.join(known)}")
 
 
 def _refuse_to_keep(unknown: str, why: str) -> None:
@@ -47,7 +43,7 @@ class Json:
 
     def __post_init__(self) -> None:
         check_apart(fields_of(self.schema), _MESSAGE)
-        _check_known("unknown", self.unknown, get_args(Unknown))
+        check_known("unknown", self.unknown, get_args(Unknown))
         if self.unknown == "keep" and UNKNOWN_FIELDS in {each.name.lower() for each in fields_of(self.schema)}:
             raise UsageError(
                 f"the schema names {UNKNOWN_FIELDS!r}, which is the column of what it does not name",
@@ -160,7 +156,7 @@ class Avro:
 
     def __post_init__(self, unknown: Unknown) -> None:
         _refuse_to_keep(unknown, "Avro's fields are those of its writer's schema, which the registry has")
-        _check_known("mode", self.mode, get_args(Mode))
+        check_known("mode", self.mode, get_args(Mode))
         try:
             declared = json.loads(self.schema)
         except ValueError:

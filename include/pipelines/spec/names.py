@@ -56,6 +56,12 @@ def check_tuple(value: object, what: str) -> None:
         raise UsageError(f"{what} is a single {kind}: write ({kind}(…),)")
 
 
+def check_known(name: str, value: str, known: Collection[str]) -> None:
+    """Raise UsageError unless a value is one of those that are known."""
+    if value not in known:
+        raise UsageError(f"{name}={value!r} is not known", remedy=f"one of: {', '.join(known)}")
+
+
 def check_length(table: str, owner: str, pipeline: str) -> None:
     """Raise UsageError unless a table of a database may have this name."""
     if len(table) > LONGEST:

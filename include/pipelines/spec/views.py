@@ -9,7 +9,7 @@ from typing import Literal, get_args
 from include.errors import UsageError
 from include.pipelines.spec.ddl import Renamed, check_renamed, check_stored, fields_of, names_before
 from include.pipelines.spec.file_formats import check_iceberg
-from include.pipelines.spec.names import check_topic, check_tuple
+from include.pipelines.spec.names import check_known, check_topic, check_tuple
 from include.times import in_words, parse_duration
 
 _OWN_COLUMNS = frozenset({"interval"})
@@ -211,11 +211,7 @@ class AdditiveView:
         for several in ("key", "measures", "sinks"):
             check_tuple(getattr(self, several), f"{several} of the view {self.name}")
         check_stored(self.columns, f"the view {self.name}")
-        if self.mode not in get_args(Mode):
-            raise UsageError(
-                f"mode={self.mode!r} of the view {self.name} is not known",
-                remedy=f"one of: {', '.join(get_args(Mode))}",
-            )
+        check_known(f"view {self.name}: mode", self.mode, get_args(Mode))
         _check_windows(self)
         _check_key(self)
         check_renamed(self.renamed, self.columns)

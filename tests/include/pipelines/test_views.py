@@ -144,7 +144,5 @@ def test_nothing_is_shown_live_when_a_pipeline_has_no_windows() -> None:
 
 def test_mode_is_refused_when_a_view_does_not_know_it() -> None:
     mode: Any = "append"
-    with pytest.raises(
-        UsageError, match="mode='append' of the view hourly_counts is not known — one of: update, complete"
-    ):
+    with pytest.raises(UsageError, match="view hourly_counts: mode='append' is not known — one of: update, complete"):
         replace(VIEW, mode=mode)
