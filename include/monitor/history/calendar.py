@@ -254,4 +254,6 @@ def advice_for(pipeline: str, time: Interval, state: CellState, known: KnownInte
         if known is not None and known.has_no_verdict and code is None:
             return remedies.of_silence(pipeline, time)
         return remedies.of_failure(pipeline, time, code or (3 if known and known.unexplained else 1))
-    return (remedies.of_missing if state is CellState.MISSING else remedies.of_due)(pipeline, time)
+    if state is CellState.DUE:
+        return remedies.of_due(pipeline, time)
+    return (remedies.of_missing if known else remedies.of_unpinned)(pipeline, time)

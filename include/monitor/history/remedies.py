@@ -81,10 +81,16 @@ def of_waiting(pipeline: str, interval: Interval, question: int) -> Advice:
 
 
 def of_missing(pipeline: str, interval: Interval) -> Advice:
-    """Return what to do about an interval that was never built."""
+    """Return what to do about a pinned interval that was never built."""
     return Advice(
         "never built: its records are in the archive, and in no table", "build it", run_command(pipeline, interval)
     )
+
+
+def of_unpinned(pipeline: str, interval: Interval) -> Advice:
+    """Return what to do about time between pinned intervals with records, of which nobody knows where they lie."""
+    meaning = "never pinned: the archive has records from between the pinned intervals around it, and no table has them"
+    return Advice(meaning, "build it", run_command(pipeline, interval))
 
 
 def of_due(pipeline: str, interval: Interval) -> Advice:

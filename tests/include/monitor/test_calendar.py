@@ -300,6 +300,9 @@ def test_time_that_was_never_pinned_needs_attention_only_when_records_lie_in_it(
     assert (strip.counts[state], strip.counts.get("missing", 0)) == (75, 75 * produced)
     assert {each.state for each in told.attention} >= ({CellState.MISSING} if produced else set())
     assert (CellState.MISSING in {each.state for each in told.attention}) == bool(missing_intervals(pipeline.name))
+    # Nobody knows in which of the 75 hours they lie.
+    meanings = {each.advice.meaning for each in told.attention if each.state is CellState.MISSING}
+    assert all(meaning.startswith("never pinned: ") for meaning in meanings)
     assert f"75 {state}" in strip.summary
 
 
