@@ -83,7 +83,7 @@ def repair_all(progress: Callable[[str], None], *, deep: bool) -> None:
 
 def examine(*, deep: bool) -> list[Finding]:
     """Look at everything and return what was found; `deep` also reads every file whole."""
-    machine = [*_machine(), *_packages(), *_jars(), *_class_archive(), *_secrets(), *services(), *_declarations()]
+    machine = [*_machine(), *_packages(), *_jars(), *_class_archive(), *_secrets(), *_services(), *_declarations()]
     place = list(_lake())
     return [*machine, *place, *(_tables(deep=deep) if all(each.ok for each in place) else ())]
 
@@ -163,8 +163,7 @@ def _declarations() -> Iterator[Finding]:
         yield Finding(False, reason)
 
 
-def services() -> Iterator[Finding]:
-    """Yield a finding for each service that has an address, and one for what Airflow's pool lacks."""
+def _services() -> Iterator[Finding]:
     for name, state in supervisor.status().items():
         if state.address and not state.external and not read_state(name).get("pid"):
             yield Finding(True, f"{name}: stopped by ./tidemark down")

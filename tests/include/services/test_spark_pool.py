@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from include.doctor import examine
-from include.doctor.examine import Finding, services
+from include.doctor.examine import Finding
 from include.pipelines import load_pipeline
 from include.services import airflow, spark_pool, supervisor
 from include.services.process import ServiceStatus
@@ -111,13 +111,13 @@ def test_doctor_names_the_pool_when_it_was_deleted_while_airflow_runs(
     monkeypatch.setattr(supervisor, "status", lambda: running)
     monkeypatch.setattr(examine, "read_state", lambda name: {"pid": 1})
     missing = "Airflow has no pool tidemark_spark: every interval waits for it"
-    assert list(services()) == [
+    assert list(examine._services()) == [
         Finding(True, f"airflow at {served.address}"),
         Finding(False, missing, "./tidemark up airflow makes it"),
     ]
     # One that does not run has no pool, either.
     running["airflow"] = ServiceStatus(served.address, False, 1)
-    assert [each.what for each in services()] == [f"airflow at {served.address}"]
+    assert [each.what for each in examine._services()] == [f"airflow at {served.address}"]
 
 
 def test_it_is_said_when_airflow_does_not_answer(served: Airflow) -> None:
