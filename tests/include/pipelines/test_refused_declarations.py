@@ -129,7 +129,7 @@ def test_commands_over_all_pipelines_go_on_and_name_the_refused_one(
     for name in ("_packages", "_jars", "_class_archive", "_secrets", "_services", "_lake"):
         monkeypatch.setattr(examine, name, lambda: ())
     monkeypatch.setattr(examine, "_tables", lambda *, deep: ())
-    assert examine.examine(repair=False, progress=print) == [examine.Finding(False, reason)]
+    assert examine.examine(deep=False) == [examine.Finding(False, reason)]
 
 
 def test_module_without_a_pipeline_is_none_when_it_lies_beside_declarations(declare: Write) -> None:
