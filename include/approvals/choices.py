@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from include import quarantine
 from include.approvals import of_streams
-from include.approvals.request import Choice, Request
+from include.approvals.request import Choice, Decided, Request
 from include.doctor import repair
 from include.doctor.compare import disagreements_of, identity
 from include.errors import UsageError, one_line
@@ -56,15 +56,14 @@ def carry_out(request: Request, *, digest: str, reason: str, by: str) -> list[st
     command raises.
     """
     if not reason.strip():
-        raise UsageError("a reason is needed, it is kept for ever", remedy="say why")
-    decision, said = _DECISIONS[request.choice], " ".join(reason.split())
+        raise UsageError("a reason is needed", remedy="say why")
+    decision = _DECISIONS[request.choice]
     _check_shown(request, digest, decision.facts(request))
-    if request.choice is Choice.DISCARD:
-        # A stream adds records at any time: once more, for just those that are discarded.
-        done = _discard(request, said, by, lambda chosen: _check_shown(request, digest, _told(chosen)))
-    else:
-        done = decision.carry_out(request, said, by)
-    return [one_line(line) for line in done]
+    # A stream adds records at any time: once more, for just those that are discarded.
+    decided = Decided(
+        " ".join(reason.split()), by, agreed=lambda records: _check_shown(request, digest, _told(records))
+    )
+    return [one_line(line) for line in decision.carry_out(request, decided)]
 
 
 def _check_shown(request: Request, digest: str, facts: Iterable[str]) -> None:
@@ -120,22 +119,22 @@ def _known_plan(request: Request) -> Iterator[str]:
     yield from (f"plan: {line}" for line in plan)
 
 
-def _pin_again(request: Request, reason: str, by: str) -> Iterator[str]:
+def _pin_again(request: Request, decided: Decided) -> Iterator[str]:
     assert request.interval is not None
     with locks.no_attempt_under_way(request.pipeline.name, request.interval):
-        pinned = pin_interval(request.pipeline, request.interval, pinned_by=by, repin=True)
+        pinned = pin_interval(request.pipeline, request.interval, pinned_by=decided.by, repin=True)
     yield from (f"pinned: {each}, {len(each):,} offsets" for each in pinned.ranges)
     yield f"next: run interval__{request.pipeline.name} for it, which builds and registers these"
 
 
-def _discard(
-    request: Request, reason: str, by: str, agreed: Callable[[Sequence[quarantine.Quarantined]], None] = lambda _: None
-) -> Iterator[str]:
-    counts = quarantine.discard(request.pipeline.name, request.selection, reason=reason, by=by, agreed=agreed)
+def _discard(request: Request, decided: Decided) -> Iterator[str]:
+    counts = quarantine.discard(
+        request.pipeline.name, request.selection, reason=decided.reason, by=decided.by, agreed=decided.agreed
+    )
     yield from (f"{name}: {count}" for name, count in counts.items())
 
 
-def _repair(request: Request, reason: str, by: str) -> Iterator[str]:
+def _repair(request: Request, decided: Decided) -> Iterator[str]:
     lines: list[str] = []
     repair.repair(disagreements_of(request.pipeline, deep=False), lines.append)
     yield from lines
@@ -150,8 +149,8 @@ class _Decision(NamedTuple):
     """All that the decision is about, in any order."""
     known: Callable[[Request], Iterator[str]]
     """What a person is shown. Raises UsageError when there is nothing to decide."""
-    carry_out: Callable[[Request, str, str], Iterator[str]]
-    """Given the reason and who decided: what was done."""
+    carry_out: Callable[[Request, Decided], Iterator[str]]
+    """Does it, and yields what was done."""
 
 
 _DECISIONS: Mapping[Choice, _Decision] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from include import kafka
-from include.approvals.request import Request
+from include.approvals.request import Decided, Request
 from include.erasure import accounts, new_generation
 from include.errors import UsageError
 from include.intervals.lake_of_ledger import lake_error
@@ -35,9 +35,9 @@ def known_loss(request: Request) -> Iterator[str]:
     yield from _running(request)
 
 
-def accept_loss(request: Request, reason: str, by: str) -> Iterator[str]:
+def accept_loss(request: Request, decided: Decided) -> Iterator[str]:
     """Do what `./tidemark accept-loss` does."""
-    for each in generations.accept_loss(request.pipeline, reason=reason, accepted_by=by):
+    for each in generations.accept_loss(request.pipeline, reason=decided.reason, accepted_by=decided.by):
         yield f"{each} ({len(each)} offsets) is accepted as lost"
 
 
@@ -64,9 +64,9 @@ def known_topic(request: Request) -> Iterator[str]:
     yield from _running(request)
 
 
-def adopt(request: Request, reason: str, by: str) -> Iterator[str]:
+def adopt(request: Request, decided: Decided) -> Iterator[str]:
     """Do what `./tidemark adopt` does."""
-    adopted = generations.adopt(request.pipeline, request.topic, reason=reason, adopted_by=by)
+    adopted = generations.adopt(request.pipeline, request.topic, reason=decided.reason, adopted_by=decided.by)
     yield from (f"{name}: {value}" for name, value in adopted.items())
 
 
@@ -89,9 +89,9 @@ def known_leaving(request: Request) -> Iterator[str]:
     yield from _running(request)
 
 
-def leave(request: Request, reason: str, by: str) -> Iterator[str]:
+def leave(request: Request, decided: Decided) -> Iterator[str]:
     """Do what `./tidemark unsubscribe` does."""
-    left = generations.unsubscribe(request.pipeline, request.topic, reason=reason, left_by=by)
+    left = generations.unsubscribe(request.pipeline, request.topic, reason=decided.reason, left_by=decided.by)
     yield from (f"{name}: {value}" for name, value in left.items())
 
 
@@ -115,10 +115,10 @@ def known_generation(request: Request) -> Iterator[str]:
     yield from _running(request)
 
 
-def begin_generation(request: Request, reason: str, by: str) -> Iterator[str]:
+def begin_generation(request: Request, decided: Decided) -> Iterator[str]:
     """Do what `./tidemark new-generation` does."""
     told: list[str] = []
-    number = new_generation.begin_generation(request.pipeline, reason=reason, by=by, tell=told.append)
+    number = new_generation.begin_generation(request.pipeline, reason=decided.reason, by=decided.by, tell=told.append)
     yield f"generation {number} begins when the stream is started"
     yield from told
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -11,7 +11,7 @@ from include.errors import UsageError
 from include.intervals.boundaries import asked_interval
 from include.pipelines import load_pipeline
 from include.pipelines.spec import Pipeline
-from include.quarantine import Selection
+from include.quarantine import Quarantined, Selection
 from include.times import Interval, parse_time
 
 
@@ -56,6 +56,16 @@ class Request:
                 raise UsageError("the interval is missing", remedy="give its start and end")
             interval = asked_interval(pipeline, parse_time(str(form["from"])), parse_time(str(form["to"])))
         return cls(choice, pipeline, topic, selection, interval)
+
+
+@dataclass(frozen=True)
+class Decided:
+    """What a person decided."""
+
+    reason: str
+    by: str
+    agreed: Callable[[Sequence[Quarantined]], None]
+    """Raises UsageError when these quarantined records are not those that the person was shown."""
 
 
 _ABOUT = {Choice.ADOPT: "was created again", Choice.LEAVE: "the source does not name any more"}
