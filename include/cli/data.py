@@ -17,7 +17,7 @@ from include.cli.output import (
     progress,
     suggest,
 )
-from include.pipelines import all_pipelines, declarations, load_pipeline
+from include.pipelines import declarations, load_pipeline
 from include.settings import settings
 from include.times import format_time, parse_time
 
@@ -179,7 +179,9 @@ def lag(
     from include.monitor import lag as lags
     from include.monitor.missing import summarize_missing
 
-    declared = [load_pipeline(pipeline)] if pipeline else all_pipelines()
+    declared = [load_pipeline(pipeline)] if pipeline else declarations().loaded
+    for reason in () if pipeline else declarations().reasons:
+        progress(reason)
     measured = [each for one in declared for each in lags.lag_of(one)]
     if as_json:
         print_json([{**asdict(each), "lag": each.lag} for each in measured])

@@ -13,7 +13,7 @@ from include.erasure.new_generation import begin_generation
 from include.intervals.references import contents_of_generation
 from include.ledger import reference_versions
 from include.ledger.archive import row_outputs
-from include.pipelines import all_pipelines, load_line_pipeline, load_pipeline
+from include.pipelines import declarations, load_line_pipeline, load_pipeline
 from include.streams import generations
 from include.times import format_time
 from include.user import user_at_host
@@ -115,7 +115,9 @@ def outputs(
     as_json: AsJson = False,
 ) -> None:
     """Show how far each output of rows has sent, what it waits for, and with --json the rows that it refused."""
-    declared = [load_pipeline(pipeline)] if pipeline else all_pipelines()
+    declared = [load_pipeline(pipeline)] if pipeline else declarations().loaded
+    for reason in () if pipeline else declarations().reasons:
+        progress(reason)
     places = {(one.name, each.name): str(each.to) for one in declared for each in one.outputs}
     states = [state for one in declared for state in row_outputs.states(one.name, [each.name for each in one.outputs])]
     if as_json:

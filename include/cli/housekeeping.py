@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,7 +12,7 @@ from include.cli import AsJson, PipelineName
 from include.cli.output import clean, console, print_facts, print_json, print_table, progress, suggest, working
 from include.errors import UsageError
 from include.housekeeping import run as keeping
-from include.pipelines import all_pipelines, load_pipeline
+from include.pipelines import declarations, load_pipeline
 from include.user import user_at_host
 
 
@@ -30,16 +31,28 @@ def housekeeping(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Remove landing of registered intervals, old revisions and leftovers after their time; compact closed days."""
-    chosen = [load_pipeline(pipeline)] if pipeline else all_pipelines()
+    """Remove landing of registered intervals, old revisions and leftovers after their time; compact closed days.
+
+    Of all pipelines, those whose declaration is refused are left and named; the exit code is 64 then.
+    """
+    chosen = [load_pipeline(pipeline)] if pipeline else declarations().pipelines
+    refused = [] if pipeline else declarations().reasons
     done = []
     with working("housekeeping", len(chosen), as_json=as_json) as finished:
         for number, each in enumerate(chosen):
             finished(number)
             done.append(keeping.keep_house(each, dry_run=dry_run, older_than=older_than, progress=progress))
+    for reason in refused:
+        progress(reason)
     if as_json:
         print_json(done)
-        return
+    else:
+        _tell(done, dry_run=dry_run)
+    if refused:
+        raise typer.Exit(UsageError.exit_code)
+
+
+def _tell(done: Sequence[Mapping[str, Any]], *, dry_run: bool) -> None:
     columns = [
         "pipeline",
         "landing files",

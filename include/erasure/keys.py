@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from include.errors import UsageError
-from include.ledger.listings import ABBREVIATED, abbreviated
+from include.ledger.listings import LEAST_ABBREVIATED, hashed
 
 FORGOTTEN = "(erased)"
 """What replaces a key in the ledger."""
@@ -67,8 +67,7 @@ class Keys:
     def __init__(self, keys: Sequence[str]) -> None:
         self.keys = tuple(keys)
         # Reports record a long key so.
-        long = (abbreviated(key) for key in self.keys if len(json.dumps(key)) > ABBREVIATED)
-        self._forms = (*self.keys, *long)
+        self._forms = (*self.keys, *(hashed(key) for key in self.keys if len(json.dumps(key)) >= LEAST_ABBREVIATED))
 
     def named_in_bytes(self, value: bytes | None) -> bool:
         """Return whether one of the keys occurs in a value, in UTF-8 or in any spelling of JSON's escapes."""

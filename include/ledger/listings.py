@@ -32,9 +32,11 @@ class Listed:
 LONGEST_KEY = 2400
 """Bytes of the texts in a key; one entry of PostgreSQL's indexes holds 2,704, other columns included."""
 
-_BEGINNING = 16
-ABBREVIATED = 250
-"""Bytes that no abbreviated text has, as it is or in JSON."""
+_BEGINNING, _WITH_BEGINNING = 16, 9
+"""Characters that an abbreviated text keeps, in a key of up to so many texts: no more would fit into an index."""
+
+LEAST_ABBREVIATED = 50
+"""Bytes of the shortest text that may be abbreviated: more than those of a hash alone, as it is or in JSON."""
 
 NOT_RENAMED: Mapping[str, str] = MappingProxyType({})
 
@@ -97,7 +99,7 @@ def sending_new(pinned: PinnedInterval, report: str, former: Mapping[str, str] =
             .order_by(ListedRow.key)
             .with_for_update()
         ).all()
-        if former:
+        if new:
             known = {present_key(key, former) for key in ledger.scalars(listed_before)}
             new = [row for row in new if present_key(row.key, former) not in known]
         yield [Listed(row.key, row.row) for row in new]
@@ -117,19 +119,24 @@ def _as_key(values: Mapping[str, Any]) -> str:
     texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in values.items()}
     long = {name for name, text in texts.items() if len(json.dumps(text)) > most_of(len(texts))}
     return json.dumps(
-        {name: abbreviated(texts[name]) if name in long else value for name, value in values.items()}, sort_keys=True
+        {name: abbreviated(texts[name], len(texts)) if name in long else value for name, value in values.items()},
+        sort_keys=True,
     )
 
 
 def most_of(texts: int) -> int:
-    """Return how many bytes one of the texts of a key has if it is not abbreviated in a key that is too long."""
-    return max(ABBREVIATED, LONGEST_KEY // texts)
+    """Return how many bytes one of so many texts of a key has if it is not abbreviated in a key that is too long."""
+    return max(LEAST_ABBREVIATED, LONGEST_KEY // texts)
 
 
-def abbreviated(text: str) -> str:
-    """Return a text's beginning and a hash of all of it: other texts are other ones when they are abbreviated, too."""
-    digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
-    return f"{text[:_BEGINNING]}… sha256 {digest[:32]}"
+def abbreviated(text: str, texts: int) -> str:
+    """Return one of so many texts of a key by its beginning, if they are few, and a hash of all of it."""
+    return text[: _BEGINNING if texts <= _WITH_BEGINNING else 0] + hashed(text)
+
+
+def hashed(text: str) -> str:
+    """Return the part of an abbreviated text in which it differs from all other ones."""
+    return f"… sha256 {hashlib.sha256(text.encode(errors='surrogatepass')).hexdigest()[:32]}"
 
 
 def present_key(key: str, former: Mapping[str, str]) -> str:

@@ -81,4 +81,4 @@ def _abbreviate(values: list[object], texts: Sequence[int]) -> None:
     if sum(sizes.values()) > LONGEST_KEY:
         for number, size in sizes.items():
             if size > most_of(len(texts)):
-                values[number] = abbreviated(str(values[number]))
+                values[number] = abbreviated(str(values[number]), len(texts))

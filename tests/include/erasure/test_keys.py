@@ -165,3 +165,6 @@ def test_long_key_is_found_when_a_report_has_recorded_it_abbreviated() -> None:
     assert Keys([long]).without(recorded) != recorded
     assert "ää" not in str(Keys([long]).without(recorded))
     assert Keys([other]).without(recorded) == recorded
+    many = {f"c{number}": f"{number} {'x' * 240}" for number in range(16)}
+    recorded = {"key": key_of(many, list(many))}
+    assert Keys([many["c7"]]).without(recorded) != recorded

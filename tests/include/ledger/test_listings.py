@@ -56,6 +56,21 @@ def test_key_is_recorded_when_it_is_longer_than_an_index_takes(pipeline: str) ->
     assert told(listed(pipeline, 1, *keys)) == [keys[1]]
 
 
+def test_row_is_not_notified_again_when_earlier_code_recorded_its_long_key_as_it_was(pipeline: str) -> None:
+    values = {"name": "a" * 5_000}
+    as_it_was = json.dumps(values)
+    assert told(listed(pipeline, 0, as_it_was)) == [as_it_was]
+    assert told(listed(pipeline, 1, key_of(values, ["name"]))) == []
+
+
+def test_key_of_many_long_texts_is_recorded(pipeline: str) -> None:
+    values = {f"c{number}": secrets.token_hex(124) for number in range(16)}
+    key = key_of(values, list(values))
+    assert len(key) < LONGEST_KEY
+    assert key == present_key(key, {}) != key_of({**values, "c3": secrets.token_hex(124)}, list(values))
+    assert told(listed(pipeline, 0, key)) == [key]
+
+
 def test_key_stays_what_it_is_when_it_is_short_or_abbreviated_already() -> None:
     short = key_of({"name": "Zoë", "n": 1}, ["name", "n"])
     assert short == present_key(short, {}) == '{"n": 1, "name": "Zo\\u00eb"}'

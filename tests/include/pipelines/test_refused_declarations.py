@@ -9,12 +9,19 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import typer
 
 from include import pipelines
+from include.cli.data import lag
 from include.cli.data import pipelines as list_pipelines
+from include.cli.housekeeping import housekeeping
 from include.cli.services import status
 from include.doctor import examine
 from include.errors import UsageError
+from include.housekeeping import run as keeping
+from include.monitor import lag as lags
+from include.monitor import missing
+from include.monitor.missing import MissingSummary
 from include.pipelines import all_pipelines, declarations, load_pipeline, pipeline_of_table
 from include.services import supervisor
 
@@ -130,6 +137,31 @@ def test_commands_over_all_pipelines_go_on_and_name_the_refused_one(
         monkeypatch.setattr(examine, name, lambda: ())
     monkeypatch.setattr(examine, "_tables", lambda *, deep: ())
     assert examine.examine(deep=False) == [examine.Finding(False, reason)]
+
+
+def test_house_is_kept_for_the_others_and_the_refused_one_named(
+    declare: Write, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept: list[str] = []
+    monkeypatch.setattr(keeping, "keep_house", lambda each, **_: kept.append(each.name) or {"pipeline": each.name})
+    declare("broken", "PIPELINE = (")
+    with pytest.raises(typer.Exit) as ended:
+        housekeeping(as_json=True)
+    assert ended.value.exit_code == 64
+    assert len(kept) == 5
+    assert "include/pipelines/broken.py cannot be loaded" in " ".join(capsys.readouterr().err.split())
+
+
+def test_lag_of_the_others_is_measured_when_one_is_refused(
+    declare: Write, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(lags, "lag_of", lambda each: [])
+    monkeypatch.setattr(missing, "summarize_missing", lambda each: MissingSummary(each.name, 0, None, None, 0))
+    declare("broken", "PIPELINE = (")
+    lag(metrics=True)
+    told = capsys.readouterr()
+    assert told.out.count("tidemark_missing_intervals{") == 5
+    assert "include/pipelines/broken.py cannot be loaded" in " ".join(told.err.split())
 
 
 def test_module_without_a_pipeline_is_none_when_it_lies_beside_declarations(declare: Write) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -47,7 +48,7 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Airflow]
     settings.cache_clear()
     declared = load_pipeline("isp_hits")
     pipelines = (declared, replace(declared, name="nightly", spark_slots=MANY))
-    monkeypatch.setattr(spark_pool, "all_pipelines", lambda: pipelines)
+    monkeypatch.setattr(spark_pool, "declarations", lambda: SimpleNamespace(loaded=pipelines))
     there = Airflow()
 
     class Handler(BaseHTTPRequestHandler):
