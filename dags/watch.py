@@ -10,7 +10,7 @@ from airflow.sdk import DAG, CronTriggerTimetable, task
 from include import alerts
 from include.airflow.notifier import ALERTS, recover_succeeded
 from include.airflow.tasks import states_of_run, take_step
-from include.alerts import overdue
+from include.alerts import overdue, refused
 from include.pipelines import declarations, load_pipeline
 
 DOC = """
@@ -81,7 +81,8 @@ def watch_everything(states: Callable[[str, str], Mapping[str, str]]) -> dict[st
         succeeded = recover_succeeded(states)
         # Those that are refused beside another one have no runs, and so get overdue.
         looked = {name: overdue.watch(load_pipeline(name)) for name in (p.name for p in declarations().loaded)}
-    return {**looked, "tasks": {"recovered": succeeded}}
+        corrected = refused.watch(declarations(), datetime.now(UTC))
+    return {**looked, "tasks": {"recovered": succeeded}, "declarations": {"recovered": corrected}}
 
 
 watch = watch_dag()

@@ -26,7 +26,7 @@ from include.airflow.on_cluster.applications import ApplicationLog
 from include.airflow.on_cluster.handing_over import HandedOver, take_submission
 from include.airflow.progress import Progress, patience_after
 from include.airflow.tasks import take_step
-from include.errors import ServiceUnreachable, TidemarkError, error_class
+from include.errors import ServiceUnreachable, TidemarkError, UsageError, error_class
 from include.ledger.streams import launches, restarts, writers
 from include.monitor.lag import lag_of
 from include.pipelines import load_pipeline, pipeline_names
@@ -90,12 +90,15 @@ def look_at_progress(pipeline: str, progress: Progress, now: float, launch: str)
     """Return the event of a stream with a stalled query; None for a stream that works.
 
     An output that waits does not count: its database comes back without another driver. Of a pipeline that is no longer
-    declared nobody knows what waits: its driver is left to the ledger, and to `./tidemark doctor`. While a command
-    holds the lease, an erasure for example, nothing is to be committed.
+    declared, or whose declaration is refused, nobody knows what waits: its driver is left to the ledger, and to
+    `./tidemark doctor`. While a command holds the lease, an erasure for example, nothing is to be committed.
     """
     if pipeline not in pipeline_names() or looking.is_command(writers.live_writer(pipeline), launch):
         return None
-    declared = load_pipeline(pipeline)
+    try:
+        declared = load_pipeline(pipeline)
+    except UsageError:
+        return None
     outputs = {each.name for each in declared.outputs}
     query = progress.stalled((each for each in lag_of(declared) if each.query not in outputs), now)
     return None if query is None else {"event": "stalled", "query": query}

@@ -79,7 +79,7 @@ def status(as_json: AsJson = False) -> None:
         told |= {"waiting_outputs": _as_json(waiting), "undeclared_streams": _as_json(undeclared)}
         told |= {"unfinished_erasures": _as_json(erasing)}
         shown = None if raised is None else [{"key": each.key, **each.as_json()} for each in raised]
-        print_json({"services": listed, **told, "alerts": shown, "refused_pipelines": declarations().reasons})
+        print_json({"services": listed, **told, "alerts": shown, "refused_pipelines": _refused()})
         return
     rows = []
     for name, each in services.items():
@@ -114,6 +114,11 @@ _LedgerAnswers = tuple[
     list[OpenErasure] | None,
     list[Alert] | None,
 ]
+
+
+def _refused() -> list[dict[str, str]]:
+    found = declarations()
+    return [{"pipeline": name, "reason": why} for name, why in zip(found.refused, found.reasons, strict=True)]
 
 
 def _ledger_answers() -> _LedgerAnswers:

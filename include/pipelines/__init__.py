@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import pkgutil
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from itertools import combinations
@@ -15,21 +17,31 @@ from include.pipelines.spec import DatabaseTable, Pipeline
 from include.pipelines.spec.lines import declared_name, no_offsets, read_from_lines
 from include.pipelines.spec.outputs import tables_of
 
-_PIPELINE = re.compile(r"^[ \t]*PIPELINE\b[^\n=]*=", re.MULTILINE)
+_NOT_PIPELINES = frozenset({"spec"})
+
+_PIPELINE = re.compile(r"^[^#\n]*\bPIPELINE\b", re.MULTILINE)
 
 
 def pipeline_names() -> tuple[str, ...]:
     """Return the names of all declared pipelines, sorted; nothing is imported. Other modules are none."""
-    modules = (path for folder in __path__ for path in Path(folder).glob("*.py"))
-    return tuple(sorted(path.stem for path in modules if _declares(path, path.stat().st_mtime_ns)))
+    return tuple(sorted({name for folder in __path__ for name in _declaring(Path(folder))}))
+
+
+def _declaring(folder: Path) -> Iterator[str]:
+    for module in pkgutil.iter_modules([str(folder)]):
+        if module.name in _NOT_PIPELINES:
+            continue
+        file = folder / module.name / "__init__.py" if module.ispkg else folder / f"{module.name}.py"
+        # A file that an editor is just replacing is none.
+        with suppress(OSError):
+            if _declares(file, file.stat().st_mtime_ns):
+                yield module.name
 
 
 @cache
 def _declares(module: Path, changed: int) -> bool:
-    """Return whether a module, as it was last `changed`, assigns a `PIPELINE`."""
-    return (
-        module.stem != "__init__" and _PIPELINE.search(module.read_text(encoding="utf-8", errors="replace")) is not None
-    )
+    """Return whether a module, as it was last `changed`, names a `PIPELINE` outside of comments."""
+    return _PIPELINE.search(module.read_text(encoding="utf-8", errors="replace")) is not None
 
 
 @cache

@@ -62,12 +62,14 @@ class Sample:
         return sorted(always, key=lambda path: path.count("."))
 
     def keys(self) -> list[str]:
-        """Return the columns to count by: text that every message has, the most repetitive first.
+        """Return the columns to count by: text that every message has and that is not empty, the most repetitive first.
 
         None of them has the name of another column of the generated view.
         """
         free = [field for field in self.fields if field.ddl == "STRING" and field.column.lower() not in _OF_THE_VIEW]
-        texts = [field for field in free if all(isinstance(m.get(field.name), str) for m in self.messages)]
+        texts = [
+            field for field in free if all(isinstance(m.get(field.name), str) and m[field.name] for m in self.messages)
+        ]
         return [f.column for f in sorted(texts, key=lambda f: len({m[f.name] for m in self.messages}))]
 
 

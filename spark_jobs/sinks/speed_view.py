@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 from include import kafka
 from include.crash_points import crash_point
 from include.intervals.references import taken_contents
+from include.kafka.client import CLIENT_LIMIT
 from include.kafka.fenced_producer import FencedProducer
 from include.kafka.topics import MAX_MESSAGE_BYTES
 from include.ledger.archive import micro_batches
@@ -72,6 +73,8 @@ def targets_of(pipeline: Pipeline, view: AdditiveView, lease: writers.Lease) -> 
 def _client_limits(view: AdditiveView) -> dict[str, str]:
     """Return the client's option by which it sends messages as large as any topic of the view takes.
 
+    It is never less than without the option: topics limit batches after their compression.
+
     Raises ServiceUnreachable.
     """
     topics = [
@@ -79,7 +82,7 @@ def _client_limits(view: AdditiveView) -> dict[str, str]:
         *(topic for sink in view.sinks if isinstance(sink, KafkaMessages) for topic in sink.topics),
     ]
     taken = [int(config[MAX_MESSAGE_BYTES]) for config in map(kafka.topic_config, topics) if config]
-    return {"message.max.bytes": str(min(max(taken), _LARGEST))} if taken else {}
+    return {"message.max.bytes": str(max(CLIENT_LIMIT, min(max(taken), _LARGEST)))} if taken else {}
 
 
 @dataclass

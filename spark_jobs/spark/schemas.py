@@ -8,6 +8,7 @@ from pyspark.sql.types import (
     ArrayType,
     ByteType,
     DataType,
+    DateType,
     DecimalType,
     DoubleType,
     FloatType,
@@ -16,10 +17,15 @@ from pyspark.sql.types import (
     MapType,
     ShortType,
     StructType,
+    TimestampNTZType,
+    TimestampType,
 )
 
 _WHOLE_NUMBERS: tuple[type[DataType], ...] = (ByteType, ShortType, IntegerType, LongType)
 """From the narrowest to the widest."""
+
+_DIGITS_OF_INT, _DIGITS_OF_BIGINT = 10, 20
+"""Before the point, that Spark's reader wants of a DECIMAL for whole numbers of files, however small."""
 
 
 def struct_of(ddl: str) -> StructType:
@@ -40,7 +46,8 @@ def _parsed(ddl: str) -> StructType:
 def reads_as(written: DataType, declared: DataType) -> bool:
     """Return whether Parquet files of one type, read as the other, give the values that were written.
 
-    That is so for the same type, and for a wider one as in the table of declaring.md, “Columns that change”.
+    That is so for the same type, for a wider one as in the table of declaring.md, “Columns that change”, for whole
+    numbers as ones with decimals that hold them all, and for dates and times of the session, which is in UTC.
     Structs have the same fields in the same order, because they are also cast, which is by position.
     """
     match written, declared:
@@ -55,7 +62,13 @@ def reads_as(written: DataType, declared: DataType) -> bool:
         case (DecimalType(), DecimalType()):
             digits, further = written.precision - written.scale, declared.precision - declared.scale
             return digits <= further and written.scale <= declared.scale
-        case (FloatType(), DoubleType()):
+        case (ByteType() | ShortType() | IntegerType(), DecimalType()):
+            return declared.precision - declared.scale >= _DIGITS_OF_INT
+        case (LongType(), DecimalType()):
+            return declared.precision - declared.scale >= _DIGITS_OF_BIGINT
+        case (FloatType() | ByteType() | ShortType() | IntegerType(), DoubleType()):
+            return True
+        case (DateType(), TimestampNTZType()) | (TimestampNTZType(), TimestampType()):
             return True
     if type(written) in _WHOLE_NUMBERS and type(declared) in _WHOLE_NUMBERS:
         return _WHOLE_NUMBERS.index(type(written)) <= _WHOLE_NUMBERS.index(type(declared))

@@ -7,7 +7,7 @@ from functools import reduce
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType, StructType
+from pyspark.sql.types import DataType, DecimalType, StructType
 
 from include.errors import UsageError
 from include.pipelines.spec import AdditiveView, Pipeline, TimeWindow
@@ -49,7 +49,7 @@ def _check_columns(pipeline: Pipeline, view: AdditiveView, returned: StructType)
         )
     declared = struct_of(view.columns)
     # Not of the window, which Tidemark makes.
-    fitting = {**dict.fromkeys(view.plain_key, reads_as), **dict.fromkeys(view.measures, _adds_up_as)}
+    fitting = {**dict.fromkeys(view.plain_key, _names_alike), **dict.fromkeys(view.measures, _adds_up_as)}
     for name, fits in fitting.items():
         kind, wanted = kinds[name.lower()], declared[name].dataType
         if not fits(kind, wanted):
@@ -60,6 +60,12 @@ def _check_columns(pipeline: Pipeline, view: AdditiveView, returned: StructType)
                 + (", and cast before it sums" if name in view.measures else ""),
                 pipeline=pipeline.name,
             )
+
+
+def _names_alike(returned: DataType, declared: DataType) -> bool:
+    """Return whether a part of a key is the same text as it is returned, in the topic, and as declared, in files."""
+    whole = scale_of(returned) == scale_of(declared) == 0 and not isinstance(returned, DecimalType)
+    return returned.simpleString() == declared.simpleString() or (whole and reads_as(returned, declared))
 
 
 def _adds_up_as(returned: DataType, declared: DataType) -> bool:

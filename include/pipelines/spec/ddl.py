@@ -31,14 +31,17 @@ def fields_of(columns: str) -> tuple[Field, ...]:
     return found
 
 
-def check_apart(fields: Iterable[Field], what: str) -> None:
+_RENAME = "rename one; names that differ in case alone are the same"
+
+
+def check_apart(fields: Iterable[Field], what: str, remedy: str = _RENAME) -> None:
     """Raise UsageError when two of these columns have one name: to Spark, names that differ in case alone are one."""
     seen: dict[str, str] = {}
     for each in fields:
         if each.name and each.name.lower() in seen:
             raise UsageError(
                 f"{what} has the columns {seen[each.name.lower()]} and {each.name}, which are one column to Spark",
-                remedy="rename one; names that differ in case alone are the same",
+                remedy=remedy,
             )
         seen[each.name.lower()] = each.name
 
@@ -66,13 +69,17 @@ def _check_structs(fields: tuple[Field, ...], what: str) -> None:
         _check_structs(each.inner, what)
 
 
-def check_path(path: str, columns: str, what: str, *, into_maps: bool = True) -> Field:
+def check_path(path: str, columns: str, what: str, *, into_maps: bool = True, into_arrays: bool = False) -> Field:
     """Return the field that a dotted path leads to: a column, or below one a struct's field or a map's key.
+
+    With `into_arrays` also a field of an array's elements.
 
     Raises UsageError when it leads nowhere.
     """
     found = Field("", "STRUCT", fields_of(columns))
     for part in path.split("."):
+        while found.kind == "ARRAY" and into_arrays:
+            found = found.inner[0]
         known = {each.name: each for each in found.inner} if found.kind == "STRUCT" else {}
         if found.kind == "MAP" and into_maps:
             found = found.inner[1]

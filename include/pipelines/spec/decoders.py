@@ -18,6 +18,8 @@ UNKNOWN_FIELDS = "unknown_fields"
 
 _MESSAGE = "the schema of a message"
 
+_ONE_OF_THEM = "declare one of them: it takes both"
+
 Unknown = Literal["ignore", "keep"]
 
 Mode = Literal["PERMISSIVE", "FAILFAST"]
@@ -42,7 +44,7 @@ class Json:
     in the archive's column `unknown_fields` (`spark_jobs/decoding/unknown_fields.py`)."""
 
     def __post_init__(self) -> None:
-        check_apart(fields_of(self.schema), _MESSAGE)
+        check_apart(fields_of(self.schema), _MESSAGE, _ONE_OF_THEM)
         check_known("unknown", self.unknown, get_args(Unknown))
         if self.unknown == "keep" and UNKNOWN_FIELDS in {each.name.lower() for each in fields_of(self.schema)}:
             raise UsageError(
@@ -81,7 +83,7 @@ class Csv:
 
     def __post_init__(self, unknown: Unknown) -> None:
         _refuse_to_keep(unknown, "a line of CSV has no names of fields")
-        check_apart(fields_of(self.schema), _MESSAGE)
+        check_apart(fields_of(self.schema), _MESSAGE, _ONE_OF_THEM)
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,7 @@ class UserDefined:
 
     def __post_init__(self, unknown: Unknown) -> None:
         _refuse_to_keep(unknown, "a function returns only what is declared")
-        check_apart(fields_of(self.schema), _MESSAGE)
+        check_apart(fields_of(self.schema), _MESSAGE, _ONE_OF_THEM)
         if not re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", self.function):
             raise UsageError(f"{self.function!r} names no function", remedy="write it like package.module:function")
 
@@ -128,7 +130,7 @@ class KafkaDeserializer:
 
     def __post_init__(self, unknown: Unknown) -> None:
         _refuse_to_keep(unknown, "a deserializer returns only what is declared")
-        check_apart(fields_of(self.schema), _MESSAGE)
+        check_apart(fields_of(self.schema), _MESSAGE, _ONE_OF_THEM)
         if not re.fullmatch(r"[A-Za-z_$][\w$]*(\.[A-Za-z_$][\w$]*)*", self.class_name):
             raise UsageError(
                 f"{self.class_name!r} names no class", remedy="write it like com.example.MeterDeserializer"

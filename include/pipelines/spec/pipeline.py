@@ -182,7 +182,7 @@ def _check_flags(flags: Flags, pipeline: Pipeline) -> None:
         )
     columns = f"{pipeline.archive_columns}, {KAFKA_COLUMNS}, event_time TIMESTAMP"
     for path in flags.columns:
-        check_path(path, columns, "columns of the flags")
+        check_path(path, columns, "columns of the flags", into_arrays=True)
 
 
 def _check_output(output: Rows, pipeline: Pipeline) -> None:

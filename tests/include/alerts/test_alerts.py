@@ -29,8 +29,9 @@ from include.airflow.notifier import (
     recover_succeeded,
     send_alert,
 )
-from include.alerts import key_limits
+from include.alerts import key_limits, refused
 from include.alerts.overdue import find_overdue, watch
+from include.errors import UsageError
 from include.ledger.alerts import Alert, open_alerts
 from include.ledger.archive import micro_batches
 from include.ledger.archive.micro_batches import BatchCommit
@@ -39,7 +40,7 @@ from include.ledger.models import Erasure, MicroBatch, StreamLaunch
 from include.ledger.streams import launches, writers
 from include.ledger.streams.restarts import failures_in_a_row
 from include.ledger.totals import note_keys
-from include.pipelines import load_pipeline
+from include.pipelines import Declarations, load_pipeline
 from include.times import Interval, every
 from tests.conftest import Home, settings_of
 from tests.support.attempts import START, begin_attempt, hour, note_build, register
@@ -343,6 +344,19 @@ def test_erasure_that_was_interrupted_is_told_after_a_day_and_when_it_has_ended(
     assert watch(pipeline, now + day + timedelta(minutes=2))["recovered"] == 1
     assert [each["state"] for each in receivers.posts] == ["raised", "recovered"]
     assert postgres.json("status", "--json")["unfinished_erasures"] == []
+
+
+def test_declaration_that_is_refused_is_told_once_and_when_it_is_corrected(receivers: Received) -> None:
+    error = UsageError("event_time names 'att'", remedy="one of: at", pipeline="doors")
+    now = datetime.now(UTC)
+    for _ in range(2):
+        assert refused.watch(Declarations((), {"doors": error}), now) == 0
+    [told] = receivers.posts
+    assert told["pipeline"] == "doors"
+    assert "include/pipelines/doors.py: doors: event_time names 'att'" in str(told["what"])
+    assert told["todo"] == "one of: at"
+    assert refused.watch(Declarations((), {}), now) == 1
+    assert [each["state"] for each in receivers.posts] == ["raised", "recovered"]
 
 
 def test_erasure_is_not_reported_again_when_its_alert_was_dismissed(receivers: Received) -> None:

@@ -126,7 +126,9 @@ def test_commands_over_all_pipelines_go_on_and_name_the_refused_one(
     monkeypatch.setitem(supervisor.SERVICES, "postgres", SimpleNamespace(status=lambda: SimpleNamespace(healthy=False)))
     declare("broken", "PIPELINE = (")
     status(as_json=True)
-    [reason] = json.loads(capsys.readouterr().out)["refused_pipelines"]
+    [refused] = json.loads(capsys.readouterr().out)["refused_pipelines"]
+    assert refused["pipeline"] == "broken"
+    reason = refused["reason"]
     assert reason.startswith("include/pipelines/broken.py cannot be loaded: SyntaxError")
     list_pipelines(as_json=True)
     listed = capsys.readouterr()

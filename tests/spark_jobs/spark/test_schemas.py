@@ -37,6 +37,11 @@ def test_values_come_back_when_files_are_read_as_a_wider_type(spark: Any, tmp_pa
         *combinations_with_replacement(whole, 2),
         *combinations_with_replacement(decimals, 2),
         ("FLOAT", "DOUBLE"),
+        *((kind, "DOUBLE") for kind in whole[:3]),
+        *((kind, "DECIMAL(12, 2)") for kind in whole[:3]),
+        ("BIGINT", "DECIMAL(22, 2)"),
+        ("DATE", "TIMESTAMP_NTZ"),
+        ("TIMESTAMP_NTZ", "TIMESTAMP"),
     ]
     shapes = "c{n} {kind}, s{n} STRUCT<x: {kind}>, a{n} ARRAY<STRUCT<x: {kind}>>, m{n} MAP<STRING, {kind}>"
     written, declared = (
@@ -45,14 +50,15 @@ def test_values_come_back_when_files_are_read_as_a_wider_type(spark: Any, tmp_pa
     assert reads_as(written, declared)
     columns = []
     for n, (kind, _) in enumerate(pairs):
-        value = F.lit(7.5 if kind in decimals or kind == "FLOAT" else 7).cast(kind)
+        literal = 7.5 if kind in decimals or kind == "FLOAT" else 7
+        value = F.lit("2026-11-20" if kind in ("DATE", "TIMESTAMP_NTZ") else literal).cast(kind)
         nested = (F.struct(value.alias("x")), F.array(F.struct(value.alias("x"))), F.create_map(F.lit("k"), value))
         columns += [each.alias(f"{name}{n}") for name, each in zip("csam", (value, *nested), strict=True)]
     frame = spark.range(1).select(*columns)
     assert frame.schema.simpleString() == written.simpleString()
     frame.write.parquet((tmp_path / "written").as_uri())
     (row,) = spark.read.schema(declared).parquet((tmp_path / "written").as_uri()).collect()
-    (meant,) = frame.collect()
+    (meant,) = frame.select(*(F.col(each.name).cast(each.dataType) for each in declared)).collect()
     assert row == meant
 
 
@@ -63,7 +69,11 @@ def test_values_come_back_when_files_are_read_as_a_wider_type(spark: Any, tmp_pa
         ("DOUBLE", "FLOAT"),
         ("INT", "STRING"),
         ("DECIMAL(12, 2)", "DECIMAL(12, 4)"),
-        ("INT", "DOUBLE"),
+        ("INT", "FLOAT"),
+        ("BIGINT", "DOUBLE"),
+        ("INT", "DECIMAL(9, 0)"),
+        ("BIGINT", "DECIMAL(19, 0)"),
+        ("TIMESTAMP", "TIMESTAMP_NTZ"),
     ],
 )
 def test_type_does_not_read_as_another_when_values_would_not_come_back(spark: Any, written: str, declared: str) -> None:
