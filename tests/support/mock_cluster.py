@@ -59,10 +59,6 @@ class MockCluster:
         codes = (ctypes.c_int * len(errors))(*errors)
         self._library.rd_kafka_mock_push_request_errors_array(self._cluster, request, len(errors), codes)
 
-    def refuse_topic(self, topic: str, error: int) -> None:
-        """Answer for the topic with an error whoever asks for its metadata."""
-        self._library.rd_kafka_mock_topic_set_error(self._cluster, topic.encode(), error)
-
     def close(self) -> None:
         """End the brokers."""
         self._library.rd_kafka_mock_cluster_destroy(self._cluster)
@@ -94,7 +90,6 @@ def _library() -> ctypes.CDLL:
         ("rd_kafka_mock_cluster_destroy", None, [pointer]),
         ("rd_kafka_mock_cluster_bootstraps", text, [pointer]),
         ("rd_kafka_mock_topic_create", number, [pointer, text, number, number]),
-        ("rd_kafka_mock_topic_set_error", None, [pointer, text, number]),
         ("rd_kafka_mock_clear_request_errors", None, [pointer, ctypes.c_int16]),
         ("rd_kafka_mock_push_request_errors_array", None, [pointer, ctypes.c_int16, ctypes.c_size_t, pointer]),
     ):
