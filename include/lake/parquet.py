@@ -156,7 +156,11 @@ def _python_value(value: pa.Scalar) -> Any:
     try:
         return value.as_py()
     except (OverflowError, UnicodeDecodeError):
-        pass
+        return _text_or_parts(value)
+
+
+def _text_or_parts(value: pa.Scalar) -> Any:
+    """Return a value that Python cannot hold as a text, or what it consists of, each as Python holds it."""
     match value:
         case pa.StructScalar():
             return {name: _python_value(each) for name, each in value.items()}

@@ -25,6 +25,7 @@ from include.pipelines.spec import (
     Rows,
     UserDefined,
 )
+from include.pipelines.spec.ddl import check_path
 
 AUCTION = load_pipeline("auction_bids")
 VIEW = load_pipeline("nest_cameras").views[0]
@@ -119,3 +120,10 @@ def test_path_is_accepted_when_it_leads_into_structs_and_maps() -> None:
     assert AUCTION.flags is not None
     carried = ("bid_id", "kafka_offset", "event_time")
     assert replace(AUCTION, flags=replace(AUCTION.flags, columns=carried)).flags is not None
+
+
+def test_path_leads_into_elements_only_where_a_column_of_each_is_wanted() -> None:
+    columns = "items ARRAY<STRUCT<price: DOUBLE>>"
+    assert check_path("items.price", columns, "columns of the flags", into_arrays=True).kind == "DOUBLE"
+    with pytest.raises(UsageError, match="there is no 'price' in items"):
+        check_path("items.price", columns, "event_time")

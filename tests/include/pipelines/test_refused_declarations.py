@@ -12,6 +12,7 @@ import pytest
 import typer
 
 from include import pipelines
+from include.airflow import streams
 from include.cli.data import lag
 from include.cli.data import pipelines as list_pipelines
 from include.cli.housekeeping import housekeeping
@@ -164,6 +165,26 @@ def test_lag_of_the_others_is_measured_when_one_is_refused(
     told = capsys.readouterr()
     assert told.out.count("tidemark_missing_intervals{") == 5
     assert "include/pipelines/broken.py cannot be loaded" in " ".join(told.err.split())
+
+
+def test_declaration_is_found_when_it_is_a_package_or_comes_from_another_module(declare: Write, tmp_path: Path) -> None:
+    (tmp_path / "packed").mkdir()
+    (tmp_path / "packed" / "__init__.py").write_text(door("packed"), encoding="utf-8")
+    # As an editor's lock: a link to nothing.
+    (tmp_path / ".#door.py").symlink_to(tmp_path / "nothing")
+    (tmp_path / "gone.py").symlink_to(tmp_path / "nothing")
+    declare("taken", "from include.pipelines.nest_cameras import PIPELINE")
+    assert {"packed", "taken"} <= set(pipelines.pipeline_names())
+    assert not {".#door", "gone", "spec"} & set(pipelines.pipeline_names())
+    assert load_pipeline("packed").name == "packed"
+    assert "include/pipelines/taken.py declares no PIPELINE named 'taken'" in declarations().reasons[0]
+
+
+def test_driver_of_a_refused_pipeline_is_left_alone(declare: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams.writers, "live_writer", lambda name: None)
+    declare("broken", "PIPELINE = (")
+    assert "broken" in pipelines.pipeline_names()
+    assert streams.look_at_progress("broken", streams.Progress(), 0.0, "") is None
 
 
 def test_module_without_a_pipeline_is_none_when_it_lies_beside_declarations(declare: Write) -> None:

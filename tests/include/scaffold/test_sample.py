@@ -39,6 +39,10 @@ def test_column_to_count_by_has_no_name_of_the_view_s_own_columns(tmp_path: Path
     assert read(tmp_path, {"at": AT, **dict.fromkeys(names, "a"), "door": "b"}).keys() == ["door"]
 
 
+def test_text_that_is_empty_in_a_message_is_not_counted_by(tmp_path: Path) -> None:
+    assert read(tmp_path, {"at": AT, "a": "", "b": "x"}, {"at": AT, "a": "y", "b": "x"}).keys() == ["b"]
+
+
 def test_names_of_the_view_s_own_columns_are_refused_when_they_are_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

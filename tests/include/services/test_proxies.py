@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -18,6 +16,7 @@ from include.schemas.registry import SchemaRegistry
 from include.services import airflow, yarn
 from include.settings import settings
 from include.spark import yarn as applications
+from tests.support.json_server import answering
 
 PARTS = ("metadatabase", "scheduler", "triggerer", "dag_processor")
 APPLICATION = {"id": "application_1_1", "state": "RUNNING", "finalStatus": "UNDEFINED", "launchTime": 0}
@@ -42,27 +41,12 @@ def asked() -> list[str]:
 def address(asked: list[str]) -> Iterator[str]:
     """A server on loopback that answers for all the services."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            asked.append(self.path)
-            answer = json.dumps(ANSWERS[urlsplit(self.path).path]).encode()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(answer)))
-            self.end_headers()
-            self.wfile.write(answer)
+    def answer(method: str, path: str, body: dict[str, Any]) -> tuple[int, object]:
+        asked.append(path)
+        return 200, ANSWERS[urlsplit(path).path]
 
-        do_POST = do_GET  # noqa: N815 the server's name for it
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-        server.shutdown()
-        thread.join()
+    with answering(answer) as served:
+        yield served
 
 
 @pytest.fixture(autouse=True)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +17,7 @@ from include.pipelines import load_pipeline
 from include.services import airflow, spark_pool, supervisor
 from include.services.process import ServiceStatus
 from include.settings import settings
+from tests.support.json_server import answering
 
 POOL = "/api/v2/pools/tidemark_spark"
 MANY = (os.cpu_count() or 1) + 6
@@ -51,28 +49,8 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Airflow]
     monkeypatch.setattr(spark_pool, "declarations", lambda: SimpleNamespace(loaded=pipelines))
     there = Airflow()
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or "{}")
-            code, answer = there.answer(self.command, self.path, body)
-            text = json.dumps(answer).encode()
-            self.send_response(code)
-            self.send_header("Content-Length", str(len(text)))
-            self.end_headers()
-            self.wfile.write(text)
-
-        do_POST = do_GET  # noqa: N815 the server's name for it
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        there.address = f"http://127.0.0.1:{server.server_address[1]}"
+    with answering(there.answer) as there.address:
         yield there
-        server.shutdown()
-        thread.join()
     settings.cache_clear()
 
 

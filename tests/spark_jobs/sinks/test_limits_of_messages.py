@@ -12,7 +12,7 @@ from include.pipelines import load_pipeline
 from include.pipelines.spec import AdditiveView, KafkaMessages
 from spark_jobs.sinks import speed_view
 
-TAKEN = {"wide": "5000000", "narrow": "1048588", "endless": "2147483647"}
+TAKEN = {"wide": "5000000", "narrow": "1048588", "endless": "2147483647", "least": "262144"}
 
 
 def view(topic: str, *others: str) -> AdditiveView:
@@ -26,6 +26,8 @@ def view(topic: str, *others: str) -> AdditiveView:
     [
         (("narrow",), {"message.max.bytes": "1048588"}),
         (("narrow", "wide"), {"message.max.bytes": "5000000"}),
+        # Topics limit batches after their compression.
+        (("least",), {"message.max.bytes": "1000000"}),
         # The most that the client takes.
         (("endless", "wide"), {"message.max.bytes": "1000000000"}),
         # Their settings must not be read.
