@@ -16,6 +16,7 @@ from include.quarantine import Selection
 from spark_jobs.quarantine.replay import replay
 from spark_jobs.spark.entry import run_entry
 from spark_jobs.spark.session import build_session
+from spark_jobs.streaming.started_code import load_code, versions_of
 
 
 def main(argv: list[str]) -> int:
@@ -33,6 +34,8 @@ def main(argv: list[str]) -> int:
     pipeline = load_pipeline(arguments.pipeline)
     named = (arguments.topic, arguments.partition, arguments.offset, arguments.reason, arguments.topic_id)
     selection = Selection.of(pipeline, *named)
+    # Before Spark starts: what is deployed meanwhile is not the code that decodes these records.
+    versions_of(pipeline, load_code(pipeline))
     counts = replay(build_session(f"replay {pipeline.name}"), pipeline, selection, by=arguments.by)
     arguments.result.write_text(json.dumps(counts))
     return 0

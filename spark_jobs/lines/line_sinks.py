@@ -21,7 +21,6 @@ from include.ledger.streams.lines import LinesRead
 from include.offsets import Fates
 from include.pipelines.spec import Pipeline
 from include.streams.line_feeds import check_unchanged
-from include.versions import decoder_version
 from spark_jobs.archive.landing_folder import move_quarantined, read_back, reasons_of, write_landing
 from spark_jobs.sinks.speed_view import SpeedViewSink
 from spark_jobs.spark.checkpoint import read_line_batch
@@ -37,6 +36,8 @@ class LineLandingSink:
     lease: writers.Lease
     query_id: str
     checkpoint: str
+    decoder_version: str
+    """Of the code that this driver runs."""
     since: int
     """The query's first micro-batch begins after this file."""
     on_commit: Callable[[BatchCommit, LinesRead], None]
@@ -73,7 +74,7 @@ class LineLandingSink:
             files=files,
             rows=sum(file.rows for file in files),
             seconds=time.monotonic() - started,
-            decoder_version=decoder_version(self.pipeline.code),
+            decoder_version=self.decoder_version,
             reasons=reasons_of(files),
         )
         lines.commit(self.lease, batch, read)

@@ -34,6 +34,7 @@ from spark_jobs.spark.frames import empty_frame
 from spark_jobs.spark.log import log_of
 from spark_jobs.spark.schemas import struct_of
 from spark_jobs.streaming.queries import Heartbeat, Stop, StreamQueries, leased
+from spark_jobs.streaming.started_code import StreamVersions, load_code, versions_of
 from spark_jobs.views.aggregate import aggregate_stream
 
 
@@ -48,9 +49,11 @@ def run_line_stream(
     pipeline = read_from_lines(declared, source.kind)
     stop = Stop()
     with leased(pipeline.name) as (lease, heartbeat):
+        code = load_code(pipeline)
         early = open_session() if has_sources(pipeline) else None
         if early:
             pipeline = with_content(early, pipeline, contents_of_generation(pipeline.name))
+        versions = versions_of(pipeline, code)
         generation = _begin(pipeline, source, lease)
         feed = feed_of(source, lease, until_end=until_caught_up)
         log = log_of(pipeline.name)
@@ -62,7 +65,7 @@ def run_line_stream(
             feed.check()
             spark = early or open_session()
             heartbeat.note_application(spark)
-            queries = _LineQueries(spark, pipeline, lease, generation, until_caught_up=until_caught_up)
+            queries = _LineQueries(spark, pipeline, lease, generation, versions, until_caught_up=until_caught_up)
             stopped = _run(queries, feed, stop, heartbeat)
         finally:
             feed.end()
@@ -130,10 +133,12 @@ class _LineQueries(StreamQueries):
         pipeline: Pipeline,
         lease: writers.Lease,
         generation: StreamGeneration,
+        versions: StreamVersions,
         *,
         until_caught_up: bool,
     ) -> None:
         super().__init__(spark, pipeline, lease, generation, until_caught_up=until_caught_up)
+        self._versions = versions
         self._targets = {view.name: targets_of(pipeline, view, lease) for view in pipeline.views}
         self._queries = [with_source(self._start_archive())]
         self._queries += [with_source(self._start_view(view)) for view in pipeline.views]
@@ -155,7 +160,13 @@ class _LineQueries(StreamQueries):
                 ARCHIVE,
                 batch,
                 lambda query_id, checkpoint: LineLandingSink(
-                    self._pipeline, self._lease, query_id, checkpoint, since, self._on_commit
+                    self._pipeline,
+                    self._lease,
+                    query_id,
+                    checkpoint,
+                    self._versions.decoder,
+                    since,
+                    self._on_commit,
                 ).land(batch, batch_id),
             )
 
@@ -180,6 +191,7 @@ class _LineQueries(StreamQueries):
                     None,
                     query_id,
                     checkpoint,
+                    self._versions.views[view.name],
                     self._targets[view.name],
                 ).emit(batch, batch_id),
             )

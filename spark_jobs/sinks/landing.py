@@ -22,7 +22,6 @@ from include.ledger.archive.positions import topics_that_left
 from include.ledger.streams import writers
 from include.offsets import Coordinates, Fate, Fates, OffsetRange, TopicPartition
 from include.pipelines.spec import Pipeline
-from include.versions import decoder_version
 from spark_jobs.archive.delta import append_batch
 from spark_jobs.archive.landing_folder import move_quarantined, read_back, reasons_of, records_of, write_landing
 from spark_jobs.decoding.poison import find_poison, thrown_by, withhold
@@ -59,6 +58,8 @@ class LandingSink:
     lease: writers.Lease
     query_id: str
     checkpoint: str
+    decoder_version: str
+    """Of the code that this driver runs."""
     on_commit: Callable[[BatchCommit], None]
     searching: threading.Event = field(default_factory=threading.Event)
     """Set while the batch is searched for a record that throws."""
@@ -98,7 +99,7 @@ class LandingSink:
             files=files,
             rows=sum(file.rows for file in files),
             seconds=time.monotonic() - started,
-            decoder_version=decoder_version(self.pipeline.name),
+            decoder_version=self.decoder_version,
             diverted=diverted,
             reasons=reasons_of(files),
             watched=watched or None,

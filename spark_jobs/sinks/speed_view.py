@@ -16,7 +16,6 @@ from pyspark.sql import functions as F
 
 from include import kafka
 from include.crash_points import crash_point
-from include.intervals.references import taken_contents
 from include.kafka.client import CLIENT_LIMIT
 from include.kafka.fenced_producer import FencedProducer
 from include.kafka.topics import MAX_MESSAGE_BYTES
@@ -25,7 +24,6 @@ from include.ledger.archive.micro_batches import BatchCommit
 from include.ledger.streams import writers
 from include.ledger.streams.generations import StreamGeneration
 from include.pipelines.spec import AdditiveView, Console, JdbcTable, KafkaMessages, Pipeline
-from include.versions import view_version
 from spark_jobs.sinks.compacted_topic import CompactedTopicTarget
 from spark_jobs.sinks.console import ConsoleTarget
 from spark_jobs.sinks.jdbc_table import JdbcTableTarget
@@ -96,6 +94,8 @@ class SpeedViewSink:
     base: StoredBase | None
     query_id: str
     checkpoint: str
+    view_version: str
+    """Of the code that this driver runs."""
     targets: Sequence[Target]
     """The view's targets (`targets_of`), the same for all micro-batches of a driver."""
 
@@ -123,7 +123,7 @@ class SpeedViewSink:
             batch_id=version,
             rows=emitted,
             seconds=time.monotonic() - started,
-            decoder_version=view_version(self.pipeline.code, self.view.name, taken_contents(self.pipeline)),
+            decoder_version=self.view_version,
         )
         self._commit(batch, batch_id)
         crash_point("speed_committed")

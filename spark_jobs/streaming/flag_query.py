@@ -38,7 +38,6 @@ from include.offsets import OffsetRange, TopicPartition
 from include.pipelines.spec import AdditiveView, Limit, Pipeline
 from include.streams.checkpoints import checkpoint_uri, has_started
 from include.times import in_words, parse_duration
-from include.versions import decoder_version, rules_version
 from spark_jobs.archive.files import read_files
 from spark_jobs.decoding.records import archive_rows, decode
 from spark_jobs.spark.checkpoint import read_batch
@@ -47,6 +46,7 @@ from spark_jobs.spark.kafka_source import read_stream, write_stream
 from spark_jobs.spark.log import log_of
 from spark_jobs.spark.schemas import struct_of
 from spark_jobs.streaming.restarts import PoisonRestarts
+from spark_jobs.streaming.started_code import StreamVersions
 from spark_jobs.views.flags import declared, flags, learn_limits
 
 _LOOK_EVERY = 2.0
@@ -74,6 +74,7 @@ class FlagQuery:
     lease: writers.Lease
     generation: StreamGeneration
     restarts: PoisonRestarts
+    versions: StreamVersions
     until_caught_up: bool
     _limits: list[Limit] = field(default_factory=list)
     _version: int = 0
@@ -102,7 +103,7 @@ class FlagQuery:
         identities = describe_source(self.pipeline.source)
         every = dict.fromkeys(source_topic_partitions(self.pipeline.source, identities), 0)
         ids = {topic: identity.topic_id for topic, identity in identities.items()}
-        code = rules_version(self.pipeline.name)
+        code = self.versions.rules
         if begins:
             self._move(begins, ids, code)
             self._began = begins
@@ -168,7 +169,7 @@ class FlagQuery:
         topics = kafka.describe_topics(r.topic_partition.topic for r in ranges)
         for tp in {r.topic_partition for r in ranges} - self._starts.keys() if self._run else ():
             flag_ledger.note_added(self._run, topics[tp.topic].topic_id, tp.partition)
-        version = decoder_version(self.pipeline.name)
+        version = self.versions.decoder
         micro_batches.commit(
             self.lease,
             BatchCommit(self.pipeline.name, FLAGS, query_id, batch_id, ranges, topics, decoder_version=version),

@@ -39,6 +39,7 @@ from spark_jobs.streaming.queries import Stop, StreamQueries, leased
 from spark_jobs.streaming.restarts import PoisonRestarts, SchemaRestarts
 from spark_jobs.streaming.row_outputs import LAST, RowOutputs
 from spark_jobs.streaming.speed_base import load_base
+from spark_jobs.streaming.started_code import StreamVersions, load_code, versions_of
 from spark_jobs.views.aggregate import aggregate_stream
 
 
@@ -51,17 +52,18 @@ def run_stream(open_session: Callable[[], SparkSession], pipeline: Pipeline, *, 
     """
     stop = Stop()
     with leased(pipeline.name) as (lease, heartbeat):
+        code = load_code(pipeline)
         if not pipeline.source.fail_on_data_loss:
             _accept_losses(pipeline, lease)
         spark = open_session() if has_sources(pipeline) else None
         if spark:
             pipeline = with_content(spark, pipeline, contents_of_generation(pipeline.name))
+        versions = versions_of(pipeline, code)
         start = begin(pipeline)
-        code = loaded_code()
         spark = spark or open_session()
         heartbeat.note_application(spark)
         outputs = RowOutputs(spark, pipeline, lease)
-        queries = _Queries(spark, pipeline, lease, start, outputs, until_caught_up=until_caught_up)
+        queries = _Queries(spark, pipeline, lease, start, versions, outputs, until_caught_up=until_caught_up)
         # Modules count as they were first imported, even if a deployment came in between.
         writers.note_code(lease, {**loaded_code(), **code})
         notes = ProgressNotes(pipeline.name, queries.by_name)
@@ -101,11 +103,13 @@ class _Queries(StreamQueries):
         pipeline: Pipeline,
         lease: writers.Lease,
         start: StreamStart,
+        versions: StreamVersions,
         outputs: RowOutputs,
         *,
         until_caught_up: bool,
     ) -> None:
         super().__init__(spark, pipeline, lease, start.generation, until_caught_up=until_caught_up)
+        self._versions = versions
         self._outputs = outputs
         self._group = ConsumerGroup(pipeline.name)
         left = topics_that_left(pipeline.name)
@@ -115,7 +119,7 @@ class _Queries(StreamQueries):
         self._restarts = PoisonRestarts(pipeline.name, self._searching)
         self._schemas = SchemaRestarts(pipeline)
         self._flags = (
-            FlagQuery(spark, pipeline, lease, start.generation, self._restarts, until_caught_up)
+            FlagQuery(spark, pipeline, lease, start.generation, self._restarts, versions, until_caught_up)
             if pipeline.flags
             else None
         )
@@ -180,7 +184,13 @@ class _Queries(StreamQueries):
                 ARCHIVE,
                 batch,
                 lambda query_id, checkpoint: LandingSink(
-                    self._pipeline, self._lease, query_id, checkpoint, self._on_commit, self._searching
+                    self._pipeline,
+                    self._lease,
+                    query_id,
+                    checkpoint,
+                    self._versions.decoder,
+                    self._on_commit,
+                    self._searching,
                 ).land(batch, batch_id),
             )
 
@@ -209,6 +219,7 @@ class _Queries(StreamQueries):
                     self._bases[view.name],
                     query_id,
                     checkpoint,
+                    self._versions.views[view.name],
                     self._targets[view.name],
                 ).emit(batch, batch_id),
             )

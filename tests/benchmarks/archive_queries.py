@@ -26,6 +26,7 @@ from include.settings import settings
 from include.spark import driver_folders
 from include.spark.submission import submission
 from include.streams.start import create_written_topics
+from include.versions import decoder_version, view_version
 from tests.benchmarks.bare_pyspark import BareDriver, BareQueries, bare_driver, cost_of, to_files, without_delta
 from tests.support.audit import last_values
 
@@ -86,6 +87,7 @@ class Queries:
 
         forget(self._pipeline.name)
         checkpoint = lake.uri("bench", f"checkpoint-{number}")
+        version = decoder_version(self._pipeline.name)
         self.records = self.rows = 0
 
         def count(commit: BatchCommit) -> None:
@@ -93,7 +95,8 @@ class Queries:
             self.rows += sum(file.rows for file in commit.files if file.fate == "archived")
 
         def land(batch: DataFrame, batch_id: int) -> None:
-            LandingSink(self._pipeline, self._lease, query_id_of(batch), checkpoint, count).land(batch, batch_id)
+            sink = LandingSink(self._pipeline, self._lease, query_id_of(batch), checkpoint, version, count)
+            sink.land(batch, batch_id)
 
         decoded = decode(self._pipeline, self._read())
         query = decoded.writeStream.option("checkpointLocation", checkpoint).trigger(availableNow=True)
@@ -108,10 +111,19 @@ class Queries:
         forget(self._pipeline.name)
         checkpoint = lake.uri("bench", f"{view.name}-{number}")
         targets = targets_of(self._pipeline, view, self._lease)
+        version = view_version(self._pipeline.name, view.name)
 
         def emit(batch: DataFrame, batch_id: int) -> None:
             sink = SpeedViewSink(
-                self._pipeline, view, self._lease, self._generation, None, query_id_of(batch), checkpoint, targets
+                self._pipeline,
+                view,
+                self._lease,
+                self._generation,
+                None,
+                query_id_of(batch),
+                checkpoint,
+                version,
+                targets,
             )
             sink.emit(batch, batch_id)
 

@@ -41,7 +41,7 @@ def sink_that_fails_with(error: Exception, monkeypatch: pytest.MonkeyPatch) -> t
     for name in ("decode", "read_ranges", "withhold"):
         monkeypatch.setattr(landing, name, lambda *_: None)
     lease: Any = None
-    return landing.LandingSink(load_pipeline("nest_cameras"), lease, "id", "", lambda _: None), writes
+    return landing.LandingSink(load_pipeline("nest_cameras"), lease, "id", "", "noted", lambda _: None), writes
 
 
 def test_error_of_the_code_is_raised_at_once_when_spark_refuses_the_schema(monkeypatch: pytest.MonkeyPatch) -> None:

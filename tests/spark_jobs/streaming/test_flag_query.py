@@ -15,6 +15,7 @@ from include.pipelines import load_pipeline
 from spark_jobs.streaming import flag_query
 from spark_jobs.streaming.flag_query import FlagQuery
 from spark_jobs.streaming.restarts import PoisonRestarts
+from spark_jobs.streaming.started_code import StreamVersions
 from tests.conftest import Home
 from tests.support import ledger_history
 from tests.support.ledger_history import PIPELINE
@@ -35,7 +36,9 @@ def learning(monkeypatch: pytest.MonkeyPatch) -> tuple[FlagQuery, list[int]]:
     pipeline, spark = load_pipeline(PIPELINE), None
     restarts = PoisonRestarts(PIPELINE, threading.Event())
     generation = StreamGeneration(PIPELINE, 0, {}, {})
-    return FlagQuery(spark, pipeline, writers.acquire(PIPELINE), generation, restarts, until_caught_up=True), learned
+    versions = StreamVersions("decoder", {}, "rules")
+    lease = writers.acquire(PIPELINE)
+    return FlagQuery(spark, pipeline, lease, generation, restarts, versions, until_caught_up=True), learned
 
 
 def test_files_of_revisions_are_read_only_when_a_revision_is_new(

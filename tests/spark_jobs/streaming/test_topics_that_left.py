@@ -21,6 +21,7 @@ from include.streams.start import begin
 from spark_jobs.streaming.flag_query import FlagQuery
 from spark_jobs.streaming.kafka_stream import run_stream
 from spark_jobs.streaming.restarts import PoisonRestarts
+from spark_jobs.streaming.started_code import load_code, versions_of
 from tests.conftest import Home, settings_of
 from tests.support.topic_log import Log
 
@@ -35,7 +36,8 @@ def flag(spark: Any, pipeline: Pipeline) -> dict[TopicPartition, int]:
     start = begin(pipeline)
     begins = start.note(pipeline, FLAGS)
     restarts = PoisonRestarts(pipeline.name, threading.Event())
-    flags = FlagQuery(spark, pipeline, lease, start.generation, restarts, until_caught_up=True)
+    versions = versions_of(pipeline, load_code(pipeline))
+    flags = FlagQuery(spark, pipeline, lease, start.generation, restarts, versions, until_caught_up=True)
     query = flags.start(begins)
     query.awaitTermination()
     flags.stop(query)

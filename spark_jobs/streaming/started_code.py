@@ -1,0 +1,49 @@
+"""The code that a stream's driver runs, told once at its start: what lies on disk later may be a newer deployment."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from include.errors import TidemarkError
+from include.intervals.references import taken_contents
+from include.pipelines.spec import Pipeline
+from include.versions import decoder_version, rules_version, view_version
+from include.versions.loaded_modules import Code, changed_code, loaded_code
+
+
+@dataclass(frozen=True)
+class StreamVersions:
+    """Versions of the code that a driver runs, for everything that it commits."""
+
+    decoder: str
+    views: Mapping[str, str]
+    """By the names of the views."""
+    rules: str
+    """Of the flags."""
+
+
+def load_code(pipeline: Pipeline) -> dict[str, str]:
+    """Import the pipeline's transforms too, and return the hashes of all modules that this process runs."""
+    importlib.import_module(f"spark_jobs.transforms.{pipeline.code}")
+    return loaded_code()
+
+
+def versions_of(pipeline: Pipeline, code: Code) -> StreamVersions:
+    """Return the versions of the pipeline's code; they are computed from files, and kept for the process.
+
+    `code` is what the process runs. Raises TidemarkError when the files are of other code by now.
+    """
+    versions = StreamVersions(
+        decoder_version(pipeline.code),
+        {view.name: view_version(pipeline.code, view.name, taken_contents(pipeline)) for view in pipeline.views},
+        rules_version(pipeline.code),
+    )
+    if changed := sorted(changed_code(code)):
+        raise TidemarkError(
+            f"code was deployed while the stream started: {', '.join(changed[:3])} changed",
+            remedy="start the stream again",
+            pipeline=pipeline.name,
+        )
+    return versions

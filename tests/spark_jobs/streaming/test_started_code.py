@@ -1,0 +1,168 @@
+"""A driver notes the versions of the code that it runs, whatever is deployed while it runs: no Spark, no services."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from include import versions
+from include.errors import TidemarkError
+from include.ledger.archive.micro_batches import BatchCommit
+from include.ledger.streams.generations import StreamGeneration
+from include.ledger.streams.writers import Lease
+from include.pipelines import load_pipeline
+from include.pipelines.spec import Pipeline
+from include.pipelines.spec.lines import parse_line_source
+from spark_jobs.lines import line_sinks, line_stream
+from spark_jobs.sinks import landing, speed_view
+from spark_jobs.streaming import kafka_stream, started_code
+from spark_jobs.streaming.started_code import StreamVersions, load_code, versions_of
+
+LEASE = Lease("nest_cameras", 7, "here")
+CACHED = (versions.decoder_version, versions.view_version, versions.rules_version)
+
+
+@dataclass
+class Disk:
+    """The code that lies on disk."""
+
+    code: str = "old"
+
+    def versions(self) -> StreamVersions:
+        """What a process that starts now would note."""
+        for each in CACHED:
+            each.cache_clear()
+        return StreamVersions(
+            versions.decoder_version("nest_cameras"),
+            {"hourly_counts": versions.view_version("nest_cameras", "hourly_counts")},
+            versions.rules_version("nest_cameras"),
+        )
+
+    def deploy(self) -> None:
+        """Put newer code there; a process that has computed nothing yet computes from it."""
+        self.code = "new"
+        for each in CACHED:
+            each.cache_clear()
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
+    disk = Disk()
+    monkeypatch.setattr(versions, "executed_code", lambda *_: disk.code)
+    for each in CACHED:
+        each.cache_clear()
+    yield disk
+    for each in CACHED:
+        each.cache_clear()
+
+
+class Began(Exception):
+    """The queries are about to start."""
+
+
+def test_versions_of_the_started_code_are_handed_on_when_code_is_deployed_before_the_first_commit(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = disk.versions()
+    given: list[Any] = []
+
+    @contextmanager
+    def leased(pipeline: str) -> Iterator[tuple[Lease, Any]]:
+        yield LEASE, SimpleNamespace(note_application=lambda spark: None)
+
+    def queries(*arguments: Any, **_: Any) -> Any:
+        given.extend(each for each in arguments if isinstance(each, StreamVersions))
+        raise Began
+
+    def begin(pipeline: Pipeline) -> Any:
+        disk.deploy()
+        return SimpleNamespace(generation=StreamGeneration("nest_cameras", 0, {}, {}))
+
+    monkeypatch.setattr(kafka_stream, "Stop", SimpleNamespace)
+    monkeypatch.setattr(kafka_stream, "leased", leased)
+    monkeypatch.setattr(kafka_stream, "has_sources", lambda pipeline: False)
+    monkeypatch.setattr(kafka_stream, "begin", begin)
+    monkeypatch.setattr(kafka_stream, "RowOutputs", lambda *_: None)
+    monkeypatch.setattr(kafka_stream, "_Queries", queries)
+    with pytest.raises(Began):
+        kafka_stream.run_stream(lambda: None, load_pipeline("nest_cameras"), until_caught_up=True)  # type: ignore[arg-type,return-value]
+    assert given == [old]
+    assert old != disk.versions()
+
+
+def test_line_stream_hands_on_the_versions_of_the_started_code_when_code_is_deployed_later(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = disk.versions()
+    given: list[Any] = []
+
+    @contextmanager
+    def leased(pipeline: str) -> Iterator[tuple[Lease, Any]]:
+        yield LEASE, SimpleNamespace(note_application=lambda spark: None, stop_requested=lambda: False)
+
+    def queries(*arguments: Any, **_: Any) -> Any:
+        given.extend(each for each in arguments if isinstance(each, StreamVersions))
+        raise Began
+
+    feed = SimpleNamespace(start=disk.deploy, is_alive=lambda: False, check=lambda: None, end=lambda: None)
+    monkeypatch.setattr(line_stream, "Stop", lambda: SimpleNamespace(requested=False))
+    monkeypatch.setattr(line_stream, "leased", leased)
+    monkeypatch.setattr(line_stream, "has_sources", lambda pipeline: False)
+    monkeypatch.setattr(line_stream, "_begin", lambda *_: StreamGeneration("nest_cameras", 0, {}, {}))
+    monkeypatch.setattr(line_stream, "feed_of", lambda *_, **__: feed)
+    monkeypatch.setattr(line_stream, "_LineQueries", queries)
+    source = parse_line_source("socket://localhost:9999")
+    with pytest.raises(Began):
+        line_stream.run_line_stream(lambda: None, load_pipeline("nest_cameras"), source, until_caught_up=True)  # type: ignore[arg-type,return-value]
+    assert given == [old]
+
+
+def test_micro_batch_is_committed_with_the_driver_s_version_when_newer_code_lies_on_disk(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline, old = load_pipeline("nest_cameras"), disk.versions()
+    disk.deploy()
+    committed: list[BatchCommit] = []
+    planned = SimpleNamespace(ranges=[], after_file=0, until_file=0, watermark=None)
+    for module in (landing, speed_view, line_sinks):
+        for name in ("read_batch", "read_line_batch"):
+            monkeypatch.setattr(module, name, lambda *_, **__: planned, raising=False)
+        monkeypatch.setattr(module, "write_landing", lambda *_: None, raising=False)
+        monkeypatch.setattr(module, "read_back", lambda *_: [], raising=False)
+        monkeypatch.setattr(module, "move_quarantined", lambda *_: [], raising=False)
+    monkeypatch.setattr(landing, "find_changes", lambda *_: ())
+    for ledger in (landing.micro_batches, line_sinks.lines):
+        monkeypatch.setattr(ledger, "commit", lambda lease, batch, *_: committed.append(batch))
+    monkeypatch.setattr(landing.micro_batches, "is_committed", lambda *_: False)
+    monkeypatch.setattr(landing.micro_batches, "stored_topics", lambda *_: {})
+    monkeypatch.setattr(landing, "topics_that_left", lambda *_: set())
+    monkeypatch.setattr(landing.kafka, "describe_topics", lambda *_: {})
+    monkeypatch.setattr(line_sinks.lines, "files_between", lambda *_: [])
+    monkeypatch.setattr(speed_view.writers, "renew", lambda *_: False)
+    monkeypatch.setattr(landing.LandingSink, "_append_to_delta", lambda *_: None)
+    values: Any = SimpleNamespace(unpersist=lambda: None, sparkSession=None)
+    monkeypatch.setattr(speed_view.SpeedViewSink, "_values", lambda *_: (values, 0))
+    landing.LandingSink(pipeline, LEASE, "id", "", old.decoder, lambda _: None).land(values, 0)
+    line_sinks.LineLandingSink(pipeline, LEASE, "id", "", old.decoder, 0, lambda *_: None).land(values, 0)
+    (view,) = pipeline.views
+    generation = StreamGeneration("nest_cameras", 0, {}, {})
+    for sink in (speed_view.SpeedViewSink, line_sinks.LineViewSink):
+        sink(pipeline, view, LEASE, generation, None, "id", "", old.views[view.name], []).emit(values, 0)
+    expected = [old.decoder, old.decoder, old.views[view.name], old.views[view.name]]
+    assert [each.decoder_version for each in committed] == expected
+
+
+def test_stream_does_not_start_when_code_is_deployed_while_its_versions_are_computed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pipeline = load_pipeline("nest_cameras")
+    code = load_code(pipeline)
+    assert "spark_jobs/transforms/nest_cameras.py" in code
+    versions_of(pipeline, code)
+    with pytest.raises(TidemarkError, match=r"transforms/nest_cameras\.py changed — start the stream again"):
+        started_code.versions_of(pipeline, {**code, "spark_jobs/transforms/nest_cameras.py": "another"})
