@@ -75,6 +75,7 @@ BOUNDARY = (
     "include.schemas.registry",
     "include.settings",
     "spark_jobs.archive.field_ids",
+    "spark_jobs.spark.worker_code",
     # These import what is declared by its name: it is among the roots.
     "spark_jobs.decoding.records:transform",
     "spark_jobs.decoding.user_defined.python_function:_function",

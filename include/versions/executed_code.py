@@ -32,6 +32,18 @@ def executed_code(roots: Sequence[str], boundary: Collection[str], repository: P
     Functions and classes of a module, a package or a definition in `boundary` do not count; constants do.
     Raises TidemarkError for a root or a boundary that does not exist.
     """
+    return "\n".join(_reached(roots, boundary, repository).texts())
+
+
+def executed_modules(roots: Sequence[str], boundary: Collection[str], repository: Path) -> list[str]:
+    """Return the names of the modules whose definitions `executed_code` tells; raise what it raises."""
+    reached = _reached(roots, boundary, repository)
+    for _ in reached.texts():
+        pass
+    return reached.modules()
+
+
+def _reached(roots: Sequence[str], boundary: Collection[str], repository: Path) -> _Reached:
     reached = _Reached(repository, frozenset(boundary))
     for name in (*roots, *boundary):
         if not reached.exists(name):
@@ -40,7 +52,7 @@ def executed_code(roots: Sequence[str], boundary: Collection[str], repository: P
             )
     for root in roots:
         reached.number(_Definition(*root.split(":")))
-    return "\n".join(reached.texts())
+    return reached
 
 
 def is_defined(name: str, repository: Path) -> bool:
@@ -95,6 +107,10 @@ class _Reached:
             text = _Text(self, definition.module, source.loaded[definition.name])
             yield repr([text.of(each) for each in source.statements[definition.name]])
             at += 1
+
+    def modules(self) -> list[str]:
+        """Return the names of the modules that have the definitions."""
+        return sorted({definition.module for definition in self._numbers})
 
     def reference(self, target: _Target) -> tuple[object, ...]:
         """Return what stands in a text for a reference to the target."""

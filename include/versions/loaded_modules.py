@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -16,9 +16,13 @@ Code = Mapping[str, str]
 """Twelve hex digits of the SHA-256 of each module's file, by its path in the repository."""
 
 
-def loaded_code() -> dict[str, str]:
-    """Return the project's modules that this process has imported, with the present hashes of their files."""
+def loaded_code(besides: Iterable[Path] = ()) -> dict[str, str]:
+    """Return the project's modules that this process has imported, with the present hashes of their files.
+
+    `besides` are files of modules that its Python workers import.
+    """
     files = {Path(file) for module in list(sys.modules.values()) if (file := getattr(module, "__file__", None))}
+    files.update(besides)
     inside = (file.relative_to(REPOSITORY) for file in files if file.is_relative_to(REPOSITORY))
     paths = sorted(str(path) for path in inside if path.parts[0] in _PACKAGES and path.suffix == ".py")
     return {path: digest for path in paths if (digest := _digest(path))}

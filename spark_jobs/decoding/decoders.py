@@ -7,9 +7,10 @@ from typing import Any, Protocol
 
 from pyspark.sql import Column, DataFrame
 
-from include.pipelines.spec import Avro, Csv, Json, KafkaDeserializer, Text, UserDefined
-from spark_jobs.decoding import avro_wire, strict_csv, strict_json, utf8_text
+from include.pipelines.spec import Avro, Csv, Json, KafkaDeserializer, Pipeline, Text, UserDefined
+from spark_jobs.decoding import avro_wire, strict_csv, strict_json, unknown_fields, utf8_text
 from spark_jobs.decoding.user_defined import kafka_deserializer, python_function
+from spark_jobs.spark.worker_code import WorkerCode
 
 
 class Decoding(Protocol):
@@ -46,6 +47,13 @@ _MODULES: MappingProxyType[type, Decoding] = MappingProxyType(
 def decoding_of(decoder: object) -> Decoding:
     """Return the module that decodes as declared."""
     return _MODULES[type(decoder)]
+
+
+def code_of_workers(pipeline: Pipeline) -> WorkerCode:
+    """Return the code that Python workers run to decode, as it was when this process first asked; mostly none."""
+    if isinstance(pipeline.decoder, UserDefined):
+        return python_function.code_of(pipeline.decoder)
+    return unknown_fields.code_of_workers() if pipeline.keeps_unknown_fields else ()
 
 
 def prepare(decoder: object, records: DataFrame) -> None:

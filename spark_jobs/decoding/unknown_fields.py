@@ -25,6 +25,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructTy
 
 from include.pipelines.spec import Json
 from spark_jobs.spark.schemas import struct_of
+from spark_jobs.spark.worker_code import WorkerCode, check_unchanged, worker_code
 
 MOST_PATHS = 100
 """Most paths that are returned for one message."""
@@ -75,13 +76,21 @@ def unknown_fields(decoder: Json, value: Column) -> Column:
     """Return the unknown fields of values that are messages, as JSON text; null where there are none."""
     shape = shape_of(struct_of(decoder.schema))
     assert shape
+    code = code_of_workers()
 
     def cut(values: pa.Array) -> pa.Array:
-        return pa.array([None if each is None else left_of(each, shape) for each in values.to_pylist()], pa.string())
+        left = [None if each is None else left_of(each, shape) for each in values.to_pylist()]
+        check_unchanged(code)
+        return pa.array(left, pa.string())
 
     cut.__annotations__ = {"values": pa.Array, "return": pa.Array}
     function: Callable[[Column], Column] = arrow_udf(cut, StringType())  # type: ignore[call-overload]
     return function(value)
+
+
+def code_of_workers() -> WorkerCode:
+    """Return the code that Python workers run for `unknown_fields`, as it was when this process first asked."""
+    return worker_code(f"{__name__}:left_of")
 
 
 def paths(decoder: Json, unknown: Column) -> Column:

@@ -11,6 +11,8 @@ from include.intervals.references import taken_contents
 from include.pipelines.spec import Pipeline
 from include.versions import decoder_version, rules_version, view_version
 from include.versions.loaded_modules import Code, changed_code, loaded_code
+from spark_jobs.decoding.decoders import code_of_workers
+from spark_jobs.spark.worker_code import files_of
 
 
 @dataclass(frozen=True)
@@ -25,9 +27,11 @@ class StreamVersions:
 
 
 def load_code(pipeline: Pipeline) -> dict[str, str]:
-    """Import the pipeline's transforms too, and return the hashes of all modules that this process runs."""
+    """Import the pipeline's transforms too, and return the hashes of all modules that this process and its Python
+    workers run.
+    """
     importlib.import_module(f"spark_jobs.transforms.{pipeline.code}")
-    return loaded_code()
+    return loaded_code(files_of(code_of_workers(pipeline)))
 
 
 def versions_of(pipeline: Pipeline, code: Code) -> StreamVersions:

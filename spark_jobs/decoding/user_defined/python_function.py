@@ -20,6 +20,7 @@ from include.errors import one_line
 from include.pipelines.spec import UserDefined
 from spark_jobs.decoding.reasons import because, first_of, unreadable
 from spark_jobs.spark.schemas import struct_of
+from spark_jobs.spark.worker_code import WorkerCode, check_unchanged, worker_code
 
 _NONE = "the function returned no message"
 
@@ -49,6 +50,11 @@ def failure(decoder: UserDefined, value: Column, parsed: Column) -> Column:
     )
 
 
+def code_of(decoder: UserDefined) -> WorkerCode:
+    """Return the code that the decoder's Python workers run, as it was when this process first asked."""
+    return worker_code(f"{__name__}:decode_batch", decoder.function)
+
+
 def _function(path: str) -> Callable[..., Any]:
     module, _, name = path.partition(":")
     function: Callable[..., Any] = getattr(importlib.import_module(module), name)
@@ -56,27 +62,32 @@ def _function(path: str) -> Callable[..., Any]:
 
 
 def _scalar(decoder: UserDefined, returned: StructType) -> Callable[[Column], Column]:
-    path, names = decoder.function, struct_of(decoder.schema).names
+    path, names, code = decoder.function, struct_of(decoder.schema).names, code_of(decoder)
 
     def decode(value: bytearray | None) -> tuple[object, str | None]:
         if value is None:
             return None, None
+        result: tuple[object, str | None]
         try:
             decoded = _function(path)(bytes(value))
-            return (None if decoded is None else tuple(decoded.get(name) for name in names)), None
+            result = (None if decoded is None else tuple(decoded.get(name) for name in names)), None
         except Exception as error:
             # User code: whatever it raises concerns only this record.
-            return None, one_line(f"{type(error).__name__}: {error}")
+            result = None, one_line(f"{type(error).__name__}: {error}")
+        check_unchanged(code)
+        return result
 
     return F.udf(decode, returned, useArrow=True)
 
 
 def _vectorised(decoder: UserDefined, returned: StructType) -> Callable[[Column], Column]:
-    path = decoder.function
+    path, code = decoder.function, code_of(decoder)
     fields = to_arrow_schema(struct_of(decoder.schema), timezone="UTC")
 
     def decode(values: pa.Array) -> pa.Array:
-        return decode_batch(_function(path), values, pa.struct(list(fields)))
+        decoded = decode_batch(_function(path), values, pa.struct(list(fields)))
+        check_unchanged(code)
+        return decoded
 
     decode.__annotations__ = {"values": pa.Array, "return": pa.Array}
     function: Callable[[Column], Column] = arrow_udf(decode, returned)  # type: ignore[call-overload]

@@ -8,13 +8,16 @@ from datetime import UTC, date, datetime
 from typing import Any
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from include.errors import UsageError
+from include.errors import TidemarkError, UsageError
 from include.pipelines import load_pipeline
 from include.pipelines.spec import Archive, Csv, Json, KafkaDeserializer, Text, UserDefined
 from spark_jobs.decoding.decoders import decoding_of
+from spark_jobs.decoding.user_defined import python_function
+from spark_jobs.spark.failures import translate
 from tests.conftest import REPOSITORY
 
 pytestmark = pytest.mark.spark
@@ -127,6 +130,21 @@ def test_no_message_is_lost_when_a_vectorised_function_forgets_one(spark: Any, m
     decoder = UserDefined("tests.support.own_decoders:too_few", schema=METER, vectorised=True)
     found = fates(spark, decoder, METER, [meter(n, 1.0) for n in range(1, 4)], monkeypatch)
     assert found == ["undecodable"] * 3
+
+
+@pytest.mark.parametrize("name", ["meter", "meters"])
+def test_query_ends_with_a_clear_error_when_a_worker_imports_another_decoder_than_its_driver_knew(
+    spark: Any, monkeypatch: Any, name: str
+) -> None:
+    monkeypatch.setattr(python_function, "code_of", lambda _: (("tests.support.own_decoders", "another"),))
+    decoder = UserDefined(f"tests.support.own_decoders:{name}", schema=METER, vectorised=name == "meters")
+    with pytest.raises(PySparkException) as failed:
+        fates(spark, decoder, METER, [meter(1, 1.5), b"short"], monkeypatch)
+    meaning = translate(failed.value)
+    assert type(meaning) is TidemarkError
+    assert meaning.retryable
+    assert str(meaning).startswith("the code of tests.support.own_decoders was changed since this driver started")
+    assert str(meaning).endswith("start it again")
 
 
 def test_name_is_refused_when_it_is_not_a_path_of_a_function() -> None:
