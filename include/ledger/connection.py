@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from contextlib import closing, contextmanager
 from contextvars import ContextVar
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import psycopg2
 from psycopg2.errors import UndefinedColumn, UndefinedTable
 from psycopg2.extensions import ISOLATION_LEVEL_REPEATABLE_READ, connection, cursor
 
-from include.errors import ServiceUnreachable, TidemarkError, one_line
+from include.errors import ServiceUnreachable, TidemarkError, UsageError, one_line
 from include.ledger.patience import SHARE, tried_again
 from include.settings import settings
 
@@ -60,12 +62,45 @@ def await_ledger() -> None:
     """Wait for a ledger that is away for seconds, as a stream does: before a step that holds nothing in it yet.
 
     Only the connection is tried again. What a step has begun is not, because its locks end with its connections.
-    Raises ServiceUnreachable.
+    Raises ServiceUnreachable, and UsageError when newer code has migrated the ledger.
     """
     try:
-        connect(SHARE * settings().lease_seconds).close()
+        with closing(connect(SHARE * settings().lease_seconds)) as connected, connected.cursor() as asked:
+            _check_version(asked)
     except psycopg2.OperationalError as error:
         raise does_not_answer(error) from error
+    except UndefinedTable as error:
+        raise of_another_version(error) from error
+
+
+def check_version() -> None:
+    """Raise UsageError when newer code has migrated the ledger: this code does not know what it would leave out."""
+    with reading() as asked:
+        _check_version(asked)
+
+
+def _check_version(asked: cursor) -> None:
+    asked.execute("SELECT version_num FROM alembic_version")
+    for (migrated_to,) in asked.fetchall():
+        check_known(migrated_to)
+
+
+def check_known(migrated_to: str) -> None:
+    """Raise UsageError when this code has no migration of that number."""
+    known = _known_migrations()
+    # Where only a driver's code was shipped, nothing is known.
+    if known and migrated_to not in known:
+        raise UsageError(
+            f"the ledger was migrated by newer code ({migrated_to}; this code knows up to {max(known)})",
+            remedy="deploy that code again, or restore the copy of PostgreSQL from before the upgrade",
+        )
+
+
+@cache
+def _known_migrations() -> frozenset[str]:
+    """Return the numbers of this code's migrations, with which their files' names begin: Alembic's import is slow."""
+    files = (Path(__file__).parent / "migrations" / "versions").glob("[0-9]*.py")
+    return frozenset(file.name.partition("_")[0] for file in files)
 
 
 def server_options(*, but: Collection[str] = ()) -> str:

@@ -9,12 +9,12 @@ from functools import lru_cache
 from pathlib import Path
 
 from psycopg2.errors import ProgramLimitExceeded, ReadOnlySqlTransaction, UndefinedColumn, UndefinedTable
-from sqlalchemy import Connection, Engine, create_engine, func, select
-from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy import Connection, Engine, create_engine, func, inspect, select, text
+from sqlalchemy.exc import DBAPIError, OperationalError, ProgrammingError
 from sqlalchemy.orm import Session
 
-from include.errors import ServiceUnreachable
-from include.ledger.connection import connect, does_not_answer, of_another_version
+from include.errors import ServiceUnreachable, TidemarkError, one_line
+from include.ledger.connection import check_known, connect, does_not_answer, of_another_version
 from include.settings import settings
 
 _MIGRATION = 7411042
@@ -86,13 +86,56 @@ def clock() -> datetime:
 
 
 def migrate() -> None:
-    """Bring the ledger's tables to this code's version; do nothing when they have it."""
+    """Bring the ledger's tables to this code's version; do nothing when they have it.
+
+    Raises UsageError when newer code has migrated them, TidemarkError when they are not those of any version.
+    """
     with _named_errors(), engine().begin() as connection:
         connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
         connection.exec_driver_sql("SET LOCAL lock_timeout = 0")
         # Two processes migrating at once would both create the tables: the second waits here.
         connection.execute(select(func.pg_advisory_xact_lock(_MIGRATION)))
-        upgrade(connection)
+        if inspect(connection).has_table("alembic_version"):
+            for migrated_to in connection.scalars(text("SELECT version_num FROM alembic_version")).all():
+                check_known(migrated_to)
+        try:
+            upgrade(connection)
+        except ProgrammingError as error:
+            if isinstance(error.orig, UndefinedTable | UndefinedColumn):
+                raise _incomplete(one_line(str(error.orig))) from error
+            raise
+        if missing := _missing(connection):
+            raise _incomplete(f"there is no {', no '.join(missing)}")
+
+
+def _missing(connection: Connection) -> list[str]:
+    """Return the tables and columns that this code names and the ledger does not have."""
+    from include.ledger.models import Base
+
+    found = {
+        tuple(row)
+        for row in connection.execute(
+            text("SELECT table_name, column_name FROM information_schema.columns WHERE table_schema = current_schema()")
+        )
+    }
+    tables = {table for table, _ in found}
+    return [
+        *(table for table in Base.metadata.tables if table not in tables),
+        *(
+            f"{table.name}.{column.name}"
+            for table in Base.metadata.sorted_tables
+            for column in table.columns
+            if table.name in tables and (table.name, column.name) not in found
+        ),
+    ]
+
+
+def _incomplete(what: str) -> TidemarkError:
+    return TidemarkError(
+        f"the ledger lacks what earlier migrations make: {what}; nothing was migrated",
+        remedy="restore PostgreSQL from a copy and migrate that; without one, make them as include/ledger/models.py "
+        "declares them",
+    )
 
 
 def upgrade(connection: Connection, version: str = "head") -> None:

@@ -20,6 +20,7 @@ from include import lake
 from include.errors import ServiceUnreachable, TidemarkError, one_line
 from include.lake import object_store
 from include.ledger.archive.micro_batches import ARCHIVE
+from include.ledger.connection import check_version
 from include.ledger.patience import SHARE, patient
 from include.ledger.streams import writers
 from include.ledger.streams.generations import StreamGeneration
@@ -100,7 +101,11 @@ def _named(error: Exception) -> TidemarkError:
 
 @contextmanager
 def leased(pipeline: str) -> Iterator[tuple[writers.Lease, Heartbeat]]:
-    """Hold the pipeline's lease, renewed by the heartbeat, and be patient with the ledger. Raises AnotherWriter."""
+    """Hold the pipeline's lease, renewed by the heartbeat, and be patient with the ledger.
+
+    Raises AnotherWriter, and UsageError when newer code has migrated the ledger.
+    """
+    check_version()
     lease = writers.acquire(pipeline)
     heartbeat = Heartbeat(lease)
     heartbeat.start()

@@ -8,17 +8,17 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import timedelta
 
 import pytest
 from sqlalchemy import text
 
-from include.errors import ServiceUnreachable, TidemarkError
+from include.errors import ServiceUnreachable, TidemarkError, UsageError
 from include.ledger import connection
 from include.ledger.connection import SILENT_SECONDS
-from include.ledger.database import engine, lock, session
+from include.ledger.database import engine, lock, migrate, session
 from include.ledger.held_locks import held_lock
 from tests.conftest import REPOSITORY, Home, wait_for
 
@@ -130,3 +130,31 @@ def test_idle_connection_stays_when_the_database_ends_idle_sessions(postgres: Ho
 def test_version_is_named_when_the_ledger_is_of_other_code(postgres: Home) -> None:
     with pytest.raises(TidemarkError, match="another version of the code"), session() as ledger:
         ledger.execute(text("SELECT outcome FROM landing_files"))
+
+
+@pytest.mark.parametrize("ask", [migrate, connection.await_ledger, connection.check_version])
+def test_older_code_refuses_a_ledger_when_newer_code_has_migrated_it(postgres: Home, ask: Callable[[], None]) -> None:
+    ask()
+    with engine().begin() as ledger:
+        before = ledger.scalar(text("SELECT version_num FROM alembic_version"))
+        ledger.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    try:
+        with pytest.raises(UsageError, match=r"migrated by newer code \(9999; .* — deploy that code again, or restore"):
+            ask()
+    finally:
+        with engine().begin() as ledger:
+            ledger.execute(text("UPDATE alembic_version SET version_num = :before"), {"before": before})
+
+
+def test_migrating_fails_when_the_ledger_lacks_what_it_counts_as_having(postgres: Home) -> None:
+    with engine().begin() as ledger:
+        ledger.execute(text("ALTER TABLE limits_versions RENAME COLUMN erased_rules TO other"))
+        ledger.execute(text("ALTER TABLE alerts RENAME TO other"))
+    try:
+        with pytest.raises(TidemarkError, match=r"there is no alerts, no limits_versions\.erased_rules"):
+            migrate()
+    finally:
+        with engine().begin() as ledger:
+            ledger.execute(text("ALTER TABLE limits_versions RENAME COLUMN other TO erased_rules"))
+            ledger.execute(text("ALTER TABLE other RENAME TO alerts"))
+    migrate()

@@ -144,3 +144,29 @@ def test_same_is_complete_and_unproved_when_an_older_ledger_is_migrated(database
     # Of the third interval the rerun is to be proved, of two others there is no proof.
     assert unproved == [0, 2, 3, 8, 11, 12]
     old.dispose()
+
+
+_SKIPPED = """
+DROP TABLE outages;
+ALTER TABLE micro_batches DROP COLUMN watched;
+DROP INDEX ix_micro_batch_ranges_span;
+CREATE INDEX ix_micro_batch_ranges_span ON micro_batch_ranges USING gist (int8range(from_offset, until_offset));
+DROP INDEX ix_interval_ranges_span;
+CREATE INDEX ix_interval_ranges_span ON interval_ranges USING gist (int8range(from_offset, until_offset));
+ALTER TABLE limits_versions DROP COLUMN erased_rules;
+"""
+
+
+def test_skipped_migrations_are_made_up_for_when_a_ledger_counts_as_past_them(database: str) -> None:
+    with create_engine(database, isolation_level="AUTOCOMMIT").connect() as connection:
+        connection.execute(text("CREATE DATABASE with_skipped"))
+    old = create_engine(make_url(database).set(database="with_skipped"))
+    with old.begin() as connection:
+        upgrade(connection, "0053")
+        connection.exec_driver_sql(_SKIPPED)
+    with old.begin() as connection:
+        upgrade(connection)
+        assert compare_metadata(MigrationContext.configure(connection), Base.metadata) == []
+        spans = text("SELECT indexdef FROM pg_indexes WHERE indexname LIKE '%ranges_span'")
+        assert ["numrange" in each for each in connection.scalars(spans)] == [True, True]
+    old.dispose()
