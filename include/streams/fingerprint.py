@@ -13,7 +13,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import fields
-from typing import Any
+from typing import Any, get_args
 
 from include.errors import UsageError
 from include.intervals.references import CONTENT
@@ -53,6 +53,19 @@ _NOTED_LATER = (CONTENT, CODE, DECODER, TABLE)
 
 _HASHED = ("transform ", CONTENT, CODE, _JAR)
 """How the names of facts begin whose values mean nothing to a reader."""
+
+
+_DECLARED = frozenset(
+    {
+        *("source topics", "number of sources", "key", "measures", "columns", "window", "window length", "mode", TABLE),
+        *("watermark", "speed topic", "shuffle partitions", "decoder schema", "archive columns", "event time"),
+        *("archive rules", f"{DECODER}kind", f"{DECODER}config", _JAR),
+        *(f"{DECODER}{option.name}" for kind in get_args(Decoder) for option in fields(kind)),
+    }
+)
+"""Names of the facts that this code notes, besides those that begin as follows."""
+
+_NAMED = ("reference ", "transform ", CONTENT, CODE)
 
 
 def archive_fingerprint(pipeline: Pipeline) -> Facts:
@@ -173,6 +186,8 @@ def differences(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 def _change(stored: Mapping[str, Any], now: Mapping[str, Any], name: str) -> str:
+    if name not in now and name not in _DECLARED and not name.startswith(_NAMED):
+        return f"{name} was noted by newer code, which this is not"
     if name.startswith(_HASHED):
         return f"{name} {'is new' if name not in stored else 'is no longer used' if name not in now else 'changed'}"
     before, after = (_text(facts.get(name, "none")) for facts in (stored, now))

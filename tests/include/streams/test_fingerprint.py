@@ -517,3 +517,21 @@ def test_table_is_no_change_when_each_micro_batch_writes_all_keys(pipeline: Pipe
 def test_mode_alone_is_named_when_a_view_without_a_table_becomes_complete(pipeline: Pipeline) -> None:
     with pytest.raises(UsageError, match=r"another query: mode: none → complete — "):
         fingerprint.check("nest_cameras", "hourly_counts", serving(pipeline), serving(pipeline, mode="complete"))
+
+
+def test_fact_of_newer_code_is_named_as_such_when_this_code_does_not_know_it(pipeline: Pipeline) -> None:
+    now = fingerprint.view_fingerprint(pipeline, pipeline.views[0])
+    stored = {**now, "grain of time": "1 s", f"{fingerprint.DECODER}locale": "de", "reference gone": "a INT"}
+    with pytest.raises(UsageError) as refused:
+        fingerprint.check(pipeline.name, "hourly_counts", stored, now)
+    for name in ("grain of time", "decoder's locale"):
+        assert f"{name} was noted by newer code" in str(refused.value)
+    assert "reference gone: a INT → none" in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["nest_cameras", "isp_hits", "wiki_changes", "auction_bids", "gps_positions"])
+def test_each_fact_that_is_noted_is_known_as_one_of_this_code(name: str) -> None:
+    declared = load_pipeline(name)
+    for facts in fingerprint.fingerprints_of(declared).values():
+        # What another declaration notes is not of newer code.
+        assert not [each for each in fingerprint.differences(facts, {}) if "newer code" in each]
