@@ -88,6 +88,44 @@ def test_set_up_begins_again_when_its_stamp_is_gone(checkout: Path) -> None:
     assert run(checkout).returncode == 64
 
 
+@pytest.mark.parametrize(
+    ("line", "chosen"), [("version_info = 3.12.7", "3.12"), ("version = 3.12.7", "3.12"), ("", "3.13")]
+)
+def test_environment_keeps_its_version_of_python_when_it_is_installed_again(
+    checkout: Path, line: str, chosen: str
+) -> None:
+    for version in ("3.13", "3.12", "3.11"):
+        program(checkout / f"bin/python{version}", "exit 0")
+    program(checkout / ".tidemark/tools/bin/uv", f'echo "$*" > "{checkout}/asked"; exit 1')
+    (checkout / ".venv/pyvenv.cfg").write_text(f"home = /usr/bin\n{line}\n")
+    (checkout / "uv.lock").write_text("another")
+    assert run(checkout).returncode == 64
+    assert f"--python {checkout}/bin/python{chosen} " in (checkout / "asked").read_text()
+
+
+def test_another_python_is_taken_when_that_of_the_environment_is_gone(checkout: Path) -> None:
+    program(checkout / "bin/python3.13", "exit 0")
+    program(checkout / ".tidemark/tools/bin/uv", f'echo "$*" > "{checkout}/asked"; exit 1')
+    (checkout / ".venv/pyvenv.cfg").write_text("version_info = 3.9.1\n")
+    (checkout / "uv.lock").write_text("another")
+    assert run(checkout).returncode == 64
+    assert f"--python {checkout}/bin/python3.13 " in (checkout / "asked").read_text()
+
+
+def test_what_runs_out_of_the_environment_is_named_when_that_is_replaced(checkout: Path) -> None:
+    assert "run out of" not in run(checkout).stderr
+    (checkout / ".venv/bin/airflow").symlink_to(str(shutil.which("sleep")))
+    with subprocess.Popen([checkout / ".venv/bin/airflow", "300"]) as running:
+        try:
+            (checkout / "uv.lock").write_text("another")
+            said = run(checkout).stderr
+        finally:
+            running.kill()
+    assert "1 processes run out of the .venv that is replaced now: stop and start them afterwards" in said
+    assert f"tidemark:   {running.pid} airflow 300" in said
+    assert "run out of" not in run(checkout).stderr
+
+
 def test_every_command_runs_when_many_begin_before_the_java_is_known(checkout: Path) -> None:
     stamp = checkout / ".tidemark/setup.stamp"
     for _ in range(5):
