@@ -79,8 +79,10 @@ def unknown_fields(decoder: Json, value: Column) -> Column:
     code = code_of_workers()
 
     def cut(values: pa.Array) -> pa.Array:
-        left = [None if each is None else left_of(each, shape) for each in values.to_pylist()]
-        check_unchanged(code)
+        try:
+            left = [None if each is None else left_of(each, shape) for each in values.to_pylist()]
+        finally:
+            check_unchanged(code)
         return pa.array(left, pa.string())
 
     cut.__annotations__ = {"values": pa.Array, "return": pa.Array}

@@ -65,8 +65,8 @@ def _specs(functions: tuple[str, ...]) -> list[ModuleSpec]:
 def _spec_of(name: str) -> ModuleSpec | None:
     try:
         return find_spec(name)
-    except ImportError:
-        # A package that is installed on the workers alone.
+    except (ImportError, ValueError):
+        # A package that is installed on the workers alone, or a module that no file gives.
         return None
 
 

@@ -85,9 +85,11 @@ def _vectorised(decoder: UserDefined, returned: StructType) -> Callable[[Column]
     fields = to_arrow_schema(struct_of(decoder.schema), timezone="UTC")
 
     def decode(values: pa.Array) -> pa.Array:
-        decoded = decode_batch(_function(path), values, pa.struct(list(fields)))
-        check_unchanged(code)
-        return decoded
+        try:
+            return decode_batch(_function(path), values, pa.struct(list(fields)))
+        finally:
+            # Also where newer code has no such function: that is no record's fault.
+            check_unchanged(code)
 
     decode.__annotations__ = {"values": pa.Array, "return": pa.Array}
     function: Callable[[Column], Column] = arrow_udf(decode, returned)  # type: ignore[call-overload]

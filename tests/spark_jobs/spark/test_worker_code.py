@@ -79,10 +79,11 @@ def test_query_that_starts_again_knows_the_code_of_its_driver_s_start(
         decode(b"yes")
 
 
-def test_vectorised_decoder_is_compared_too(module: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("deployed", [NEW, "def other(): ...\n"])
+def test_vectorised_decoder_is_compared_too(module: Path, monkeypatch: pytest.MonkeyPatch, deployed: str) -> None:
     monkeypatch.setattr(python_function, "arrow_udf", lambda function, *_: function)
     decode: Any = python_function._vectorised(UserDefined(f"{NAME}:decode", "said STRING", vectorised=True), RETURNED)
-    module.write_text(NEW)
+    module.write_text(deployed)
     with pytest.raises(TidemarkError, match="was changed"):
         decode(pa.array([b"yes"]))
 
