@@ -108,17 +108,16 @@ def migrate() -> None:
             raise _incomplete(f"there is no {', no '.join(missing)}")
 
 
-_COLUMNS = """
-SELECT t.relname, c.attname FROM pg_attribute c JOIN pg_class t ON t.oid = c.attrelid
-WHERE pg_table_is_visible(t.oid) AND t.relkind IN ('r', 'p') AND c.attnum > 0 AND NOT c.attisdropped
-"""
-
-
 def _missing(connection: Connection) -> list[str]:
     """Return the tables and columns that this code names and the ledger does not have."""
     from include.ledger.models import Base
 
-    found = {tuple(row) for row in connection.execute(text(_COLUMNS))}
+    found = {
+        tuple(row)
+        for row in connection.execute(
+            text("SELECT table_name, column_name FROM information_schema.columns WHERE table_schema = current_schema()")
+        )
+    }
     tables = {table for table, _ in found}
     return [
         *(table for table in Base.metadata.tables if table not in tables),
