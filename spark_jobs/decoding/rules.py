@@ -93,7 +93,9 @@ def _unfit(row: Row, columns: StructType, file_format: FileFormat) -> _Judged:
 
 def _out_of_range(row: Row, path: str, low: float, high: float) -> _Judged:
     value = field_at(row, path)
-    words = F.concat(F.lit(f"{path} is not within {low:g} and {high:g}: "), value.cast("string"))
+    # In full: rounded, the detail could name a value as outside of bounds that hold it.
+    first, last = (str(bound).removesuffix(".0") for bound in (low, high))
+    words = F.concat(F.lit(f"{path} is not within {first} and {last}: "), value.cast("string"))
     # NaN is greater than every number.
     return (value < F.lit(low)) | (value > F.lit(high)), because("out_of_range", words)
 

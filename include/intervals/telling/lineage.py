@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from contextlib import closing
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from include.intervals.verdict import Verdict
 from include.ledger.intervals import attempts
@@ -59,5 +59,5 @@ def _transport(url: str) -> Transport:
     # By default it tries six times, each with this timeout.
     config.retry = {"total": 1}
     if parts.password:
-        config.auth = ApiKeyTokenProvider({"api_key": parts.password})
+        config.auth = ApiKeyTokenProvider({"api_key": unquote(parts.password)})
     return HttpTransport(config)

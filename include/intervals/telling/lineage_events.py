@@ -34,6 +34,7 @@ from openlineage.client.facet_v2 import (
     symlinks_dataset,
 )
 
+from include import lake
 from include.catalog.columns import declared_columns, type_name
 from include.intervals.verdict import Verdict
 from include.ledger.intervals.findings import ExpectationResult, Severity
@@ -175,10 +176,14 @@ def _tables(told: AttemptTold) -> list[OutputDataset]:
 
 def _name(told: AttemptTold, table: str) -> tuple[str, str]:
     """Return a table's namespace and name: the place of its files, by OpenLineage's rules for file systems."""
-    lake = urlsplit(told.lake)
-    if lake.scheme == "file":
-        return "file", f"{lake.path}/tables/{table}"
-    return f"s3://{lake.netloc}", f"{lake.path.strip('/')}/tables/{table}".lstrip("/")
+    parts = urlsplit(told.lake)
+    if parts.scheme == "file":
+        return "file", f"{lake.filesystem(told.lake)[1]}/tables/{table}"
+    # Hadoop's name of S3's client is no name of a store.
+    namespace = f"{'s3' if parts.scheme == 's3a' else parts.scheme}://{parts.netloc}"
+    path = f"{parts.path.rstrip('/')}/tables/{table}"
+    # Of a file system the name is a path, of a bucket the key of an object.
+    return namespace, path if parts.scheme == "hdfs" else path.lstrip("/")
 
 
 def _table_facets(told: AttemptTold, table: str, registered: Sequence[Mapping[str, Any]]) -> dict[str, DatasetFacet]:
@@ -216,7 +221,8 @@ def _judged(told: AttemptTold) -> list[InputDataset]:
 
 
 def _assertion(result: ExpectationResult) -> data_quality_assertions_dataset.Assertion:
-    bounds = " to ".join("" if each is None else f"{each:g}" for each in (result.low, result.high))
+    # In full: rounded, an observed value would contradict its bounds.
+    bounds = " to ".join("" if each is None else str(each).removesuffix(".0") for each in (result.low, result.high))
     return data_quality_assertions_dataset.Assertion(
         result.expectation,
         result.success,
