@@ -1,4 +1,4 @@
-"""Events of lineage by themselves: names of tables in every kind of lake, bounds of expectations, the receiver's key."""
+"""Lineage without a receiver: names of tables in every kind of lake, bounds of expectations, the key that is sent."""
 
 from __future__ import annotations
 

@@ -522,3 +522,17 @@ def test_bad_message_is_quarantined_for_its_reason_when_it_is_generated(spark: A
     reasons = [reason for _, _, _, reason in made]
     assert [found[n][0].reason or "" for n in range(300)] == reasons
     assert Path(producer.__file__).stem == "nest_cameras"
+
+
+def test_detail_names_bounds_in_full_when_they_have_many_digits(spark: Any) -> None:
+    from pyspark.sql import functions as F
+
+    from spark_jobs.decoding.rules import _out_of_range
+
+    frame = spark.createDataFrame([(1234568.0,)], "reading DOUBLE")
+    _, why = _out_of_range({"reading": F.col("reading")}, "reading", 0.0001234567, 1234567)
+    (row,) = frame.select(why.alias("why")).collect()
+    assert (row.why.reason, row.why.detail) == (
+        "out_of_range",
+        "reading is not within 0.0001234567 and 1234567: 1234568.0",
+    )
