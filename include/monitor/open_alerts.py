@@ -9,7 +9,7 @@ from datetime import datetime
 
 from include.ledger.alerts import Alert, open_alerts
 from include.monitor.text import clean
-from include.pipelines import pipeline_names
+from include.pipelines import declarations
 
 SHOWN = 20
 """How many alerts a page shows; the oldest, since what followed from them comes after them."""
@@ -38,10 +38,13 @@ class OpenAlert:
 
 
 def alerts_of(pipelines: Collection[str]) -> tuple[OpenAlert, ...]:
-    """Return the open alerts of these pipelines, oldest first; if these are all, also those of no pipeline."""
-    declared = set(pipeline_names())
-    is_all = declared <= set(pipelines)
-    shown = [each for each in open_alerts() if each.pipeline in pipelines or (is_all and each.pipeline not in declared)]
+    """Return the open alerts of these pipelines, oldest first; if no other can be loaded, all that are open.
+
+    Those of a pipeline whose declaration is refused or gone are then among them: nobody else would show them.
+    """
+    loaded = {each.name for each in declarations().loaded}
+    is_all = loaded <= set(pipelines)
+    shown = [each for each in open_alerts() if each.pipeline in pipelines or (is_all and each.pipeline not in loaded)]
     return tuple(map(OpenAlert.of, shown))
 
 

@@ -1,10 +1,19 @@
-"""The gauges of `/metrics`: their names, what each measures, and how they become families."""
+"""The gauges of `/metrics`: what is read of a pipeline, the gauges' names, and the samples made of it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 from prometheus_client.core import GaugeMetricFamily, Metric
+
+from include.ledger.completeness import Completeness, PartitionCompleteness
+from include.ledger.streams.overview import ReasonCount
+from include.ledger.streams.progress import QueryProgress
+from include.monitor.lag import Lag
+from include.monitor.missing import MissingSummary
+from include.monitor.streams.state import StreamState
 
 STREAM = {
     "tidemark_stream_live": "1: a driver holds the lease",
@@ -18,11 +27,12 @@ STREAM = {
     "tidemark_broker_seen_timestamp_seconds": "When the broker was last seen",
     "tidemark_records_last_hour": "Records committed in the last hour",
     "tidemark_quarantined_last_hour": "Records that came into quarantine in the last hour",
-    "tidemark_open_alerts": "Alerts that are open",
     "tidemark_interval_seconds": "Length of the pipeline's intervals",
     "tidemark_registered_within_seconds": "How long after its end an interval is to be registered",
 }
 """Gauges with the label `pipeline`."""
+
+REPORTED_AT = "tidemark_query_progress_timestamp_seconds"
 
 QUERY = {
     "tidemark_query_input_rows_per_second": "Records that arrived per second",
@@ -31,7 +41,7 @@ QUERY = {
     "tidemark_query_watermark_delay_seconds": "From the watermark to the last micro-batch",
     "tidemark_query_state_rows": "Rows in the state store",
     "tidemark_query_state_bytes": "Memory that these take",
-    "tidemark_query_progress_timestamp_seconds": "When the query last reported its progress",
+    REPORTED_AT: "When the query last reported its progress",
 }
 """Gauges with the labels `pipeline` and `query`."""
 
@@ -48,6 +58,36 @@ OFFSETS = {
 }
 """Gauges with the labels `pipeline`, `query`, `topic` and `partition`."""
 
+
+@dataclass(frozen=True)
+class Observed:
+    """A pipeline's part of a scrape."""
+
+    state: StreamState
+    lags: Sequence[Lag]
+    queries: Mapping[str, QueryProgress]
+    """The last progress of each declared query."""
+    reasons: Sequence[ReasonCount]
+    recent_reasons: Sequence[ReasonCount]
+    """Those of this hour of the clock and of the one before."""
+    failures: int
+    missing: MissingSummary
+    complete: Completeness
+    partitions: Sequence[PartitionCompleteness]
+    keys: Mapping[str, tuple[int, int]]
+    """For views without a window: their keys, and the limit."""
+    interval: timedelta
+    """Length of the schedule's intervals."""
+    registered_within: timedelta
+    """How long after its end an interval is to be registered."""
+    first_commit: datetime | None
+    """When the archive's first micro-batch was committed."""
+
+    def is_current(self, told: QueryProgress) -> bool:
+        """Return whether the driver that holds the lease reported it: what an earlier one measured is over."""
+        return self.state.held_since is not None and told.at >= self.state.held_since
+
+
 Samples = tuple[Sequence[str], Mapping[str, float | None]]
 """Values of the labels, and of the gauges by their names; None stands for no sample."""
 
@@ -60,3 +100,47 @@ def gauges(described: Mapping[str, str], labels: Sequence[str], samples: Iterabl
             if value is not None:
                 families[name].add_metric(values, value)
     yield from families.values()
+
+
+def samples_of_stream(each: Observed) -> Samples:
+    """Return the values of `STREAM`."""
+    state = each.state
+    # Nothing waits: 0. The broker was never seen: unknown.
+    behind = 0.0 if state.lag.offsets == 0 and not state.lag.error else state.lag.seconds
+    values = (
+        float(bool(state.holder)),
+        state.token,
+        state.generation,
+        each.failures,
+        state.committed_at.timestamp() if state.committed_at else None,
+        each.first_commit.timestamp() if each.first_commit else None,
+        behind,
+        float(not state.lag.error),
+        state.lag.seen_at.timestamp() if state.lag.seen_at else None,
+        state.records,
+        state.quarantined,
+        each.interval.total_seconds(),
+        each.registered_within.total_seconds(),
+    )
+    return (state.pipeline,), dict(zip(STREAM, values, strict=True))
+
+
+def samples_of_lag(lag: Lag) -> Samples:
+    """Return the values of `OFFSETS`."""
+    labels = (lag.pipeline, lag.query, lag.topic, str(lag.partition))
+    return labels, dict(zip(OFFSETS, (lag.committed, lag.end, lag.lag), strict=True))
+
+
+def samples_of_query(pipeline: str, told: QueryProgress, *, is_current: bool) -> Samples:
+    """Return the values of `QUERY`; of what an earlier driver reported only when that was."""
+    values = (
+        told.input_rate,
+        told.processing_rate,
+        told.seconds,
+        (told.at - told.watermark).total_seconds() if told.watermark else None,
+        told.state_rows,
+        told.state_bytes,
+        told.at.timestamp(),
+    )
+    measured = dict(zip(QUERY, values, strict=True))
+    return (pipeline, told.query), measured if is_current else {REPORTED_AT: measured[REPORTED_AT]}

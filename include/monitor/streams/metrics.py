@@ -7,9 +7,10 @@ before Prometheus gives up (`scrape_timeout` in include/deploy/prometheus).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -19,21 +20,30 @@ from include import kafka
 from include.alerts.channels import ALERTS
 from include.errors import ServiceUnreachable, TidemarkError
 from include.ledger.archive.committed import first_commit
-from include.ledger.completeness import Completeness, PartitionCompleteness, completeness, partition_completeness
+from include.ledger.completeness import completeness, partition_completeness
 from include.ledger.connection import check_answers, reading
 from include.ledger.intervals.states import IntervalState
 from include.ledger.streams import progress
-from include.ledger.streams.overview import ReasonCount, quarantined_by_reason
-from include.ledger.streams.progress import QueryProgress
+from include.ledger.streams.overview import RECENTLY, quarantined_by_reason
 from include.ledger.streams.restarts import failures_so_far
 from include.ledger.totals import IntervalCount, interval_counts, key_counts, ledger_bytes
-from include.monitor.lag import Lag
+from include.monitor.lag import queries_of
 from include.monitor.ledger_patience import ANSWER_SECONDS, READ_SECONDS, within
-from include.monitor.missing import MissingSummary, summarize_missing
+from include.monitor.missing import summarize_missing
 from include.monitor.open_alerts import alerts_of
 from include.monitor.streams.broker import broker_watch
-from include.monitor.streams.gauges import KEYS, OFFSETS, QUERY, STREAM, Samples, gauges
-from include.monitor.streams.state import StreamState, stream_state
+from include.monitor.streams.gauges import (
+    KEYS,
+    OFFSETS,
+    QUERY,
+    STREAM,
+    Observed,
+    gauges,
+    samples_of_lag,
+    samples_of_query,
+    samples_of_stream,
+)
+from include.monitor.streams.state import stream_state
 from include.pipelines.spec import Pipeline
 
 _AN_HOUR = timedelta(hours=1)
@@ -42,35 +52,13 @@ _STATES = ("good", "open", "bad")
 
 
 @dataclass(frozen=True)
-class Observed:
-    """A pipeline's part of a scrape."""
-
-    state: StreamState
-    lags: Sequence[Lag]
-    queries: Mapping[str, QueryProgress]
-    """The last progress of each query."""
-    reasons: Sequence[ReasonCount]
-    failures: int
-    missing: MissingSummary
-    open_alerts: int
-    complete: Completeness
-    partitions: Sequence[PartitionCompleteness]
-    keys: Mapping[str, tuple[int, int]]
-    """For views without a window: their keys, and the limit."""
-    interval: timedelta
-    """Length of the schedule's intervals."""
-    registered_within: timedelta
-    """How long after its end an interval is to be registered."""
-    first_commit: datetime | None
-    """When the archive's first micro-batch was committed."""
-
-
-@dataclass(frozen=True)
 class Scrape:
     """All that is exported."""
 
     pipelines: Sequence[Observed] = ()
     intervals: Sequence[IntervalCount] = ()
+    open_alerts: Mapping[str, int] = field(default_factory=dict)
+    """By pipeline, also of those whose declaration is refused or gone."""
     ledger_bytes: int = 0
     alerts: int | None = None
     """None while the broker does not answer."""
@@ -108,9 +96,10 @@ def _read_ledger(declared: Sequence[Pipeline]) -> Scrape:
     # All plain SQL uses one connection and one snapshot.
     with reading():
         observed = [_observe(each) for each in declared]
-    names = {each.state.pipeline for each in observed}
+        names = [each.name for each in declared]
+        raised = dict.fromkeys(names, 0) | Counter(each.pipeline for each in alerts_of(names))
     counts = [each for each in interval_counts() if each.pipeline in names]
-    return Scrape(observed, counts, ledger_bytes())
+    return Scrape(observed, counts, raised, ledger_bytes())
 
 
 def _observe(pipeline: Pipeline) -> Observed:
@@ -119,11 +108,11 @@ def _observe(pipeline: Pipeline) -> Observed:
         state,
         # The last lags of a broker that is down would look like current ones.
         () if broker.error else broker.lags,
-        {query: told[-1] for query, told in progress.recent(pipeline.name, 1).items()},
+        {query: told[-1] for query, told in progress.recent(pipeline.name, 1).items() if query in queries_of(pipeline)},
         quarantined_by_reason(pipeline.name),
+        quarantined_by_reason(pipeline.name, RECENTLY),
         len(failures_so_far(pipeline.name, _AN_HOUR, is_led=bool(state.holder))),
         summarize_missing(pipeline),
-        len(alerts_of([pipeline.name])),
         completeness(pipeline.name),
         partition_completeness(pipeline.name),
         _keys(pipeline),
@@ -166,20 +155,21 @@ class _Families(Collector):
         if scrape.is_ledger_up:
             size.add_metric([], scrape.ledger_bytes)
         yield size
-        alerts = CounterMetricFamily("tidemark_alerts", "Alerts sent to the operators")
-        if scrape.alerts is not None:
-            alerts.add_metric([], scrape.alerts)
-        yield alerts
-        yield from gauges(STREAM, ("pipeline",), (_of_stream(each) for each in scrape.pipelines))
+        yield from _of_alerts(scrape)
+        yield from gauges(STREAM, ("pipeline",), (samples_of_stream(each) for each in scrape.pipelines))
         yield from gauges(
             OFFSETS,
             ("pipeline", "query", "topic", "partition"),
-            (_of_lag(lag) for each in scrape.pipelines for lag in each.lags),
+            (samples_of_lag(lag) for each in scrape.pipelines for lag in each.lags),
         )
         yield from gauges(
             QUERY,
             ("pipeline", "query"),
-            (_of_query(each.state.pipeline, told) for each in scrape.pipelines for told in each.queries.values()),
+            (
+                samples_of_query(each.state.pipeline, told, is_current=each.is_current(told))
+                for each in scrape.pipelines
+                for told in each.queries.values()
+            ),
         )
         yield from gauges(
             KEYS,
@@ -195,45 +185,14 @@ class _Families(Collector):
         yield from _of_completeness(scrape)
 
 
-def _of_stream(each: Observed) -> Samples:
-    state = each.state
-    # Nothing waits: 0. The broker was never seen: unknown.
-    behind = 0.0 if state.lag.offsets == 0 and not state.lag.error else state.lag.seconds
-    values = (
-        float(bool(state.holder)),
-        state.token,
-        state.generation,
-        each.failures,
-        state.committed_at.timestamp() if state.committed_at else None,
-        each.first_commit.timestamp() if each.first_commit else None,
-        behind,
-        float(not state.lag.error),
-        state.lag.seen_at.timestamp() if state.lag.seen_at else None,
-        state.records,
-        state.quarantined,
-        each.open_alerts,
-        each.interval.total_seconds(),
-        each.registered_within.total_seconds(),
-    )
-    return (state.pipeline,), dict(zip(STREAM, values, strict=True))
-
-
-def _of_lag(lag: Lag) -> Samples:
-    labels = (lag.pipeline, lag.query, lag.topic, str(lag.partition))
-    return labels, dict(zip(OFFSETS, (lag.committed, lag.end, lag.lag), strict=True))
-
-
-def _of_query(pipeline: str, told: QueryProgress) -> Samples:
-    values = (
-        told.input_rate,
-        told.processing_rate,
-        told.seconds,
-        (told.at - told.watermark).total_seconds() if told.watermark else None,
-        told.state_rows,
-        told.state_bytes,
-        told.at.timestamp(),
-    )
-    return (pipeline, told.query), dict(zip(QUERY, values, strict=True))
+def _of_alerts(scrape: Scrape) -> Iterator[Metric]:
+    sent = CounterMetricFamily("tidemark_alerts", "Messages about alerts sent to the operators, ends included")
+    if scrape.alerts is not None:
+        sent.add_metric([], scrape.alerts)
+    raised = GaugeMetricFamily("tidemark_open_alerts", "Alerts that are open", labels=("pipeline",))
+    for pipeline, count in scrape.open_alerts.items():
+        raised.add_metric((pipeline,), count)
+    yield from (sent, raised)
 
 
 def _by_kind(scrape: Scrape) -> Iterator[Metric]:
@@ -242,6 +201,11 @@ def _by_kind(scrape: Scrape) -> Iterator[Metric]:
     )
     reasons = CounterMetricFamily(
         "tidemark_quarantined_records", "Records that came into quarantine", labels=("pipeline", "reason")
+    )
+    recent = GaugeMetricFamily(
+        "tidemark_quarantined_recently",
+        "Records that came into quarantine in this hour of the clock and in the one before",
+        labels=("pipeline", "reason"),
     )
     parts = GaugeMetricFamily(
         "tidemark_query_part_seconds", "The last micro-batch by part", labels=("pipeline", "query", "part")
@@ -252,10 +216,14 @@ def _by_kind(scrape: Scrape) -> Iterator[Metric]:
             state.add_metric((name, one), float(each.state.tone == one))
         for reason in each.reasons:
             reasons.add_metric((name, reason.reason), reason.records)
+        for reason in each.recent_reasons:
+            recent.add_metric((name, reason.reason), reason.records)
         for query, told in each.queries.items():
+            if not each.is_current(told):
+                continue
             for part, seconds in told.parts.items():
                 parts.add_metric((name, query, part), seconds)
-    yield from (state, reasons, parts)
+    yield from (state, reasons, recent, parts)
 
 
 def _of_intervals(scrape: Scrape) -> Iterator[Metric]:

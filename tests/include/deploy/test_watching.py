@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
 from include.cli.monitor import monitor
 from include.errors import ServiceUnreachable
@@ -30,7 +31,8 @@ from include.monitor.lag import Lag
 from include.monitor.ledger_patience import ANSWER_SECONDS, READ_SECONDS, within
 from include.monitor.missing import MissingSummary
 from include.monitor.streams.broker import BrokerView
-from include.monitor.streams.metrics import Observed, Scrape, as_text, metrics_text
+from include.monitor.streams.gauges import QUERY, REPORTED_AT, Observed
+from include.monitor.streams.metrics import Scrape, as_text, metrics_text
 from include.monitor.streams.state import assess
 from include.offsets import TopicPartition
 from include.pipelines import load_pipeline
@@ -50,25 +52,23 @@ EXPRESSIONS = [rule["expr"] for rule in RULES] + [
 ]
 
 
-@pytest.fixture(scope="module")
-def exported() -> dict[str, set[str]]:
-    """Return the labels of every metric that a stream with all features exports."""
+def observed(*queries: QueryProgress, is_live: bool = True) -> Observed:
+    """What is read of a stream with all features, whose driver took its lease an hour ago."""
     writer = LiveWriter(ProcessOnHost("host", ProcessIdentity(1)), 7, NOW - timedelta(hours=1), NOW, "local-1")
-    known = StreamOverview("nest_cameras", NOW, writer, 7, NOW, False, 0, "first", NOW, 100, 3)
+    known = StreamOverview("nest_cameras", NOW, writer if is_live else None, 7, NOW, False, 0, "first", NOW, 100, 3)
     lag = Lag("nest_cameras", "archive", "nest-logs", 0, 5, 9)
     state = assess(load_pipeline("nest_cameras"), known, BrokerView((lag,), NOW - timedelta(seconds=2), "steady", NOW))
-    told = QueryProgress("archive", 1, NOW, 1, 1.0, 1.0, 1.0, {"addBatch": 1.0}, NOW - timedelta(hours=1), 1, 1)
     missing = MissingSummary("nest_cameras", 1, None, None, 2)
     complete = Completeness("nest_cameras", NOW - timedelta(hours=1), NOW)
     parts = [PartitionCompleteness(TopicPartition("nest-logs", 0), "id", NOW, 5)]
-    observed = Observed(
+    return Observed(
         state,
         [lag],
-        {"archive": told},
+        {each.query: each for each in queries},
         [ReasonCount("malformed", 3)],
+        [ReasonCount("malformed", 1)],
         0,
         missing,
-        1,
         complete,
         parts,
         {"totals": (7, 5)},
@@ -76,11 +76,23 @@ def exported() -> dict[str, set[str]]:
         timedelta(minutes=20),
         NOW - timedelta(days=1),
     )
+
+
+def told(query: str, at: datetime = NOW) -> QueryProgress:
+    return QueryProgress(query, 1, at, 1, 1.0, 1.0, 1.0, {"addBatch": 1.0}, at - timedelta(hours=1), 1, 1)
+
+
+def samples(scrape: Scrape) -> list[Sample]:
+    return [each for family in text_string_to_metric_families(as_text(scrape).decode()) for each in family.samples]
+
+
+@pytest.fixture(scope="module")
+def exported() -> dict[str, set[str]]:
+    """Return the labels of every metric that a stream with all features exports."""
     intervals = [IntervalCount("nest_cameras", each, 1, NOW) for each in IntervalState]
     found: dict[str, set[str]] = {}
-    for family in text_string_to_metric_families(as_text(Scrape([observed], intervals, 1000, 2)).decode()):
-        for sample in family.samples:
-            found.setdefault(sample.name, set()).update(sample.labels)
+    for sample in samples(Scrape([observed(told("archive"))], intervals, {"nest_cameras": 1}, 1000, 2)):
+        found.setdefault(sample.name, set()).update(sample.labels)
     return found
 
 
@@ -143,6 +155,7 @@ def test_gauge_is_on_the_dashboard_or_in_an_alert_when_a_stream_exports_it(expor
         "tidemark_committed_offset", "tidemark_end_offset", "tidemark_missing_offsets", "tidemark_stream_state",
         "tidemark_stream_fencing_token", "tidemark_stream_generation", "tidemark_broker_seen_timestamp_seconds",
         "tidemark_query_progress_timestamp_seconds", "tidemark_partition_complete_until_timestamp_seconds",
+        "tidemark_quarantined_records_total",
     }  # fmt: skip
     assert exported.keys() - used - {name for name in exported if name.endswith("_created")} == beside
 
@@ -152,6 +165,40 @@ def test_metric_is_documented_when_it_is_exported(exported: dict[str, set[str]])
     rows = re.findall(r"^\| `(tidemark_\w+)` \| ([\w, ]*) ?\|", page, re.MULTILINE)
     documented = {name: set(labels.replace(",", " ").split()) for name, labels in rows}
     assert documented == {name: labels for name, labels in exported.items() if not name.endswith("_created")}
+
+
+def test_values_of_a_query_are_exported_only_when_the_driver_that_lives_measured_them() -> None:
+    before = NOW - timedelta(hours=2)
+    both = [observed(told("archive"), told("hourly_counts", before))]
+    values = QUERY.keys() - {REPORTED_AT}
+    for name in (*values, "tidemark_query_part_seconds"):
+        assert [s.labels["query"] for s in samples(Scrape(both)) if s.name == name] == ["archive"], name
+    dead = samples(Scrape([observed(told("archive"), is_live=False)]))
+    assert {s.name for s in dead if s.name.startswith("tidemark_query_")} == {REPORTED_AT}
+    [at] = [s.value for s in dead if s.name == REPORTED_AT]
+    assert at == NOW.timestamp()
+
+
+def test_records_are_shown_when_they_are_the_first_of_their_reason() -> None:
+    # The first sample of a series is no increase, and a reason has no series before its first record.
+    counted = {name for each in EXPRESSIONS if "increase(" in each or "rate(" in each for name in names_in(each)}
+    assert counted == {"tidemark_alerts_total"}
+    [panel] = [each for each in DASHBOARD["panels"] if "by reason" in each["title"]]
+    [target] = panel["targets"]
+    recent = [s for s in samples(Scrape([observed()])) if s.name in names_in(target["expr"])]
+    assert [(s.labels["reason"], s.value) for s in recent] == [("malformed", 1)]
+
+
+def test_alert_about_alerts_claims_no_more_than_messages_when_some_are_of_ends() -> None:
+    [rule] = [each for each in RULES if each["alert"] == "TidemarkOperatorsTold"]
+    assert "messages about alerts, ends included" in rule["annotations"]["summary"]
+
+
+def test_pipeline_can_be_chosen_on_the_dashboard_when_its_declaration_is_refused() -> None:
+    [choice] = DASHBOARD["templating"]["list"]
+    scrape = Scrape(open_alerts={"refused": 1})
+    [name] = names_in(choice["query"]["query"])
+    assert [s.labels["pipeline"] for s in samples(scrape) if s.name == name] == ["refused"]
 
 
 def test_prometheus_asks_the_right_address_when_the_pages_listen() -> None:
@@ -166,10 +213,7 @@ def test_prometheus_asks_the_right_address_when_the_pages_listen() -> None:
 
 
 def test_one_sample_reports_it_when_the_ledger_is_away() -> None:
-    samples = [
-        s for f in text_string_to_metric_families(as_text(Scrape(is_ledger_up=False)).decode()) for s in f.samples
-    ]
-    assert [(s.name, s.value) for s in samples] == [("tidemark_ledger_up", 0)]
+    assert [(s.name, s.value) for s in samples(Scrape(is_ledger_up=False))] == [("tidemark_ledger_up", 0)]
 
 
 def test_prometheus_waits_longer_than_the_pages_do_when_the_ledger_hangs() -> None:

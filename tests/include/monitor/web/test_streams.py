@@ -18,6 +18,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from include import alerts
+from include.alerts import refused
+from include.errors import UsageError
 from include.ledger.alerts import Alert
 from include.ledger.streams import event_gaps, generations, launches, progress, writers
 from include.ledger.streams.event_gaps import RefusedAt
@@ -25,7 +27,8 @@ from include.ledger.streams.progress import QueryProgress
 from include.monitor.live_page import serving
 from include.monitor.streams.driver_log import LINES
 from include.monitor.web.alone import app_alone
-from include.pipelines import pipeline_names
+from include.pipelines import declarations, load_pipeline, pipeline_names
+from include.pipelines.spec import Pipeline
 from include.versions.loaded_modules import loaded_code
 from tests.conftest import Home, end_of, wait_for
 from tests.support.corpora import NAUGHTY
@@ -161,6 +164,34 @@ def test_alerts_stand_above_the_streams_when_they_are_open(client: httpx.Client)
     assert client.get("/?format=json").json()["alerts"] == []
 
 
+def test_alerts_are_shown_when_their_pipeline_s_declaration_is_refused_or_gone(
+    client: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refusing(name: str) -> Pipeline:
+        if name == "isp_hits":
+            raise UsageError("it is refused")
+        return load_pipeline(name)
+
+    monkeypatch.setattr("include.pipelines.load_pipeline", refusing)
+    declarations.cache_clear()
+    try:
+        now = datetime.now(UTC)
+        refused.watch(declarations(), now)
+        assert alerts.raise_alert(Alert("stream/gone", "gone", "it ended", "its DAG", now, "declare it again"))
+        shown_alerts = client.get("/?format=json").json()["alerts"]
+        assert {each["pipeline"] for each in shown_alerts} == {"isp_hits", "gone"}
+        assert "No alert is open." not in client.get("/").text
+        metrics = client.get("/metrics").text
+        assert 'tidemark_open_alerts{pipeline="isp_hits"} 1.0' in metrics
+        assert 'tidemark_open_alerts{pipeline="gone"} 1.0' in metrics
+        assert f'tidemark_open_alerts{{pipeline="{NAME}"}} 0.0' in metrics
+    finally:
+        monkeypatch.undo()
+        declarations.cache_clear()
+    assert refused.watch(declarations(), now) == 1
+    assert alerts.recover("stream/gone")
+
+
 def test_texts_are_escaped_when_a_page_shows_them(client: httpx.Client) -> None:
     page = client.get(f"/pipelines/{NAME}").text
     assert "&lt;img src=x" in page
@@ -182,7 +213,7 @@ def test_events_bring_the_page_when_it_changes(client: httpx.Client) -> None:
 
 
 def test_metrics_equal_the_page_when_both_are_read(client: httpx.Client) -> None:
-    progress.note(NAME, [told(901, rate=40.0)])
+    progress.note(NAME, [told(901, rate=40.0), told(901, query="no_longer_declared")])
     answer = client.get("/metrics")
     assert answer.headers["content-type"].startswith("text/plain")
     samples = [s for family in text_string_to_metric_families(answer.text) for s in family.samples]
@@ -196,6 +227,9 @@ def test_metrics_equal_the_page_when_both_are_read(client: httpx.Client) -> None
     assert found["tidemark_query_part_seconds", "addBatch", "archive", NAME] == 1.25
     assert found["tidemark_stream_state", "bad", NAME] == 1
     assert found["tidemark_stream_generation", NAME] == 1
+    assert {key[1] for key in found if key[0] == "tidemark_query_progress_timestamp_seconds"} == {
+        "archive", "hourly_counts",
+    }  # fmt: skip
 
 
 def test_address_is_printed_once_and_a_signal_ends_it_when_the_command_runs(postgres: Home) -> None:
