@@ -1,0 +1,64 @@
+"""A broker that does not answer is waited for once, however many pipelines are asked about."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from include.errors import ServiceUnreachable
+from include.monitor.streams import broker
+from include.monitor.streams.broker import BrokerView, BrokerWatch
+from include.pipelines import declarations
+
+PIPELINES = declarations().loaded
+PATIENCE = 0.5
+
+
+@pytest.fixture
+def hung(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """A broker that answers no look until the test ends; returns the pipelines that were looked at."""
+    looked: list[str] = []
+    over = threading.Event()
+
+    def seen_now(known: broker._Pipeline) -> BrokerView:
+        looked.append(known.declared.name)
+        over.wait(60)
+        raise ServiceUnreachable("Kafka does not answer", remedy="")
+
+    monkeypatch.setattr(broker, "PATIENCE", PATIENCE)
+    monkeypatch.setattr(broker, "_seen_now", seen_now)
+    yield looked
+    over.set()
+
+
+def test_pages_wait_once_for_all_pipelines_when_the_broker_hangs(hung: list[str]) -> None:
+    watch = BrokerWatch()
+    began = time.monotonic()
+    watch.watch(PIPELINES)
+    views = [watch.view(each) for each in PIPELINES]
+    took = time.monotonic() - began
+    assert len(views) >= 5
+    assert {each.error for each in views} == {"Kafka does not answer"}
+    assert PATIENCE <= took < 2 * PATIENCE
+    # Later requests do not wait at all.
+    began = time.monotonic()
+    assert watch.view(PIPELINES[-1]).error
+    assert time.monotonic() - began < PATIENCE / 2
+    assert hung == [PIPELINES[0].name]
+
+
+def test_one_pipeline_is_looked_at_in_a_round_when_the_broker_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[str] = []
+
+    def seen_now(known: broker._Pipeline) -> BrokerView:
+        looked.append(known.declared.name)
+        raise ServiceUnreachable("Kafka does not answer", remedy="")
+
+    monkeypatch.setattr(broker, "_seen_now", seen_now)
+    wanted = [broker._Pipeline(each, 0.0, 0.0) for each in PIPELINES]
+    BrokerWatch()._look_at(wanted)
+    assert looked == [PIPELINES[0].name]
+    assert {each.view.error for each in wanted} == {"Kafka does not answer"}
