@@ -36,8 +36,8 @@ from include.pipelines.spec import Pipeline
 TRIES = 5
 """How often an interval is committed again because somebody else changed the table meanwhile."""
 
-PREVIOUS_VERSIONS = "20"
-"""How many former metadata files a table keeps."""
+PREVIOUS_VERSIONS = "write.metadata.previous-versions-max"
+"""Property of a table: how many former metadata files it keeps."""
 
 _SMALL = 32 * 1024
 """Bytes of a manifest; one that names a single file has 8 KB."""
@@ -51,8 +51,10 @@ _PROPERTIES = {
     # Nor a large manifest rewritten whenever small ones are merged: one of some 600 files is left alone.
     "commit.manifest.target-size-bytes": str(256 * 1024),
     "write.metadata.delete-after-commit.enabled": "true",
-    "write.metadata.previous-versions-max": PREVIOUS_VERSIONS,
 }
+
+_FEWEST_VERSIONS = 20
+"""Former metadata files of a table that keeps few snapshots."""
 
 
 @dataclass(frozen=True)
@@ -71,17 +73,30 @@ class Difference:
 def ensure_table(catalog: SqlCatalog, pipeline: Pipeline, table: str) -> Table:
     """Return the Iceberg table, created if it is missing. Raises UsageError when it is not the pipeline's."""
     if (stored := find(catalog, pipeline, table)) is not None:
-        return _with_properties(stored)
-    said = {**_PROPERTIES, OWNER: pipeline.name}
+        return _with_properties(stored, pipeline)
+    said = {**_properties(pipeline), OWNER: pipeline.name}
     try:
         return create(catalog, table, shown_columns(pipeline, table), numbers_of(pipeline, table), said)
     except TableAlreadyExistsError:
         return ensure_table(catalog, pipeline, table)
 
 
-def _with_properties(table: Table) -> Table:
-    """Return a table that earlier code may have made, with the properties that new tables get."""
-    if lacking := {name: value for name, value in _PROPERTIES.items() if table.properties.get(name) != value}:
+def previous_versions(pipeline: Pipeline) -> str:
+    """Return the value of `PREVIOUS_VERSIONS` by which a verdict's metadata lasts as long as its snapshot.
+
+    Each snapshot is one commit. There is room for as many that add none: a rerun's tag on an existing one, properties.
+    """
+    return str(max(_FEWEST_VERSIONS, 2 * pipeline.retention.snapshots))
+
+
+def _properties(pipeline: Pipeline) -> dict[str, str]:
+    return {**_PROPERTIES, PREVIOUS_VERSIONS: previous_versions(pipeline)}
+
+
+def _with_properties(table: Table, pipeline: Pipeline) -> Table:
+    """Return a table that earlier code or another declaration may have made, with the properties that new ones get."""
+    wanted = _properties(pipeline)
+    if lacking := {name: value for name, value in wanted.items() if table.properties.get(name) != value}:
         with table.transaction() as transaction:
             transaction.set_properties(lacking)
     return table

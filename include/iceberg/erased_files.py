@@ -22,7 +22,7 @@ from include import lake
 from include.crash_points import crash_point
 from include.errors import TidemarkError
 from include.iceberg.catalog import find, metadata_gone, opened, unescaped, writing
-from include.iceberg.commit import PREVIOUS_VERSIONS, TRIES, live_files, overwrite, roll_back_foreign
+from include.iceberg.commit import PREVIOUS_VERSIONS, TRIES, live_files, overwrite, previous_versions, roll_back_foreign
 from include.iceberg.metadata_sweep import sweep_metadata
 from include.iceberg.snapshot_retention import Expire, build_of_tag, delete_lists
 from include.ledger.lineage import BuiltRevision
@@ -80,7 +80,7 @@ def _forget_in(catalog: SqlCatalog, pipeline: Pipeline, table: str, folders: Col
         if stored is None:
             return 0
         try:
-            return _forget(roll_back_foreign(stored), folders, names, pipeline.name)
+            return _forget(roll_back_foreign(stored), folders, names, pipeline)
         except CommitFailedException:
             continue
     raise TidemarkError(
@@ -99,7 +99,7 @@ def files_of_others(pipeline: Pipeline) -> Iterator[str]:
                 yield lake.below_lake(f"{at}/{file.name}")
 
 
-def _forget(table: Table, folders: Collection[str], names: Names, pipeline: str) -> int:
+def _forget(table: Table, folders: Collection[str], names: Names, pipeline: Pipeline) -> int:
     live = [file for file in live_files(table) if _folder(file.file_path) in folders]
     if live:
         # Only a table that is no longer declared did not follow its intervals.
@@ -109,13 +109,13 @@ def _forget(table: Table, folders: Collection[str], names: Names, pipeline: str)
         _say_again(table, (), names)
         crash_point("erased_head_said_again")
         naming = _naming(table, folders, names)
-    _check_nobody_keeps(table, naming, pipeline)
+    _check_nobody_keeps(table, naming, pipeline.name)
     if naming:
         with table.transaction() as transaction:
             Expire(transaction, table.metadata, list(naming.values()), through=False).commit()
         crash_point("erased_snapshots_expired")
         delete_lists(table, naming.values())
-    _drop_previous_metadata(table)
+    _drop_previous_metadata(table, previous_versions(pipeline))
     return len(naming)
 
 
@@ -178,11 +178,11 @@ def _check_nobody_keeps(table: Table, naming: Collection[int], pipeline: str) ->
             )
 
 
-def _drop_previous_metadata(table: Table) -> None:
+def _drop_previous_metadata(table: Table, versions: str) -> None:
     """Drop the table's references to former metadata, whose files PyIceberg and the sweep then delete."""
-    for kept in ("1", PREVIOUS_VERSIONS):
+    for kept in ("1", versions):
         with table.transaction() as transaction:
-            transaction.set_properties({"write.metadata.previous-versions-max": kept})
+            transaction.set_properties({PREVIOUS_VERSIONS: kept})
         crash_point("erased_metadata_dropped")
 
 

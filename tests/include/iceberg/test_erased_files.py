@@ -16,6 +16,7 @@ from include.erasure import open_tables
 from include.errors import TidemarkError
 from include.iceberg import catalog as iceberg_catalog
 from include.iceberg import erased_files
+from include.iceberg.commit import PREVIOUS_VERSIONS, previous_versions
 from include.iceberg.examine import deviations
 from include.ledger.database import session
 from include.ledger.intervals.revisions import as_built
@@ -86,7 +87,7 @@ def assert_forgotten(archive: OpenTable) -> None:
     assert all(table.scan(snapshot_id=each.snapshot_id).to_arrow().num_rows for each in table.snapshots())
     assert comparable(table.scan().to_arrow(), NAMES) == comparable(archive.registered_rows(), NAMES)
     assert list(deviations(archive.pipeline)) == []
-    assert table.properties["write.metadata.previous-versions-max"] == "20"
+    assert table.properties[PREVIOUS_VERSIONS] == previous_versions(archive.pipeline) == "100"
     on_disk = {each.name for each in (folder(archive) / "metadata").glob("*.metadata.json")}
     named = [table.metadata_location, *(each.metadata_file for each in table.metadata.metadata_log)]
     assert on_disk == {each.rsplit("/", 1)[-1] for each in named}

@@ -65,6 +65,14 @@ def test_metadata_is_enough_when_the_catalog_is_not_used(world: World) -> None:
     assert comparable(found, NAMES) == comparable(world.archive.registered_rows(), NAMES)
 
 
+def test_metadata_of_a_verdict_is_there_when_many_intervals_were_registered_since() -> None:
+    archive = OpenTable(pipeline_named("read_much_later"))
+    first = archive.run(0, {"2026-11-18": rows_of(0, 9)})
+    for hour in range(1, 26):
+        archive.run(hour, {"2026-11-18": rows_of(hour, 1)})
+    assert StaticTable.from_metadata(first.metadata).scan().to_arrow().num_rows == 9
+
+
 def test_earlier_rows_are_read_when_a_verdict_s_tag_is_named(world: World) -> None:
     table = world.archive.load()
     earlier = table.scan(snapshot_id=table.refs()[world.first.tag].snapshot_id).to_arrow()

@@ -9,6 +9,7 @@ from pyiceberg.table.snapshots import Summary
 
 from include.errors import UsageError
 from include.iceberg import catalog as iceberg_catalog
+from include.iceberg.commit import PREVIOUS_VERSIONS
 from include.iceberg.examine import deviations, restore
 from include.ledger.intervals.findings import IcebergSnapshot
 from include.pipelines.spec import Retention
@@ -61,6 +62,16 @@ def test_oldest_snapshots_and_tags_are_removed_and_rows_stay_when_too_many_are_k
     assert archive.load().scan().to_arrow().num_rows == 10
     assert kinds(archive) == []
     assert restore(archive.pipeline) == []
+
+
+@pytest.mark.parametrize(("snapshots", "versions"), [(3, "20"), (30, "60")])
+def test_table_keeps_metadata_of_its_snapshots_when_another_number_is_declared(
+    archive: OpenTable, snapshots: int, versions: str
+) -> None:
+    archive.run(0, {"2026-11-18": rows_of(0, 2)})
+    archive.pipeline = replace(archive.pipeline, retention=Retention(snapshots=snapshots))
+    archive.run(1, {"2026-11-18": rows_of(1, 2)})
+    assert archive.load().properties[PREVIOUS_VERSIONS] == versions
 
 
 def test_expiry_goes_on_when_a_manifest_list_is_already_gone(archive: OpenTable) -> None:
