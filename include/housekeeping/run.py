@@ -31,7 +31,7 @@ from include.ledger.archive.decoders import decoders_of
 from include.ledger.archive.holdings import Holding
 from include.ledger.held_locks import AT_ONCE, Check, held_lock
 from include.ledger.intervals.revisions import decoders_of_registered
-from include.ledger.inventory import KnownRevision
+from include.ledger.inventory import KnownRevision, attempts_under_way
 from include.ledger.streams.incarnations import closed
 from include.monitor.text import quantity
 from include.offsets import Fate, intersection
@@ -138,7 +138,15 @@ def _read_otherwise(pipeline: Pipeline, holding: Holding) -> str:
 
 
 def _compact(pipeline: Pipeline, times: Times, done: Done) -> None:
+    # The sweep leaves all files while an attempt may read them: other tools would find merged records twice until then.
+    running = attempts_under_way(pipeline.name, times.orphans)
     for day in compaction.closed_days(pipeline.name, times.now):
+        if running and day.fate == Fate.QUARANTINED:
+            attempt, interval = next(iter(running.items()))
+            done.kept.append(
+                f"quarantine of {day.day}: attempt {attempt} of {interval} is under way; the next run merges"
+            )
+            continue
         try:
             if not done.dry_run:
                 _merge(pipeline, day, done.check)

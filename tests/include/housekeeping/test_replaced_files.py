@@ -227,6 +227,30 @@ def test_erasure_sweeps_nothing_while_an_attempt_works_on_an_interval(postgres: 
     assert aside(postgres) == []
 
 
+def quarantined_offsets() -> list[int]:
+    """What a tool finds that reads all files of the quarantine."""
+    at = lake.uri("quarantine", PIPELINE)
+    tables = [pq.ParquetFile(lake.filesystem(f"{at}/{each.name}")[1]).read() for each in lake.list_files(at)]
+    return sorted(offset for table in tables for offset in table["kafka_offset"].to_pylist())
+
+
+def test_no_quarantined_record_lies_in_two_files_when_an_attempt_keeps_merged_ones_from_going(postgres: Home) -> None:
+    files = [land(number)[str(Fate.QUARANTINED)] for number in (30, 31)]
+    before = quarantined_offsets()
+    assert len(before) == len(set(before))
+    attempt = begin_attempt(PIPELINE, hour(32))
+    left = kept_house()["kept"]
+    assert quarantined_offsets() == before
+    assert all(path.exists() for path in files)
+    assert any(f"attempt {attempt} of" in line for line in left if line.startswith("quarantine of "))
+    with session() as ledger:
+        ledger.execute(update(Attempt).where(Attempt.id == attempt).values(ended_at=func.now()))
+    # Also the merged file of an earlier test, which is new.
+    kept_house(older_than="0s")
+    assert quarantined_offsets() == before
+    assert not any(path.exists() for path in files)
+
+
 def test_erasure_deletes_no_revision_when_the_catalog_points_at_one_that_was_replaced(
     postgres: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
