@@ -18,6 +18,7 @@ class Partial:
     location: str
     files: dict[str, dict[str, object]]
     code_version: str
+    """The code that last built and published the same rows: a run that gives equal ones keeps the older revision."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +36,13 @@ _REVISIONS = """
         FROM erasures e CROSS JOIN LATERAL jsonb_array_elements(e.intervals) AS listed (id)
         WHERE e.pipeline = %(pipeline)s GROUP BY 1
     )
-    SELECT i.id, v.id, v.location, v.files, v.code_version
+    SELECT i.id, v.id, v.location, v.files, coalesce(last.code_version, v.code_version)
     FROM revisions v JOIN intervals i ON i.id = v.interval_id LEFT JOIN erased e ON e.interval_id = i.id
+        LEFT JOIN LATERAL (
+            SELECT same.code_version FROM revisions same JOIN builds b ON b.id = same.build_id
+            WHERE same.table_name = v.table_name AND same.table_partition = v.table_partition
+                AND same.content_hash = v.content_hash AND b.published_at IS NOT NULL
+            ORDER BY b.id DESC LIMIT 1) AS last ON TRUE
     WHERE v.table_name = %(table)s AND v.state = 'registered' AND i.state = 'registered'
         AND i.pipeline = %(pipeline)s AND i.id <> ALL(%(but)s::bigint[])
         AND (e.interval_id IS NULL OR coalesce(v.build_id, 0) > e.last_build)
