@@ -62,7 +62,7 @@ def reconcile_view(run: IntervalRun, view: AdditiveView, batch_view: DataFrame, 
     if windows:
         parts = meeting.parts(windows)
         sides = all_sides({"speed": speed, "batch": batch}).unionByName(parts.sums)
-        framed = _frame_of(spark, _by_other_code(run, view, windows))
+        framed = _frame_of(spark, _by_other_code(run, view, position, windows))
         context = _Context(archive_is_behind, meeting.dropped_by(parts.late), replayed.first)
         reconciliation = _classify(_side_by_side(view, sides, framed), view, context)
     speed.unpersist()
@@ -97,7 +97,7 @@ class _Context:
 
 
 def _by_other_code(
-    run: IntervalRun, view: AdditiveView, windows: Sequence[Window]
+    run: IntervalRun, view: AdditiveView, position: SpeedPosition, windows: Sequence[Window]
 ) -> list[tuple[datetime, datetime, bool]]:
     """Return the windows, each with whether code other than the current one took part in it."""
     name, span = run.pipeline.name, (windows[0][0], max(end for _, end in windows))
@@ -106,6 +106,7 @@ def _by_other_code(
         view.name,
         run.pinned.ranges,
         span,
+        version=position.batch_id,
         landed_by=decoder_version(name),
         counted_by=view_version(name, view.name, run.versioned_references),
     )

@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from include import lake
 from include.crash_points import crash_point
 from include.errors import TidemarkError
+from include.intervals.references import taken_contents
 from include.ledger.archive import micro_batches
 from include.ledger.archive.committed import first_committed_offsets
 from include.ledger.archive.micro_batches import BatchCommit
@@ -22,6 +23,7 @@ from include.ledger.streams.generations import StreamGeneration
 from include.offsets import OffsetRange
 from include.pipelines.spec import EVENT_TIMES, AdditiveView, Pipeline
 from include.streams.checkpoints import checkpoint_uri, has_started
+from include.versions import view_version
 from spark_jobs.archive.reader import read_archived_by_event_time
 from spark_jobs.decoding.records import load_references
 from spark_jobs.sinks.speed_view import Target
@@ -91,5 +93,6 @@ def _commit(
         OffsetRange(tp, first.get(tp, at), at, stored[tp.topic])
         for tp, at in sorted(micro_batches.positions(pipeline.name).items())
     ]
-    batch = BatchCommit(pipeline.name, view.name, query_id, generation.version(-1), ranges)
+    version = view_version(pipeline.code, view.name, taken_contents(pipeline))
+    batch = BatchCommit(pipeline.name, view.name, query_id, generation.version(-1), ranges, decoder_version=version)
     micro_batches.move_query(lease, batch)

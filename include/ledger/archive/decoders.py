@@ -6,12 +6,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import CTE, ColumnElement, and_, func, select
+from sqlalchemy import CTE, ColumnElement, and_, case, func, select
+from sqlalchemy.orm import aliased
 
 from include.ledger.archive.landing_files import may_hold_events
 from include.ledger.archive.positions import ARCHIVE, of_incarnation, overlaps
 from include.ledger.database import session
 from include.ledger.models import LandingFileRow, MicroBatch, MicroBatchRange
+from include.ledger.streams.generations import base_version
 from include.offsets import Fate, OffsetRange
 
 
@@ -103,18 +105,38 @@ class OtherCode:
         return self.everywhere or any(low < end and high >= start for low, high in self.spans)
 
 
+def _is_counted_by_other(version: int, code: str) -> ColumnElement[bool]:
+    """Return whether code of another version counted a speed view's micro-batch, in the generation of `version`.
+
+    A base whose code was not noted is of the code that counted the first micro-batch after it, if there is one: the
+    same start made both.
+    """
+    first, base = aliased(MicroBatch), MicroBatch.batch_id == base_version(version)
+    of_first = (
+        select(first.decoder_version)
+        .where(first.pipeline == MicroBatch.pipeline, first.query == MicroBatch.query, first.id > MicroBatch.id)
+        .order_by(first.id)
+        .limit(1)
+        .scalar_subquery()
+    )
+    noted = MicroBatch.decoder_version
+    return case((base, func.coalesce(noted, of_first, code)), else_=noted).is_distinct_from(code)
+
+
 def other_code(
     pipeline: str,
     view: str,
     ranges: Iterable[OffsetRange],
     events: tuple[datetime, datetime],
     *,
+    version: int,
     landed_by: str,
     counted_by: str,
 ) -> OtherCode:
     """Return what other code counted of the ranges and landed of events in that time.
 
-    Other code is any but the decoder version `landed_by` and the view version `counted_by`.
+    Other code is any but the decoder version `landed_by` and the view version `counted_by`. Counted is what the speed
+    view holds at `version`, its last micro-batch: the base of that generation has replaced what earlier ones counted.
     """
     low, high = events
     with session() as ledger:
@@ -122,7 +144,11 @@ def other_code(
             ledger.scalar(
                 select(MicroBatch.id)
                 .join(ranges_in, MicroBatch.id == ranges_in.c.micro_batch_id)
-                .where(_of_query(pipeline, view), MicroBatch.decoder_version.is_distinct_from(counted_by))
+                .where(
+                    _of_query(pipeline, view),
+                    MicroBatch.batch_id >= base_version(version),
+                    _is_counted_by_other(version, counted_by),
+                )
                 .limit(1)
             )
             for ranges_in in (_ranges_in(each) for each in ranges if len(each))

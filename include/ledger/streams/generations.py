@@ -28,6 +28,11 @@ SPAN = 2**40
 """Versions of a generation: the first micro-batch of each of its queries has a multiple, a base the one before."""
 
 
+def base_version(version: int) -> int:
+    """Return the version of the base of the generation that a micro-batch with this version belongs to."""
+    return (version + 1) // SPAN * SPAN - 1
+
+
 @dataclass(frozen=True)
 class StreamGeneration:
     """A generation of a pipeline's stream: checkpoints and speed views that belong together."""

@@ -101,7 +101,8 @@ class Past:
         assert len(landing_files.files_covering(pipeline.name, pinned.ranges, "archived")) == BATCHES
         events = (interval.from_time, interval.to_time)
         assert len(snapshots.rows_of_time(pipeline.name, pipeline.table, *events).paths) == BATCHES
-        assert not other_code(pipeline.name, VIEW, pinned.ranges, events, landed_by="1", counted_by="1").everywhere
+        by = {"landed_by": "1", "counted_by": "1"}
+        assert not other_code(pipeline.name, VIEW, pinned.ranges, events, version=self.batches - 1, **by).everywhere
         assert sum(found.fates.archived for found in evidence.committed_fates(pipeline.name, pinned.ranges)) == (
             2 * BATCHES
         )

@@ -72,8 +72,10 @@ def test_interval_takes_differences_for_those_of_code_when_a_row_was_added_to_a_
 
     window = (DAY, DAY + timedelta(hours=1))
     touched = {
-        version: other_code(pipeline, VIEW, [span(0, 10)], window, landed_by="1", counted_by=version).touches(*window)
-        for version in (before, after)
+        code: other_code(pipeline, VIEW, [span(0, 10)], window, version=0, landed_by="1", counted_by=code).touches(
+            *window
+        )
+        for code in (before, after)
     }
     # What is touched by other code is of class `code` (tests/spark_jobs/reconciliation/test_reconciliation.py).
     assert touched == {before: False, after: True}
