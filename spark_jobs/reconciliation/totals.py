@@ -51,7 +51,7 @@ from spark_jobs.reconciliation.views import (
     all_sides,
     await_archive,
     every_measure,
-    sum_of,
+    summed,
     summed_by_side,
 )
 from spark_jobs.spark.frames import empty_frame
@@ -203,20 +203,19 @@ class Context:
 
 
 def _side_by_side(view: AdditiveView, sides: Mapping[str, DataFrame]) -> DataFrame:
-    """Return a row per key. Columns: key, and `<side>_<measure>`, 0 where there is nothing."""
-    return all_sides(sides).groupBy("key").agg(*summed_by_side(view, SIDES))
+    """Return a row per key. Columns: key, and `<side>_<measure>`, 0 where there is nothing.
 
-
-def _below(measure: str) -> Column:
-    """Return what must be in the running total."""
-    return sum_of(("proved", "older", "rest", "inside"), measure) - F.col(f"delivered_{measure}")
+    Further `below_<measure>`, which must be in the running total, and `own_<measure>`, which must be in the batch view.
+    """
+    below = summed(view, "below", ("proved", "older", "rest", "inside"), less=("delivered",))
+    return all_sides(sides).groupBy("key").agg(*summed_by_side(view, SIDES), *below, *summed(view, "own", _BATCH_HOLDS))
 
 
 def classify(compared: DataFrame, view: AdditiveView, context: Context) -> Reconciliation:
     """Count the keys of each class, and name the first ones with what all sides hold."""
     holds = {
-        "speed_holds": every_measure(view, lambda m: F.col(f"speed_{m}") == _below(m)),
-        "batch_holds": every_measure(view, lambda m: F.col(f"batch_{m}") == sum_of(_BATCH_HOLDS, m)),
+        "speed_holds": every_measure(view, lambda m: F.col(f"speed_{m}") == F.col(f"below_{m}")),
+        "batch_holds": every_measure(view, lambda m: F.col(f"batch_{m}") == F.col(f"own_{m}")),
     }
     classed = compared.withColumns(holds).withColumn("class", _class(view, context)).persist()
     counts = {row["class"]: int(row["count"]) for row in classed.groupBy("class").count().collect()}
@@ -238,7 +237,7 @@ def _class(view: AdditiveView, context: Context) -> Column:
 
     speed_holds, batch_holds = F.col("speed_holds"), F.col("batch_holds")
     other_code = F.lit(context.other_code) | has("older")
-    ahead = every_measure(view, lambda m: F.col(f"speed_{m}") >= _below(m))
+    ahead = every_measure(view, lambda m: F.col(f"speed_{m}") >= F.col(f"below_{m}"))
     return (
         F.when(other_code & ~(speed_holds & batch_holds), DifferenceClass.CODE)
         .when(~batch_holds, DifferenceClass.UNEXPLAINED)

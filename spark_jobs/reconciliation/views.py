@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import reduce
-from operator import add, and_
+from operator import and_
 
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
@@ -38,6 +38,14 @@ from spark_jobs.views.values import key_json
 from spark_jobs.views.windows import Window
 
 _SIDES = ("speed", "batch", *PARTS)
+
+_SUMS = {
+    "archived": (SPEED_HOLDS, ()),
+    "delivered": (BATCH_HOLDS, ()),
+    "unreplayed": (("batch",), ("replayed",)),
+}
+"""What the speed view must hold, what the batch view must, and the batch view without what replays put into it: sides
+that are added, and sides that are subtracted."""
 
 _CATCH_UP_SECONDS = 10
 
@@ -120,10 +128,13 @@ def _frame_of(spark: SparkSession, windows: Sequence[tuple[datetime, datetime, b
 def _side_by_side(view: AdditiveView, sides: DataFrame, windows: DataFrame) -> DataFrame:
     """Return a row per key of any side, from the rows of all sides.
 
-    Columns: key, start, end, other_code, and `<side>_<measure>` (0 where there is nothing).
+    Columns: key, start, end, other_code, and `<side>_<measure>` and `<sum>_<measure>` (`_SUMS`), 0 where there is
+    nothing.
     """
     framed = sides.join(windows, ["start", "end"])
-    return framed.groupBy("key", "start", "end", "other_code").agg(*summed_by_side(view, _SIDES))
+    return framed.groupBy("key", "start", "end", "other_code").agg(
+        *summed_by_side(view, _SIDES), *(each for name, of in _SUMS.items() for each in summed(view, name, *of))
+    )
 
 
 def all_sides(sides: Mapping[str, DataFrame]) -> DataFrame:
@@ -133,16 +144,20 @@ def all_sides(sides: Mapping[str, DataFrame]) -> DataFrame:
 
 def summed_by_side(view: AdditiveView, sides: Iterable[str]) -> list[Column]:
     """Return the sums `<side>_<measure>` of `all_sides`, 0 where there is nothing, which a null sum is too."""
-    return [
-        F.coalesce(F.sum(F.when(F.col("side") == side, F.col(measure))), F.lit(0)).alias(f"{side}_{measure}")
-        for side in sides
-        for measure in view.measures
-    ]
+    return [each for side in sides for each in summed(view, side, [side])]
 
 
-def sum_of(parts: Iterable[str], measure: str) -> Column:
-    """Return the sum of a measure over sides."""
-    return reduce(add, (F.col(f"{part}_{measure}") for part in parts))
+def summed(view: AdditiveView, name: str, sides: Sequence[str], less: Sequence[str] = ()) -> list[Column]:
+    """Return the sums `<name>_<measure>` of `all_sides` over the sides, less those of others; 0 as above.
+
+    They are sums of rows: where two sums of decimals are added, Spark takes digits off the result.
+    """
+    side = F.col("side")
+
+    def of(measure: str) -> Column:
+        return F.when(side.isin(*sides), F.col(measure)).when(side.isin(*less), -F.col(measure))
+
+    return [F.coalesce(F.sum(of(measure)), F.lit(0)).alias(f"{name}_{measure}") for measure in view.measures]
 
 
 def every_measure(view: AdditiveView, condition: Callable[[str], Column]) -> Column:
@@ -153,8 +168,8 @@ def every_measure(view: AdditiveView, condition: Callable[[str], Column]) -> Col
 def _classify(compared: DataFrame, view: AdditiveView, context: _Context) -> Reconciliation:
     """Count the keys of each class, and name the first ones with what all sides hold."""
     holds = {
-        "speed_holds": every_measure(view, lambda m: F.col(f"speed_{m}") == sum_of(SPEED_HOLDS, m)),
-        "batch_holds": every_measure(view, lambda m: F.col(f"batch_{m}") == sum_of(BATCH_HOLDS, m)),
+        "speed_holds": every_measure(view, lambda m: F.col(f"speed_{m}") == F.col(f"archived_{m}")),
+        "batch_holds": every_measure(view, lambda m: F.col(f"batch_{m}") == F.col(f"delivered_{m}")),
     }
     # The first measure of an additive view counts rows.
     weight = F.when(F.col("class") == DifferenceClass.LATE, F.col(f"late_{view.measures[0]}")).otherwise(1)
@@ -173,13 +188,11 @@ def _classify(compared: DataFrame, view: AdditiveView, context: _Context) -> Rec
 def _class(view: AdditiveView, context: _Context) -> Column:
     """Return the class of a key, or `matched`, or `elsewhere`; the frame has speed_holds and batch_holds."""
     speed_holds, batch_holds = F.col("speed_holds"), F.col("batch_holds")
-    ahead = every_measure(view, lambda m: F.col(f"speed_{m}") >= sum_of(SPEED_HOLDS, m))
+    ahead = every_measure(view, lambda m: F.col(f"speed_{m}") >= F.col(f"archived_{m}"))
     has_late = ~every_measure(view, lambda m: F.col(f"late_{m}") == 0)
-    is_ours = ~every_measure(view, lambda m: (F.col(f"batch_{m}") == 0) & (sum_of(BATCH_HOLDS, m) == 0))
+    is_ours = ~every_measure(view, lambda m: (F.col(f"batch_{m}") == 0) & (F.col(f"delivered_{m}") == 0))
     has_replayed = ~every_measure(view, lambda m: F.col(f"replayed_{m}") == 0)
-    without_replayed = every_measure(
-        view, lambda m: F.col(f"speed_{m}") == F.col(f"batch_{m}") - F.col(f"replayed_{m}")
-    )
+    without_replayed = every_measure(view, lambda m: F.col(f"speed_{m}") == F.col(f"unreplayed_{m}"))
     return (
         F.when(F.col("other_code") & ~(batch_holds & speed_holds), DifferenceClass.CODE)
         .when(~batch_holds, DifferenceClass.UNEXPLAINED)

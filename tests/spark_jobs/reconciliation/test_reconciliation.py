@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -136,12 +137,17 @@ def test_late_spans_are_not_merged_when_a_gap_or_topic_partition_separates_them(
 
 
 def classified(
-    spark: Any, sides: dict[str, dict[str, tuple[int, int]]], *, behind: bool = False, other_code: bool = False
+    spark: Any,
+    sides: Mapping[str, Mapping[str, tuple[int, Any]]],
+    *,
+    behind: bool = False,
+    other_code: bool = False,
+    weight: str = "BIGINT",
 ) -> Reconciliation:
     """Classes of keys of a view with two measures; `sides` gives side → key → both measures."""
     declared = load_pipeline("nest_cameras").views[0]
-    view = replace(declared, measures=("count", "weight"), columns=f"{declared.columns}, weight BIGINT")
-    schema = "key STRING, start TIMESTAMP, end TIMESTAMP, count BIGINT, weight BIGINT"
+    view = replace(declared, measures=("count", "weight"), columns=f"{declared.columns}, weight {weight}")
+    schema = f"key STRING, start TIMESTAMP, end TIMESTAMP, count BIGINT, weight {weight}"
     frames = {
         side: spark.createDataFrame(
             [(key, HOUR, hours(1), *measures) for key, measures in sides.get(side, {}).items()], schema
@@ -187,6 +193,35 @@ def test_null_sum_is_compared_like_any_value_when_a_measure_is_null(spark: Any) 
     )
     assert found.counts == ReconciliationCounts(matched=1, pending=1, unexplained=2)
     assert [each.where for each in found.differences if each.cls == "unexplained"] == ["lost", "made"]
+
+
+DIGITS = Decimal("1.00000045")
+"""Of two of these, Spark's `+` keeps fewer decimals than of one."""
+
+
+@pytest.mark.spark
+def test_decimals_are_compared_to_the_last_digit_when_sides_are_added(spark: Any) -> None:
+    one, two, less = DIGITS, 2 * DIGITS, 2 * DIGITS - Decimal("0.00000001")
+    found = classified(
+        spark,
+        {
+            "speed": {"shared": (2, two), "late": (1, one), "replayed": (1, one), "speed": (2, less)},
+            "batch": {"shared": (1, one), "late": (2, two), "replayed": (2, two), "batch": (2, less)},
+            "inside": {"shared": (1, one), "late": (1, one), "replayed": (1, one), "speed": (1, one)},
+            "elsewhere": {"shared": (1, one), "speed": (1, one)},
+            "late": {"late": (1, one), "batch": (1, one)},
+            "beyond": {"batch": (1, one)},
+            "replayed": {"replayed": (1, one)},
+        },
+        weight="DECIMAL(28,8)",
+    )
+    assert {each.where: each.cls for each in found.differences} == {
+        "shared": "pending",
+        "late": "late",
+        "replayed": "quarantined",
+        "speed": "unexplained",
+        "batch": "unexplained",
+    }
 
 
 @pytest.mark.spark

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -11,18 +12,20 @@ from include.pipelines import load_pipeline
 from include.reconciliation import Reconciliation, ReconciliationCounts
 from spark_jobs.reconciliation.totals import SIDES, Context, _side_by_side, classify
 
-Sides = dict[str, dict[str, tuple[int, int]]]
+Sides = dict[str, dict[str, tuple[int, Any]]]
 
 
-def classified(spark: Any, sides: Sides, *, behind: bool = False, other_code: bool = False) -> Reconciliation:
+def classified(
+    spark: Any, sides: Sides, *, behind: bool = False, other_code: bool = False, weight: str = "BIGINT"
+) -> Reconciliation:
     """Classes of keys of a total with two measures; `sides` gives side → key → both measures."""
     declared = next(view for view in load_pipeline("isp_hits").views if view.name == "zip_totals")
-    view = replace(declared, measures=("hits", "weight"), columns=f"{declared.columns}, weight BIGINT")
+    view = replace(declared, measures=("hits", "weight"), columns=f"{declared.columns}, weight {weight}")
     assert not sides.keys() - set(SIDES)
     frames = {
         side: spark.createDataFrame(
             [(key, *measures) for key, measures in sides.get(side, {}).items()],
-            "key STRING, hits BIGINT, weight BIGINT",
+            f"key STRING, hits BIGINT, weight {weight}",
         )
         for side in SIDES
     }
@@ -69,6 +72,29 @@ def test_key_is_unexplained_when_any_side_differs_whichever_interval_has_it(spar
     assert found.counts == ReconciliationCounts(unexplained=6)
     assert {each.where for each in found.differences} == {
         *("of nothing", "lost", "doubled", "weight", "unlanded", "batch"),
+    }
+
+
+@pytest.mark.spark
+def test_decimals_are_compared_to_the_last_digit_when_sides_are_added(spark: Any) -> None:
+    one = Decimal("1.00000045")
+    two, less = 2 * one, 2 * one - Decimal("0.00000001")
+    found = classified(
+        spark,
+        {
+            "speed": {"matched": (2, two), "replays": (1, one), "speed": (2, less), "batch": (1, one)},
+            "proved": {"matched": (1, one), "replays": (2, two), "speed": (1, one)},
+            "delivered": {"replays": (1, one)},
+            "batch": {"matched": (1, one), "speed": (1, one), "batch": (2, less)},
+            "inside": {"matched": (1, one), "speed": (1, one), "batch": (1, one)},
+            "beyond": {"batch": (1, one)},
+        },
+        weight="DECIMAL(28,8)",
+    )
+    assert found.counts == ReconciliationCounts(matched=1, unexplained=2)
+    assert {each.where: each.cls for each in found.differences if each.cls == "unexplained"} == {
+        "speed": "unexplained",
+        "batch": "unexplained",
     }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, cast
 
@@ -106,3 +107,19 @@ def test_sum_is_null_only_when_base_and_state_have_none(spark: Any, tmp_path: Pa
     found = added(spark, base, [("base", at, none), ("both", at, none), ("state", at, 2), ("new", at, none)])
     sums = {zip_code: count for (zip_code, _), count in found.items()}
     assert sums == {"base": 7, "both": None, "state": 2, "new": None}
+
+
+@pytest.mark.parametrize("mode", ["update", "complete"])
+def test_no_digit_is_lost_when_a_measure_is_a_decimal(spark: Any, tmp_path: Path, mode: Any) -> None:
+    columns = VIEW.columns.replace("count BIGINT", "count DECIMAL(38,8)")
+    assert columns != VIEW.columns
+    view = replace(VIEW, columns=columns, mode=mode)
+
+    def rows(amount: str) -> Any:
+        counts = keyed(spark, [("94103", BEGIN, 1)])
+        return counts.withColumn("count", F.lit(amount).cast("DECIMAL(38,8)"))
+
+    StoredBase.write(rows("1.00000045"), str(tmp_path / "decimals"))
+    base = StoredBase(spark, view, str(tmp_path / "decimals"))
+    [row] = base.added_to(rows("2.00000046"), {"2025-01-01"}).collect()
+    assert row["count"] == Decimal("3.00000091")
