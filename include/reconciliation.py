@@ -29,6 +29,28 @@ class DifferenceClass(StrEnum):
 MATCHED = "matched"
 """Name of the count of what both sides agree on."""
 
+ARCHIVE_AGAINST_KAFKA = "archive against Kafka"
+ARCHIVE_AGAINST_LEDGER = "archive against the ledger"
+KAFKA_AGAINST_OFFSETS = "Kafka against its offsets"
+KAFKA_READ_TWICE = "Kafka, read twice"
+WRITTEN_AGAINST_ROWS = "written files against reconciled rows"
+
+_AGAINST_ARCHIVE = " against the archive"
+
+_OF_ROWS = (
+    ARCHIVE_AGAINST_KAFKA,
+    ARCHIVE_AGAINST_LEDGER,
+    KAFKA_AGAINST_OFFSETS,
+    KAFKA_READ_TWICE,
+    WRITTEN_AGAINST_ROWS,
+)
+"""How comparisons begin in which no stream takes part but by what it landed."""
+
+
+def against_archive(view: str) -> str:
+    """Return what is compared where a batch view is compared with the archive's rows."""
+    return f"{view}{_AGAINST_ARCHIVE}"
+
 
 @dataclass(frozen=True)
 class Difference:
@@ -40,6 +62,11 @@ class Difference:
     where: str
     """Coordinates, or the key of a view."""
     evidence: str
+
+    @property
+    def is_of_rows(self) -> bool:
+        """Whether tables and offsets differ, not what a stream keeps live: speed views, flags, outages."""
+        return self.what.startswith(_OF_ROWS) or self.what.endswith(_AGAINST_ARCHIVE)
 
     def as_json(self) -> dict[str, str]:
         """Return its form in the verdict."""

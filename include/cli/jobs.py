@@ -235,5 +235,7 @@ def rebuild(
     if not comparison["equal"]:
         raise TidemarkError(
             f"{table} {partition} is not what its offsets give: {'; '.join(rebuilding.differences(comparison))}",
-            remedy="run its interval again, which registers it again",
+            remedy="run its interval again, which names every difference and registers nothing while there is one"
+            if comparison["unexplained"]
+            else "run its interval again, which registers it again",
         )

@@ -16,17 +16,22 @@ from include.ledger.intervals.pins import PinnedInterval
 from include.ledger.intervals.revisions import RegisteredRevision
 from include.ledger.intervals.states import RevisionState, Source
 from include.ledger.lineage import BuiltRevision
+from include.reconciliation import Difference, DifferenceClass
 from include.spark.submission import SparkSubmission
 from include.times import format_time
 from include.versions import code_version
+
+_SAID = 3
+"""How many differences between rows a message names; the comparison has more."""
 
 
 def rebuild(table: str, partition: str, source: Source | str, run: Callable[[SparkSubmission], int]) -> dict[str, Any]:
     """Rebuild the partition's interval, compare, and discard what was built; the catalog is not touched.
 
     Three things are compared: the content hash that the ledger recorded, that of the rebuilt rows, and the files at
-    the registered location, byte by byte, with the location that the catalog has. `equal` means that all agree;
-    `notes` lists what that does not cover.
+    the registered location, byte by byte, with the location that the catalog has. The rebuilt rows are themselves
+    compared with Kafka, or the ledger: `unexplained` lists what differs there. `equal` means that all agree; `notes`
+    lists what that does not cover.
     Raises UsageError when the partition is not registered, or its interval was pinned to other ranges since;
     TidemarkError when the build fails.
     """
@@ -37,7 +42,7 @@ def rebuild(table: str, partition: str, source: Source | str, run: Callable[[Spa
     pinned, source = _pinned(revision, source)
     damaged = list(damaged_files(revision.location, revision.files, deep=True))
     pointed_at = _pointed_at(revision)
-    again = _build_again(pinned, source, run, revision, damaged)
+    again, unexplained = _build_again(pinned, source, run, revision, damaged)
     return {
         "table": table,
         "partition": partition,
@@ -48,9 +53,11 @@ def rebuild(table: str, partition: str, source: Source | str, run: Callable[[Spa
         "location": revision.location,
         "catalog": pointed_at,
         "differing_files": [asdict(each) for each in damaged],
+        "unexplained": [each.as_json() for each in unexplained],
         "equal": again is not None
         and again.content_hash == revision.content_hash
         and not damaged
+        and not unexplained
         and _same_place(pointed_at, revision.location),
         "notes": list(notes(pinned, source)),
     }
@@ -79,12 +86,13 @@ def _left_in_kafka(pinned: PinnedInterval) -> str:
 
 
 def differences(comparison: dict[str, Any]) -> list[str]:
-    """Return the differences of a comparison in words: files by their names first."""
+    """Return the differences of a comparison in words: files by their names first, few of those between rows."""
     said = [f"{each['damage']}: {each['name']}" for each in comparison["differing_files"]]
     if not _same_place(comparison["catalog"], comparison["location"]):
         said.append(f"the catalog points at {comparison['catalog'] or 'nothing'}")
     if comparison["rebuilt_hash"] != comparison["registered_hash"]:
         said.append("the rows that were built again have another content hash")
+    said += [f"{each['what']}, {each['where']}: {each['evidence']}" for each in comparison["unexplained"][:_SAID]]
     return said
 
 
@@ -119,15 +127,18 @@ def _build_again(
     run: Callable[[SparkSubmission], int],
     revision: RegisteredRevision,
     damaged: list[DamagedFile],
-) -> BuiltRevision | None:
-    """Build the interval in an attempt of its own, discard it, and return its revision of the partition."""
+) -> tuple[BuiltRevision | None, list[Difference]]:
+    """Build the interval in an attempt of its own and discard it.
+
+    Returns its revision of the partition, and the first unexplained differences of its rows.
+    """
     with locks.attempt_under_way(pinned.pipeline, pinned.interval):
         attempt = attempts.begin_attempt(
             pinned, run_by=attempts.REBUILD, code_version=code_version(pinned.pipeline), source=source
         )
         code = run(submit("build_interval", pinned.pipeline, attempt))
-    build = attempts.load_attempt(attempt).build
-    built = revisions.of_build(build) if build is not None else []
+    spec = attempts.load_attempt(attempt)
+    built = revisions.of_build(spec.build) if spec.build is not None else []
     attempts.close_attempt(attempt, code)
     revisions.set_state(built, RevisionState.DISCARDED)
     for each in built:
@@ -139,4 +150,6 @@ def _build_again(
         error.exit_code = code
         raise error
     key = (revision.table, revision.partition)
-    return next((each for each in built if (each.table, each.partition) == key), None)
+    found = spec.findings.build.differences if spec.findings.build else ()
+    unexplained = [each for each in found if each.cls is DifferenceClass.UNEXPLAINED and each.is_of_rows]
+    return next((each for each in built if (each.table, each.partition) == key), None), unexplained

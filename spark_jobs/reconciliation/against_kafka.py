@@ -13,12 +13,19 @@ from pyspark.sql import functions as F
 from include.kafka.gap_proof import GapProof, Span, prove_gaps
 from include.offsets import Fate, Fates, OffsetRange, TopicPartition
 from include.pipelines.spec import IDENTITY
-from include.reconciliation import EXAMPLES, Difference, DifferenceClass, Reconciliation
+from include.reconciliation import (
+    ARCHIVE_AGAINST_KAFKA,
+    EXAMPLES,
+    KAFKA_AGAINST_OFFSETS,
+    KAFKA_READ_TWICE,
+    Difference,
+    DifferenceClass,
+    Reconciliation,
+)
 from spark_jobs.reconciliation.counted import TOPIC_PARTITION, Counted, CountedRows, count_fates, differing
 from spark_jobs.spark.frames import frame_of
 from spark_jobs.spark.json_rows import row_json, row_of
 
-_AGAINST_KAFKA = "archive against Kafka"
 _COLUMNS_NAMED = 3
 
 Gaps = dict[TopicPartition, int]
@@ -106,7 +113,7 @@ def _uncounted(
             text = f"{counted.records} records and {gaps[tp]} proved gaps in {len(each)} offsets"
         else:
             continue
-        yield Difference(DifferenceClass.UNEXPLAINED, "Kafka against its offsets", str(each), text)
+        yield Difference(DifferenceClass.UNEXPLAINED, KAFKA_AGAINST_OFFSETS, str(each), text)
 
 
 def missing_spans(kafka_rows: DataFrame, ranges: Sequence[OffsetRange]) -> dict[TopicPartition, list[Span]]:
@@ -143,7 +150,7 @@ def _gap(proof: GapProof) -> Reconciliation:
     seen = [
         Difference(
             DifferenceClass.UNEXPLAINED,
-            "Kafka, read twice",
+            KAFKA_READ_TWICE,
             f"{tp} offset {offset}",
             f"a second reader sees a record ({description}), Spark's read did not",
         )
@@ -192,7 +199,7 @@ def _row_difference(
         text = f"in both, with different values{contents.get(identity, '')}"
     elif _lies_in(proved.get(TopicPartition(identity[0], identity[1]), ()), identity[2]):
         text += "; a second reader sees no record there either (aborted, compacted away, or never written)"
-    return Difference(DifferenceClass.UNEXPLAINED, f"{_AGAINST_KAFKA} ({row['fate']})", where, text)
+    return Difference(DifferenceClass.UNEXPLAINED, f"{ARCHIVE_AGAINST_KAFKA} ({row['fate']})", where, text)
 
 
 def _lies_in(spans: Sequence[Span], offset: int) -> bool:

@@ -13,12 +13,10 @@ from include.ledger.archive.decoders import decoders_of
 from include.ledger.intervals import evidence, revisions
 from include.ledger.intervals.pins import PinnedInterval
 from include.offsets import Fate, Fates, OffsetRange, TopicPartition
-from include.reconciliation import Difference, DifferenceClass, Reconciliation
+from include.reconciliation import ARCHIVE_AGAINST_LEDGER, Difference, DifferenceClass, Reconciliation
 from spark_jobs.archive.files import within
 from spark_jobs.reconciliation.against_kafka import ArchiveComparison
 from spark_jobs.reconciliation.counted import CountedRows, count_fates
-
-_AGAINST_LEDGER = "archive against the ledger"
 
 
 def reconcile_with_ledger(pinned: PinnedInterval, landed_rows: DataFrame, landed: CountedRows) -> ArchiveComparison:
@@ -68,7 +66,7 @@ def _differing_fates(
         held = counted.get(each.range.topic_partition, Fates())
         if held != each.fates:
             text = f"{each.by} recorded {_words(each.fates, each.range)}; the archive holds {_words(held, each.range)}"
-            yield Difference(cls, _AGAINST_LEDGER, str(each.range), text)
+            yield Difference(cls, ARCHIVE_AGAINST_LEDGER, str(each.range), text)
 
 
 def _words(fates: Fates, of: OffsetRange) -> str:
@@ -93,4 +91,4 @@ def _differing_files(pinned: PinnedInterval) -> Iterator[Difference]:
             if rows == noted:
                 continue
             text = f"{noted} rows were landed, it holds {rows}"
-        yield Difference(DifferenceClass.UNEXPLAINED, _AGAINST_LEDGER, path, text)
+        yield Difference(DifferenceClass.UNEXPLAINED, ARCHIVE_AGAINST_LEDGER, path, text)

@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 
 from include.offsets import ERASED, Fate, Fates, TopicPartition
 from include.pipelines.spec import IDENTITY
-from include.reconciliation import Difference, DifferenceClass, Reconciliation
+from include.reconciliation import WRITTEN_AGAINST_ROWS, Difference, DifferenceClass, Reconciliation
 from spark_jobs.archive.content_hash import NEWEST, HashVersion, row_hashes, sums
 
 TOPIC_PARTITION = ("kafka_topic", "kafka_partition")
@@ -117,7 +117,7 @@ def check_written(reconciled: CountedRows, written: CountedRows) -> Reconciliati
     return Reconciliation.of(
         Difference(
             DifferenceClass.UNEXPLAINED,
-            "written files against reconciled rows",
+            WRITTEN_AGAINST_ROWS,
             str(tp),
             f"reconciled were {words(reconciled.get(tp, Counted()))}, "
             f"the revisions have {words(written.get(tp, Counted()))}",

@@ -38,7 +38,7 @@ from include.ledger.quarantine import replays_into
 from include.ledger.streams.incarnations import closed
 from include.offsets import OffsetRange, without
 from include.pipelines.spec import AdditiveView
-from include.reconciliation import EXAMPLES, MATCHED, Difference, DifferenceClass, Reconciliation
+from include.reconciliation import EXAMPLES, MATCHED, Difference, DifferenceClass, Reconciliation, against_archive
 from include.versions import code_version, decoder_version, view_version
 from spark_jobs.archive.files import read_files, within
 from spark_jobs.archive.reader import read_archived, read_replayed
@@ -271,7 +271,7 @@ def _prefixed(prefix: str) -> Callable[[Row, AdditiveView, Context], Explanation
 
 
 def _unexplained(row: Row, view: AdditiveView, context: Context) -> Explanation:
-    against = against_topic(view) if row["batch_holds"] else f"{view.name} against the archive"
+    against = against_topic(view) if row["batch_holds"] else against_archive(view.name)
     return against, row["key"], _held(row, view)
 
 

@@ -26,7 +26,7 @@ from include.ledger.archive.decoders import other_code
 from include.ledger.intervals import evidence
 from include.ledger.intervals.evidence import SpeedPosition
 from include.pipelines.spec import AdditiveView
-from include.reconciliation import EXAMPLES, MATCHED, Difference, DifferenceClass, Reconciliation
+from include.reconciliation import EXAMPLES, MATCHED, Difference, DifferenceClass, Reconciliation, against_archive
 from include.times import format_time, utc
 from include.versions import decoder_version, view_version
 from spark_jobs.archive.replayed import Replayed
@@ -267,7 +267,7 @@ def _unexplained(row: Row, view: AdditiveView, context: _Context) -> Explanation
                 f"{side['inside'] + side['late'] + side['beyond']} ({side['inside']} counted by the speed view, "
                 f"{side['late']} late, {side['beyond']} not yet reached)"
             )
-    against = f"{view.name} against the archive" if row["speed_holds"] else against_topic(view)
+    against = against_archive(view.name) if row["speed_holds"] else against_topic(view)
     return against, row["key"], "; ".join(texts)
 
 
