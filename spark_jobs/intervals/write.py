@@ -125,7 +125,8 @@ def write_counted(rows: DataFrame, layout: TableLayout, interval: Interval, revi
     # One file per table partition. A shuffle of whole rows costs as much as writing them.
     shuffled = partition_by and layout.records > _ONE_TASK
     gathered = prepared.repartition(*partition_by) if shuffled else prepared.coalesce(1)
-    meant = Observation() if layout.file_format != "parquet" else None
+    # What Parquet files of coordinates hold is compared with what was reconciled (`check_written`).
+    meant = Observation() if layout.file_format != "parquet" or not _has_coordinates(layout) else None
     observed = gathered.observe(meant, *sums(*row_hashes(schema, layout.hashed_by))) if meant else gathered
     writer = observed.sortWithinPartitions(*partition_by, *layout.order).write
     write_files(writer.partitionBy(*partition_by) if partition_by else writer, layout.file_format, staging)
@@ -244,5 +245,7 @@ def _check_kept(
     raise TidemarkError(
         f"{wanted[0]} rows were written as {layout.file_format}, {kept[0]} come back, not as they were in the columns "
         f"{', '.join(differing) or 'none'}; nothing was registered",
-        remedy='declare file_format="parquet", and report this',
+        remedy="run the interval again, and report this"
+        if layout.file_format == "parquet"
+        else 'declare file_format="parquet", and report this',
     )

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from include.errors import TidemarkError
 from include.pipelines import load_pipeline
 from include.pipelines.spec import Archive, Json, Pipeline
 from include.settings import settings
@@ -70,3 +71,36 @@ def test_row_lies_in_the_partition_of_its_record_s_date_when_it_has_no_event_tim
     assert (built.partition, built.rows) == (f"{partition}/interval=2026-11-20T23", 1)
     ((_, described),) = built.files.items()
     assert described.get("event_time") == (noted and [noted, noted])
+
+
+@pytest.mark.parametrize("counts", [[1, 2, 3], []])
+def test_view_is_not_delivered_when_its_rows_do_not_come_back_from_the_files(
+    spark: Any, lake_here: None, monkeypatch: pytest.MonkeyPatch, counts: list[int]
+) -> None:
+    from pyspark.sql import functions as F
+
+    from spark_jobs.intervals import write
+    from spark_jobs.spark.frames import frame_of
+
+    pipeline = load_pipeline("nest_cameras")
+    layout = write.view_layout(pipeline, pipeline.views[0])
+    at = (START, START + timedelta(hours=1))
+    keyed = frame_of(
+        spark, [(f"9410{n}", *at, n) for n in counts], "zip_code STRING, s TIMESTAMP, e TIMESTAMP, count BIGINT"
+    )
+    window = F.struct(F.col("s").alias("start"), F.col("e").alias("end")).alias("window")
+    view = keyed.select("zip_code", window, "count").persist()
+    interval = Interval(START, START + timedelta(hours=1))
+    kept = [each.rows for each in write.write_revisions(view, layout, interval, "r1-1")]
+    assert kept == ([3] if counts else [])
+
+    read_format = write.read_format
+
+    def altered(*arguments: Any) -> Any:
+        return read_format(*arguments).withColumn("count", F.col("count") + 1)
+
+    monkeypatch.setattr(write, "read_format", altered)
+    if counts:
+        with pytest.raises(TidemarkError, match="3 rows were written as parquet, 3 come back") as failed:
+            write.write_revisions(view, layout, interval, "r1-2")
+        assert "in the columns count" in failed.value.message
