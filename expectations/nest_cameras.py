@@ -10,7 +10,6 @@ SUITES: dict[str, list[Expectation]] = {
         gxe.ExpectColumnValuesToNotBeNull(column="device_id"),
         gxe.ExpectColumnValuesToNotBeNull(column="event_time"),
         gxe.ExpectColumnValueLengthsToBeBetween(column="device_id", min_value=1, max_value=200),
-        gxe.ExpectColumnValuesToBeInSet(column="is_online", value_set=[True, False]),
         # Optional: of few rows a single one decides about the share, so a person does.
         gxe.ExpectColumnProportionOfNonNullValuesToBeBetween(column="is_online", min_value=0.99, severity="warning"),
     ],
