@@ -25,6 +25,7 @@ from pyspark.sql import DataFrame
 from expectations.bounds import WORDS, expectations_of_bounds
 from expectations.examples import examples_of
 from expectations.usual import UNKNOWN_BOUNDS, UsualBounds
+from include.errors import UsageError
 from include.ledger.intervals.findings import ExpectationKey, ExpectationResult, Severity
 from include.pipelines.spec import IDENTITY, Pipeline
 
@@ -110,14 +111,32 @@ def expectations_of(
 
     An empty frame or a column of nulls would pass most expectations, so the row count comes first. Usual bounds come
     last. An archive table without rows, which is judged only where rows are usual, has none of the pipeline's own.
+    Raises UsageError when the pipeline's suite file does not name the table.
     """
-    own = importlib.import_module(f"expectations.{pipeline.name}").SUITES
+    own = _suite(pipeline, table)
     shared: list[Expectation] = [gxe.ExpectTableRowCountToEqual(value=rows)]
     if table != pipeline.table:
-        return [*shared, *own[table]]
+        return [*shared, *own]
     shared += [gxe.ExpectColumnValuesToNotBeNull(column=name) for name in IDENTITY]
     shared.append(gxe.ExpectCompoundColumnsToBeUnique(column_list=list(IDENTITY)))
-    return [*shared, *(own[table] if rows or not usual.expects_rows else ()), *expectations_of_bounds(usual, rows)]
+    return [*shared, *(own if rows or not usual.expects_rows else ()), *expectations_of_bounds(usual, rows)]
+
+
+def check_suites(pipeline: Pipeline) -> None:
+    """Raise UsageError when the pipeline's suite file does not name one of its tables."""
+    for table in pipeline.tables:
+        _suite(pipeline, table)
+
+
+def _suite(pipeline: Pipeline, table: str) -> Sequence[Expectation]:
+    suites: Mapping[str, Sequence[Expectation]] = importlib.import_module(f"expectations.{pipeline.name}").SUITES
+    if table not in suites:
+        raise UsageError(
+            f"expectations/{pipeline.name}.py has no suite of the table {table}",
+            remedy=f'add to its SUITES "{table}": [], with what must hold of the table\'s rows',
+            pipeline=pipeline.name,
+        )
+    return suites[table]
 
 
 def run_checkpoint(

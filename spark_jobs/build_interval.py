@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import sys
 
+from expectations.checkpoint import check_suites
 from include.ledger.connection import await_ledger
 from include.ledger.intervals.attempts import load_attempt
 from include.pipelines import load_pipeline
@@ -30,6 +31,8 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--new-references", action="store_true", help="use the current content of the references")
     arguments = parser.parse_args(argv)
     pipeline = load_pipeline(arguments.pipeline)
+    # Publishing would find it only after everything was built.
+    check_suites(pipeline)
     await_ledger()
     attempt = load_attempt(arguments.attempt)
     if not arguments.publish:

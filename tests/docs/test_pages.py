@@ -306,7 +306,7 @@ def _literal(node: ast.AST) -> str:
 
 
 def test_symptom_of_the_runbook_is_a_message_of_the_code_when_it_is_quoted() -> None:
-    messages = [text for node in _nodes("include", "spark_jobs") if (text := _literal(node))]
+    messages = [text for node in _nodes("include", "spark_jobs", "expectations") if (text := _literal(node))]
     parts = re.findall(r"^### Exit code .*?(?=^##)", docs("runbook"), re.MULTILINE | re.DOTALL)
     cells = [row[0] for part in parts for row in rows(part)]
     symptoms = [

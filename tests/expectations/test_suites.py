@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from include.errors import UsageError
 from include.pipelines import all_pipelines, load_pipeline
 from include.pipelines.spec import Json, Pipeline
 from tests.conftest import REPOSITORY
@@ -118,6 +119,23 @@ def test_interval_only_warns_when_it_has_few_rows_and_one_lacks_what_is_optional
         assert [each.severity for each in missed] == ["warn"], missed
         few.unpersist()
     rows.unpersist()
+
+
+@pytest.mark.parametrize("without", ["hits", "a view"])
+def test_missing_suite_is_named_with_its_file_when_a_table_has_none(
+    without: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from expectations import isp_hits
+    from expectations.checkpoint import check_suites, expectations_of
+
+    pipeline = load_pipeline("isp_hits")
+    check_suites(pipeline)
+    table = pipeline.table if without == "hits" else pipeline.view_table(pipeline.views[-1])
+    monkeypatch.setattr(isp_hits, "SUITES", {name: each for name, each in isp_hits.SUITES.items() if name != table})
+    for check in (check_suites, lambda of: expectations_of(of, table, 1)):
+        with pytest.raises(UsageError, match=f"expectations/isp_hits.py has no suite of the table {table}") as refused:
+            check(pipeline)
+        assert f'"{table}": []' in refused.value.remedy
 
 
 def test_statistics_are_imported_only_when_an_expectation_compares_distributions(tmp_path: Path) -> None:
