@@ -15,7 +15,7 @@ from typing import Any
 
 import psycopg2
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from include.pipelines import load_pipeline
@@ -169,6 +169,32 @@ def test_speed_view_is_built_from_the_archive_and_swapped_when_a_new_generation_
     assert [row[0] for row in rows] == [0, 1]
     assert rows[1][2] == "94103 is a test site"
     assert "@" in rows[1][1]
+
+
+@pytest.mark.slow
+def test_doubled_value_is_unexplained_when_a_base_holds_it(streamed: Home, checkout: Checkout) -> None:
+    start = START + 2 * HOUR
+    last = {record.key: (place, record) for place, record in sorted(audit.read_topic(streamed.kafka, SPEED).items())}
+    (_, partition, _), record = next(
+        (place, record)
+        for key, (place, record) in last.items()
+        if key and record.value and json.loads(key)["window"]["start"][:13] == iso(start)[:13]
+    )
+    assert record.value is not None
+    value = json.loads(record.value)
+    producer = Producer({"bootstrap.servers": streamed.kafka})
+
+    def write(count: int) -> None:
+        producer.produce(SPEED, json.dumps({**value, "count": count}), record.key, partition)
+        assert producer.flush(30) == 0
+
+    write(2 * value["count"])
+    bounds = ("--from", iso(start), "--to", iso(start + HOUR))
+    verdict = json.loads(checkout.run("interval", "nest_cameras", *bounds, expect=3).stdout)
+    assert verdict["reconciliation"]["unexplained"] == 1
+    [told] = [each for each in verdict["differences"] if each["class"] == "unexplained"]
+    assert f"count: speed view {2 * value['count']}" in told["evidence"]
+    write(value["count"])
 
 
 @pytest.mark.slow
