@@ -8,10 +8,13 @@ from great_expectations import expectations as gxe
 from great_expectations.expectations.expectation import Expectation
 from great_expectations.expectations.metadata_types import FailureSeverity
 
-from expectations.usual import UsualBounds
+from expectations.usual import EVENT_TIMESTAMP, UsualBounds
 
 WORDS = "tidemark_words"
 """Key of an expectation's `meta` with its sentence."""
+
+COLUMN = "tidemark_column"
+"""Key of an expectation's `meta` with the column that it is told of, where it reads another one."""
 
 _SEVERITIES = {"fail": FailureSeverity.CRITICAL, "warn": FailureSeverity.WARNING, "info": FailureSeverity.INFO}
 
@@ -29,8 +32,9 @@ def expectations_of_bounds(bounds: UsualBounds, rows: int) -> list[Expectation]:
     if bounds.newest_after is not None and rows:
         words = f"the newest row is of {bounds.newest_after:%Y-%m-%d %H:%M:%S} UTC or later, as is usual"
         bound = _as_spark_says(bounds.newest_after)
+        meta = {WORDS: words, COLUMN: "event_time"}
         found.append(
-            gxe.ExpectColumnMaxToBeBetween(column="event_time", min_value=bound, severity=severity, meta={WORDS: words})
+            gxe.ExpectColumnMaxToBeBetween(column=EVENT_TIMESTAMP, min_value=bound, severity=severity, meta=meta)
         )
     return found
 

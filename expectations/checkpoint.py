@@ -22,7 +22,7 @@ from great_expectations.expectations.metadata_types import FailureSeverity
 from pydantic.v1 import PrivateAttr
 from pyspark.sql import DataFrame
 
-from expectations.bounds import WORDS, expectations_of_bounds
+from expectations.bounds import COLUMN, WORDS, expectations_of_bounds
 from expectations.examples import examples_of
 from expectations.usual import UNKNOWN_BOUNDS, UsualBounds
 from include.errors import UsageError
@@ -78,8 +78,8 @@ def _is_let_pass(result: Any, accepted: Collection[ExpectationKey], table: str) 
 
 
 def _column(result: Any) -> str:
-    arguments = result.expectation_config.kwargs
-    return str(arguments.get("column") or ", ".join(arguments.get("column_list", [])))
+    arguments, meta = result.expectation_config.kwargs, result.expectation_config.meta or {}
+    return str(meta.get(COLUMN) or arguments.get("column") or ", ".join(arguments.get("column_list", [])))
 
 
 _SEVERITIES: Mapping[FailureSeverity, Severity] = {

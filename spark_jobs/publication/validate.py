@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from expectations.checkpoint import expectations_of, run_checkpoint
-from expectations.usual import UsualBounds, usual_of
+from expectations.usual import EVENT_TIMESTAMP, UsualBounds, usual_of
 from include.ledger.intervals.findings import ExpectationResult, Validation
 from include.ledger.lineage import BuiltRevision
 from include.ledger.validation.approvals import Question
@@ -104,9 +104,13 @@ def key_columns(pipeline: Pipeline, table: str) -> list[str]:
 
 
 def named_for_suite(pipeline: Pipeline, table: str, rows: DataFrame) -> DataFrame:
-    """Return a table's rows with the further columns that its suite may name: `event_time`, or a window's two ends."""
+    """Return a table's rows with the further columns that its suite may name: `event_time`, or a window's two ends.
+
+    For usual bounds, `EVENT_TIMESTAMP` too.
+    """
     if table == pipeline.table:
-        return rows.withColumn("event_time", F.col(pipeline.archive.event_time))
+        event_time = F.col(pipeline.archive.event_time)
+        return rows.withColumns({"event_time": event_time, EVENT_TIMESTAMP: event_time.try_cast("timestamp")})
     view = next(view for view in pipeline.views if pipeline.view_table(view) == table)
     if view.is_total:
         return rows

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from expectations.usual import Usual, UsualBounds, bounds_of, usual_of
 from include.ledger.validation.usual import PastInterval
 from include.pipelines import load_pipeline
+from include.pipelines.spec import Archive, Json
 from include.settings import settings
 from include.times import Interval
 from tests.conftest import REPOSITORY
@@ -122,17 +124,47 @@ def test_check_fails_whatever_was_declared_when_it_raises(rows: Any, severity: A
     assert (found.observed, found.severity) == ("the check itself failed", "fail")
 
 
+def timed(rows: Any, at: str, kind: str) -> Any:
+    """The rows with an event time of this type, as a suite gets those of an archive table."""
+    from spark_jobs.publication.validate import named_for_suite
+
+    columns, declared = f"at {kind}", load_pipeline("isp_hits")
+    archive = Archive(rows="hits", columns=columns, event_time="at")
+    pipeline = replace(declared, decoder=Json(schema=columns), archive=archive, views=(), reports=(), outputs=())
+    return named_for_suite(pipeline, pipeline.table, rows.selectExpr("*", f"CAST('{at}' AS {kind}) AS at"))
+
+
 @pytest.mark.spark
-def test_too_few_and_old_rows_warn_when_intervals_before_had_more_and_newer_ones(spark: Any, rows: Any) -> None:
+@pytest.mark.parametrize(
+    ("kind", "old", "new"),
+    [
+        ("TIMESTAMP", "2026-11-20 05:40:00", "2026-11-20 05:59:00"),
+        ("TIMESTAMP_NTZ", "2026-11-20 05:40:00", "2026-11-20 05:59:00"),
+        ("STRING", "2026-11-20T05:40:00Z", "2026-11-20T05:59:00Z"),
+        ("STRING", "soon", "2026-11-20T05:59:00Z"),
+        ("DATE", "2026-11-20", "2026-11-21"),
+    ],
+)
+def test_too_few_and_old_rows_warn_when_intervals_before_had_more_and_newer_ones(
+    spark: Any, rows: Any, kind: str, old: str, new: str
+) -> None:
     bounds = bounds_of(Usual(severity="warn"), "t", PAST, INTERVAL)
-    timed = rows.selectExpr("*", "TIMESTAMP '2026-11-20 05:40:00' AS event_time")
-    _, found, _ = check(timed, *expected(bounds, 30))
-    assert [(each.words, each.success, each.severity) for each in found] == [
-        ("the table has 50 to 294 rows, as the 48 intervals before suggest", False, "warn"),
-        ("the newest row is of 2026-11-20 05:58:26 UTC or later, as is usual", False, "warn"),
+    _, found, _ = check(timed(rows, old, kind), *expected(bounds, 30))
+    assert [(each.words, each.success, each.severity, each.column) for each in found] == [
+        ("the table has 50 to 294 rows, as the 48 intervals before suggest", False, "warn", ""),
+        ("the newest row is of 2026-11-20 05:58:26 UTC or later, as is usual", False, "warn", "event_time"),
     ]
-    fresh = rows.union(rows).selectExpr("*", "TIMESTAMP '2026-11-20 05:59:00' AS event_time")
-    passed, found, _ = check(fresh, *expected(bounds, 60))
+    assert found[1].observed != "the check itself failed"
+    passed, found, _ = check(timed(rows.union(rows), new, kind), *expected(bounds, 60))
+    assert passed, found
+
+
+@pytest.mark.spark
+def test_event_time_is_as_declared_when_a_pipeline_s_own_expectation_names_it(rows: Any) -> None:
+    from great_expectations import expectations as gxe
+
+    written = gxe.ExpectColumnValuesToMatchRegex(column="event_time", regex="^soon$")
+    passed, found, _ = check(timed(rows, "soon", "STRING"), written)
     assert passed, found
 
 
