@@ -150,6 +150,8 @@ def submission(
         # For executors that a cluster starts: they need the code at the same path, as in the containers.
         "spark.executor.extraJavaOptions": f"-Duser.timezone=UTC {_HUGE_METHODS}",
         "spark.executorEnv.PYTHONPATH": str(REPOSITORY),
+        # Naive times of a Python decoder are read in the host's zone.
+        "spark.executorEnv.TZ": "UTC",
         **cluster.options(current, jars, "cluster" if on_cluster else "client"),
     }
     if on_cluster:

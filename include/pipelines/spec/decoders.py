@@ -93,7 +93,7 @@ class UserDefined:
     function: str
     """The function, e.g. `spark_jobs.transforms.meters:decode`. It takes a value's bytes and returns a message as a
     dictionary; None or an exception sends the record to quarantine. A vectorised one takes a `pyarrow` array of
-    values and returns a struct array, and must be a function of each value alone."""
+    values and returns a struct array, and must be a function of each value alone. Times without a zone are UTC."""
     schema: str
     """DDL of a message."""
     vectorised: bool = False

@@ -37,6 +37,16 @@ def test_stream_gets_delta_s_jars_only_when_its_pipeline_declares_the_table(pipe
     assert ("delta-spark" in resolved.conf["spark.jars"]) is delta
 
 
+@pytest.mark.parametrize("master", ["local[*]", "spark://host:7077", "k8s://https://host:6443"])
+def test_python_of_driver_and_executors_reads_naive_times_in_utc(master: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDEMARK_SPARK_MASTER", master)
+    monkeypatch.setenv("TIDEMARK_SPARK_IMAGE", "tidemark")
+    settings.cache_clear()
+    resolved = submission("build_interval", name="build")
+    assert resolved.env["TZ"] == "UTC"
+    assert resolved.conf["spark.executorEnv.TZ"] == "UTC"
+
+
 def test_spark_submit_of_the_settings_is_used_and_refused_when_it_is_no_program(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
