@@ -52,6 +52,9 @@ from spark_jobs.views.flags import declared, flags, learn_limits
 _LOOK_EVERY = 2.0
 """How often the driver asks the ledger for newly registered revisions, s."""
 
+_REGISTERING = 30.0
+"""Time that a cluster's executors get to register, s; with fewer task slots, flags are raised in micro-batches."""
+
 _LAST = 2**63 - 1
 """Greater than all offsets."""
 
@@ -86,6 +89,8 @@ class FlagQuery:
     _began: Mapping[TopicPartition, int] = field(default_factory=dict)
     """Where the generation began."""
     _looked: float = 0.0
+    _has_waited: bool = False
+    """Whether the executors of this driver had their time to register."""
 
     def __post_init__(self) -> None:
         self._began = self.generation.began_at(FLAGS)
@@ -236,15 +241,26 @@ class FlagQuery:
     def _trigger(self, topic_partitions: int) -> dict[str, Any]:
         if self.until_caught_up:
             return {"availableNow": True}
-        slots = self.spark.sparkContext.defaultParallelism
-        if slots < topic_partitions + _OTHER_QUERIES:
+        needed = topic_partitions + _OTHER_QUERIES
+        slots = self._slots(needed)
+        if slots < needed:
             self._log.warning(
                 "flags are raised in micro-batches: Spark has %s task slots, in real time %s are needed for %s topic "
                 "partitions",
-                *(slots, topic_partitions + _OTHER_QUERIES, topic_partitions),
+                *(slots, needed, topic_partitions),
             )
             return {"processingTime": "0 seconds"}
         return {"realTime": in_words(declared(self.pipeline).commit_every)}
+
+    def _slots(self, needed: int) -> int:
+        """Return how many task slots Spark has; the first time, wait for a cluster's executors if these are too few."""
+        context = self.spark.sparkContext
+        is_local = str(context.master).partition("[")[0] == "local"
+        deadline = time.monotonic() + (0 if is_local or self._has_waited else _REGISTERING)
+        self._has_waited = True
+        while (slots := context.defaultParallelism) < needed and time.monotonic() < deadline:
+            time.sleep(0.5)
+        return slots
 
 
 def learned(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -54,3 +55,54 @@ def test_files_of_revisions_are_read_only_when_a_revision_is_new(
         found.append(any(re.search(r"\brevisions\.files\b", each) for each in sent))
     assert found == [True, False, True, True]
     assert learned == [5, 4, 5]
+
+
+class Cluster:
+    """A Spark context whose executors register as time goes by, and the clock of that time."""
+
+    def __init__(self, master: str, slots: list[int]) -> None:
+        self.master, self.now, self._slots = master, 0.0, slots
+
+    @property
+    def defaultParallelism(self) -> int:  # noqa: N802
+        return self._slots[min(int(self.now), len(self._slots) - 1)]
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def triggers(monkeypatch: pytest.MonkeyPatch, cluster: Cluster, starts: int = 1) -> list[str]:
+    """Return the kind of trigger that each start of the query for five topic partitions gets."""
+    monkeypatch.setattr(flag_query, "time", cluster)
+    pipeline = load_pipeline("auction_bids")
+    restarts = PoisonRestarts(pipeline.name, threading.Event())
+    generation = StreamGeneration(pipeline.name, 0, {}, {})
+    spark: Any = SimpleNamespace(sparkContext=cluster)
+    lease: Any = None
+    query = FlagQuery(spark, pipeline, lease, generation, restarts, until_caught_up=False)
+    return [next(iter(query._trigger(5))) for _ in range(starts)]
+
+
+@pytest.mark.parametrize("master", ["spark://host:7077", "yarn", "local-cluster[2,4,1024]"])
+def test_flags_are_raised_in_real_time_when_executors_register_late(
+    monkeypatch: pytest.MonkeyPatch, master: str
+) -> None:
+    cluster = Cluster(master, [2, 2, 4, 4, 8])
+    assert triggers(monkeypatch, cluster) == ["realTime"]
+    assert 4 <= cluster.now < 6
+
+
+def test_executors_are_waited_for_once_when_there_are_too_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster("spark://host:7077", [2, 4])
+    assert triggers(monkeypatch, cluster, starts=3) == ["processingTime"] * 3
+    assert 29 <= cluster.now <= 31
+
+
+@pytest.mark.parametrize("master", ["local[*]", "local[2]", "local"])
+def test_nothing_is_waited_for_when_spark_runs_in_the_driver(monkeypatch: pytest.MonkeyPatch, master: str) -> None:
+    cluster = Cluster(master, [2])
+    assert triggers(monkeypatch, cluster) == ["processingTime"]
+    assert cluster.now == 0
