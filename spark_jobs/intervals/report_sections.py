@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from types import UnionType
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -16,6 +17,7 @@ from pyspark.sql.types import (
     StructType,
     TimestampNTZType,
     TimestampType,
+    VariantType,
 )
 
 from include.intervals.telling import notifications
@@ -27,6 +29,7 @@ from spark_jobs.decoding.records import transform
 from spark_jobs.intervals.report_grid import grid_section
 from spark_jobs.reconciliation.interval_run import IntervalRun
 from spark_jobs.spark.frames import empty_frame
+from spark_jobs.spark.json_rows import row_json
 from spark_jobs.spark.schemas import struct_of
 from spark_jobs.views.speed_topic import speed_values, written_since
 from spark_jobs.views.values import key_json
@@ -89,7 +92,8 @@ def _noted_listing(run: IntervalRun, report: Listing, rows: DataFrame) -> dict[s
     """Return the section, and note its rows to notify of."""
     listed = _listed(run.pipeline, report, rows).persist()
     section = _listing(report, listed, _INTERVAL)
-    noted = listed.limit(notifications.MOST).collect()
+    # By their keys: what else changes in a row changes nothing in which ones are noted.
+    noted = listed.orderBy(*_in_order(listed, report.key)).limit(notifications.MOST).collect()
     plain = ({name: listings.plain(row[name]) for name in row.asDict()} for row in noted)
     notifications.note_listed(run.pipeline, run.pinned, report, plain)
     listed.unpersist()
@@ -163,7 +167,18 @@ def _listed(pipeline: Pipeline, report: Listing, rows: DataFrame) -> DataFrame:
         F.date_format(name, f"{_SECONDS}'Z'").alias(name) if kind == "timestamp" else F.col(name)
         for name, kind in listed.dtypes
     ]
-    return _held_by_python(listed.select(*times).orderBy(report.columns[0]))
+    shown = listed.select(*times)
+    return _held_by_python(shown.orderBy(*_in_order(shown)))
+
+
+def _in_order(rows: DataFrame, first: Sequence[str] = ()) -> list[Column]:
+    """Return by what to order rows so that a rerun gives the same order: some columns, then all of them."""
+    kinds = {field.name: field.dataType for field in rows.schema}
+    # Spark does not order these.
+    return [
+        row_json([name]) if _has(MapType | VariantType, kinds[name]) else F.col(f"`{name}`")
+        for name in dict.fromkeys((*first, *kinds))
+    ]
 
 
 def _held_by_python(rows: DataFrame) -> DataFrame:
@@ -177,18 +192,20 @@ def _held(name: str, kind: DataType) -> Column:
         fraction = F.date_format(column, ".SSSSSS")
         shown = F.when(fraction == ".000000", "").otherwise(fraction)
         return F.concat(F.date_format(column, _SECONDS), shown, F.lit("Z"))
-    return column.cast("string") if _has_times(kind) else column
+    return column.cast("string") if _has(DateType | TimestampType | TimestampNTZType, kind) else column
 
 
-def _has_times(kind: DataType) -> bool:
+def _has(wanted: type | UnionType, kind: DataType) -> bool:
+    """Return whether values of this type are, or hold, some of a wanted type."""
+    inner: list[DataType] = []
     match kind:
         case StructType():
-            return any(_has_times(each.dataType) for each in kind)
+            inner = [each.dataType for each in kind]
         case ArrayType():
-            return _has_times(kind.elementType)
+            inner = [kind.elementType]
         case MapType():
-            return _has_times(kind.keyType) or _has_times(kind.valueType)
-    return isinstance(kind, DateType | TimestampType | TimestampNTZType)
+            inner = [kind.keyType, kind.valueType]
+    return isinstance(kind, wanted) or any(_has(wanted, each) for each in inner)
 
 
 def _chart(view: AdditiveView, rows: DataFrame) -> dict[str, Any]:

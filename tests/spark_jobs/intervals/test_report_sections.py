@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from include.intervals.telling import notifications
 from include.ledger.intervals.attempts import AttemptSpec
 from include.ledger.intervals.findings import Findings
 from include.ledger.intervals.pins import PinnedInterval
@@ -109,3 +110,44 @@ def test_top_shows_a_date_as_text_when_python_cannot_hold_it(spark: Any) -> None
     rows = spark.sql(f"SELECT date '+{FAR}' AS day, 2 AS hits UNION ALL SELECT date '2026-11-20', 3")
     section = section_of(spark, load_pipeline("nest_cameras"), top, {"any": rows}, rows, "the interval")
     assert section["rows"] == [["2026-11-20", 3], [f"+{FAR}", 2]]
+
+
+def test_listing_shows_and_notes_the_same_rows_when_the_input_is_divided_differently(
+    spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = Listing("Down", rows="down", columns=("state", "device", "tags"), key=("device",), notify="down")
+    # Their order by the first column alone is not defined.
+    rows = spark.range(500).selectExpr(
+        "'down' AS state", "id * 7919 % 500 AS device", "map('n', id, 'm', null) AS tags", "struct(id) AS other"
+    )
+    monkeypatch.setattr(report_sections, "transform", lambda *_: lambda frame: frame)
+    monkeypatch.setattr(notifications, "MOST", 20)
+    noted: list[list[Any]] = []
+    monkeypatch.setattr(notifications, "note_listed", lambda *args: noted.append(list(args[3])))
+    pipeline = load_pipeline("nest_cameras")
+    pinned = PinnedInterval(1, pipeline.name, Interval(*HOUR), (), {})
+    run = IntervalRun(spark, pipeline, AttemptSpec(1, pinned, Source.KAFKA, "1", Findings(), None))
+    shown = []
+    for divided in (rows.repartition(1, "other"), rows.repartition(7, "device")):
+        shown.append(report_sections._noted_listing(run, report, divided))
+        shown.append(section_of(spark, pipeline, report, {}, divided, "the interval"))
+    assert [row[1] for row in shown[0]["rows"]] == list(range(ROWS))
+    assert all(each == shown[0] for each in shown)
+    assert [row["device"] for row in noted[0]] == list(range(20))
+    assert noted[0] == noted[1]
+
+
+def test_noted_rows_are_the_first_by_their_keys_when_a_listing_has_too_many(
+    spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = Listing("Down", rows="down", columns=("since", "device"), key=("device",), notify="down")
+    monkeypatch.setattr(report_sections, "transform", lambda *_: lambda frame: frame)
+    monkeypatch.setattr(notifications, "MOST", 3)
+    noted: list[Any] = []
+    monkeypatch.setattr(notifications, "note_listed", lambda *args: noted.extend(args[3]))
+    pipeline = load_pipeline("nest_cameras")
+    pinned = PinnedInterval(1, pipeline.name, Interval(*HOUR), (), {})
+    run = IntervalRun(spark, pipeline, AttemptSpec(1, pinned, Source.KAFKA, "1", Findings(), None))
+    section = report_sections._noted_listing(run, report, spark.range(10).selectExpr("-id AS since", "id AS device"))
+    assert [row[1] for row in section["rows"]] == list(range(9, -1, -1))
+    assert [row["device"] for row in noted] == [0, 1, 2]
