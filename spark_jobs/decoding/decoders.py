@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 
 from include.pipelines.spec import Avro, Csv, Json, KafkaDeserializer, Pipeline, Text, UserDefined
 from spark_jobs.decoding import avro_wire, strict_csv, strict_json, unknown_fields, utf8_text
@@ -57,11 +57,18 @@ def code_of_workers(pipeline: Pipeline) -> WorkerCode:
 
 
 def prepare(decoder: object, records: DataFrame) -> None:
-    """Fetch the schemas or classes that decoding these records needs, before it is planned.
+    """Fetch the schemas or the user's code that decoding these records needs, before it is planned.
 
-    Raises ServiceUnreachable, for which no record is to blame, and UsageError for a class that cannot decode.
+    Raises ServiceUnreachable, for which no record is to blame, and UsageError for code that cannot decode.
     """
     if isinstance(decoder, Avro):
         avro_wire.prepare(decoder, records)
+    prepare_code(decoder, records.sparkSession)
+
+
+def prepare_code(decoder: object, spark: SparkSession) -> None:
+    """Load the user's own code that decodes, if any. Raises UsageError for code that cannot decode."""
     if isinstance(decoder, KafkaDeserializer):
-        kafka_deserializer.prepare(decoder, records.sparkSession)
+        kafka_deserializer.prepare(decoder, spark)
+    if isinstance(decoder, UserDefined):
+        python_function.prepare(decoder)

@@ -18,14 +18,14 @@ from include.ledger.archive.positions import topics_that_left
 from include.ledger.streams import writers
 from include.ledger.streams.flags import FLAGS
 from include.offsets import TopicPartition
-from include.pipelines.spec import AdditiveView, KafkaDeserializer, Pipeline
+from include.pipelines.spec import AdditiveView, Pipeline
 from include.streams import generations
 from include.streams.checkpoints import checkpoint_uri
 from include.streams.start import StreamStart, begin, check_retention
 from include.user import user_at_host
 from include.versions.loaded_modules import loaded_code
+from spark_jobs.decoding.decoders import prepare_code
 from spark_jobs.decoding.records import archive_rows, decode
-from spark_jobs.decoding.user_defined import kafka_deserializer
 from spark_jobs.references.take import has_sources, with_content
 from spark_jobs.sinks.landing import LandingSink
 from spark_jobs.sinks.speed_view import SpeedViewSink, targets_of
@@ -130,9 +130,8 @@ class _Queries(StreamQueries):
             for v in pipeline.views
         }
         self._names = (ARCHIVE, *(v.name for v in pipeline.views), *((FLAGS,) if pipeline.flags else ()))
-        if isinstance(pipeline.decoder, KafkaDeserializer):
-            # Before anything is noted: a class that cannot decode may be corrected without a new generation.
-            kafka_deserializer.prepare(pipeline.decoder, spark)
+        # Before anything is noted: code that cannot decode may be corrected without a new generation.
+        prepare_code(pipeline.decoder, spark)
         self._begins = {query: start.note(pipeline, query) for query in self._names}
         self._queries = [self._start_archive(), *(self._start_beside(name) for name in self._names[1:])]
 

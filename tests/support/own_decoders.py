@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
@@ -23,3 +24,13 @@ def meters(values: pa.Array) -> pa.Array:
 def too_few(values: pa.Array) -> pa.Array:
     """Forgets a message."""
     return meters(values)[1:]
+
+
+def moment(value: bytes) -> dict[str, Any]:
+    """A time, mostly without its zone."""
+    return {"at": datetime.fromisoformat(value.decode())}
+
+
+def moments(values: pa.Array) -> pa.Array:
+    """The same for a batch."""
+    return pa.array([moment(value) for value in values.to_pylist()])

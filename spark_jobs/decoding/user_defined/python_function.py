@@ -16,13 +16,24 @@ from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StringType, StructType
 
-from include.errors import one_line
+from include.errors import UsageError, one_line
 from include.pipelines.spec import UserDefined
 from spark_jobs.decoding.reasons import because, first_of, unreadable
 from spark_jobs.spark.schemas import struct_of
 from spark_jobs.spark.worker_code import WorkerCode, check_unchanged, worker_code
 
 _NONE = "the function returned no message"
+
+
+def prepare(decoder: UserDefined) -> None:
+    """Import the function. Raises UsageError when that fails, with the reason."""
+    try:
+        _function(decoder.function)
+    except (ImportError, AttributeError, SyntaxError) as error:
+        raise UsageError(
+            f"{decoder.function} cannot decode: {one_line(f'{type(error).__name__}: {error}')}",
+            remedy="correct the decoder's function, or install what it imports",
+        ) from error
 
 
 def parsable(decoder: UserDefined, value: Column) -> Column:
@@ -67,15 +78,18 @@ def _scalar(decoder: UserDefined, returned: StructType) -> Callable[[Column], Co
     def decode(value: bytearray | None) -> tuple[object, str | None]:
         if value is None:
             return None, None
-        result: tuple[object, str | None]
         try:
-            decoded = _function(path)(bytes(value))
-            result = (None if decoded is None else tuple(decoded.get(name) for name in names)), None
+            # A function that cannot be imported concerns all records.
+            function = _function(path)
+        finally:
+            # Also where newer code has no such function: that is no record's fault.
+            check_unchanged(code)
+        try:
+            decoded = function(bytes(value))
+            return (None if decoded is None else tuple(decoded.get(name) for name in names)), None
         except Exception as error:
             # User code: whatever it raises concerns only this record.
-            result = None, one_line(f"{type(error).__name__}: {error}")
-        check_unchanged(code)
-        return result
+            return None, one_line(f"{type(error).__name__}: {error}")
 
     return F.udf(decode, returned, useArrow=True)
 

@@ -147,6 +147,33 @@ def test_query_ends_with_a_clear_error_when_a_worker_imports_another_decoder_tha
     assert str(meaning).endswith("start it again")
 
 
+@pytest.mark.parametrize("vectorised", [False, True])
+@pytest.mark.parametrize("function", ["tests.support.no_such_module:meter", "tests.support.own_decoders:no_such"])
+def test_nothing_is_decoded_when_the_user_s_function_cannot_be_imported(
+    spark: Any, monkeypatch: Any, function: str, vectorised: bool
+) -> None:
+    decoder = UserDefined(function, schema=METER, vectorised=vectorised)
+    with pytest.raises(UsageError, match=rf"{function}.*no_such.* — correct"):
+        fates(spark, decoder, METER, [meter(1, 1.5)], monkeypatch)
+
+
+def test_no_record_is_blamed_when_an_executor_alone_cannot_import_the_user_s_function(
+    spark: Any, monkeypatch: Any
+) -> None:
+    decoder = UserDefined("tests.support.no_such_module:meter", schema=METER)
+    monkeypatch.setattr(python_function, "prepare", lambda decoder: None, raising=False)
+    with pytest.raises(PySparkException, match="no_such_module"):
+        fates(spark, decoder, METER, [meter(1, 1.5)], monkeypatch)
+
+
+def test_function_s_naive_times_are_in_utc_in_both_forms(spark: Any, monkeypatch: Any) -> None:
+    for vectorised in (False, True):
+        name = "moments" if vectorised else "moment"
+        decoder = UserDefined(f"tests.support.own_decoders:{name}", schema="at TIMESTAMP", vectorised=vectorised)
+        found = fates(spark, decoder, "at TIMESTAMP", [b"2026-11-20T05:00:00"], monkeypatch)
+        assert found == [(datetime(2026, 11, 20, 5),)]
+
+
 def test_name_is_refused_when_it_is_not_a_path_of_a_function() -> None:
     with pytest.raises(UsageError, match="names no function"):
         UserDefined("os.system('x')", schema=METER)
