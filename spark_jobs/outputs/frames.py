@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import ceil
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from include.errors import UsageError
+from include.ledger.archive import row_outputs
 from include.ledger.archive.row_outputs import Unsent
 from include.offsets import OffsetRange
 from include.pipelines.spec import IDENTITY, KAFKA_COLUMNS, Pipeline, Rows
+from spark_jobs.archive.files import within
 from spark_jobs.archive.reader import read_archived, read_replayed
 from spark_jobs.archive.schema import archive_schema
 from spark_jobs.decoding.records import load_references, transform
@@ -62,6 +66,32 @@ def output_rows(spark: SparkSession, pipeline: Pipeline, output: Rows, rows: Dat
     return sent.select(*schema.names)
 
 
-def in_order(rows: DataFrame) -> DataFrame:
-    """Return the rows in one task, in the order of the log, topic partition by topic partition."""
-    return rows.coalesce(1).sortWithinPartitions(*IDENTITY)
+def in_order(rows: DataFrame, unsent: Unsent) -> DataFrame:
+    """Return what is sent in the order of the log, topic partition by topic partition, in slices.
+
+    A slice is a shuffle partition of at most `row_outputs.MOST_ROWS` records. PySpark's `toLocalIterator` brings all of
+    it to the driver, and then the next one. The shuffle makes all rows first: a transform that throws does so before
+    anything is sent, and reads its input once.
+    """
+    most = row_outputs.MOST_ROWS
+    if unsent.rows <= most:
+        sliced = rows.coalesce(1)
+    elif unsent.is_replay:
+        # Its offsets may lie far apart. Spark divides by a sample, so a slice may be larger than the others.
+        sliced = rows.repartitionByRange(ceil(2 * unsent.rows / most), *IDENTITY)
+    else:
+        offsets = sum(map(len, unsent.ranges))
+        # A record may have several rows, or none.
+        each = max(1, min(most, offsets * most // unsent.rows))
+        number = F.floor(_offsets_before(unsent.ranges) / each).cast("int")
+        sliced = rows.repartitionById(ceil(offsets / each), number)
+    return sliced.sortWithinPartitions(*IDENTITY)
+
+
+def _offsets_before(ranges: Sequence[OffsetRange]) -> Column:
+    """Return how many offsets of the ranges come before a row's."""
+    counted, before = [], 0
+    for each in sorted(ranges):
+        counted.append(F.when(within([each]), F.col("kafka_offset") - each.from_offset + before))
+        before += len(each)
+    return F.coalesce(*counted, F.lit(0))

@@ -43,7 +43,7 @@ class TableTarget:
     def _values(self, rows: DataFrame, unsent: Unsent) -> Iterator[Sequence[object]]:
         own = [_value(field).alias(f"c{n}") for n, field in enumerate(rows.schema.fields) if field.name not in IDENTITY]
         before: list[object] = []
-        for row in in_order(rows).select(*own, *IDENTITY).toLocalIterator(prefetchPartitions=True):
+        for row in in_order(rows, unsent).select(*own, *IDENTITY).toLocalIterator():
             *values, topic, partition, offset, element = row
             if before == (before := [topic, partition, offset, element]):
                 raise UsageError(

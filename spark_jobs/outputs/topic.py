@@ -57,7 +57,7 @@ class TopicTarget:
 
     def _messages(self, rows: DataFrame, unsent: Unsent, limits: dict[str, TopicLimits]) -> Iterator[Message]:
         messages = rows.select(*IDENTITY, *self._columns(rows))
-        for row in in_order(messages).toLocalIterator(prefetchPartitions=True):
+        for row in in_order(messages, unsent).toLocalIterator():
             *at, key, value, topic = row
             names = [*zip(IDENTITY, at, strict=True), (TOPIC_ID, unsent.topic_ids[at[0]])]
             if key is None and not self._has_key(rows):

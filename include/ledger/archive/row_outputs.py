@@ -26,7 +26,7 @@ from include.ledger.streams import writers
 from include.offsets import Fate, OffsetRange, TopicPartition
 
 MOST_ROWS = 20_000
-"""Rows of micro-batches that are sent together; a larger micro-batch is sent alone."""
+"""Rows of micro-batches that are sent together; a larger micro-batch is sent alone, in slices."""
 
 MOST_REFUSED = 1000
 """When more of the rows sent together are refused, the declaration or the target is wrong, and the output waits."""
