@@ -13,6 +13,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import SplitResult, urlsplit
 
+from include.errors import UsageError
+from include.times import parse_duration
+
 _CONTACT = re.compile(r"[\w.+-]{1,64}@[\w-]+(\.[\w-]+)+|https?://[\w-]+(\.[\w-]+)*(:\d{1,5})?(/[!#-'*-~]*)?", re.ASCII)
 """A contact that may stand in brackets in a header."""
 
@@ -22,6 +25,18 @@ _PASSWORD = re.compile(r"(://[^:/@]*:)[^\s?]*@")
 _PARAMETER = re.compile(r"([?&](?:ssl)?password=)[^&\s]*")
 
 _BUCKET_PATH = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9_][A-Za-z0-9._=-]*)*")
+
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+
+NOT_IN_LAKES = "%#?*[]{}\\'`"
+"""Characters that no lake's path may have: an escape or the end of a path to a reader of URIs, a pattern to Hadoop, a
+quote to Spark's SQL."""
+
+NOT_IN_FOLDERS = f'{NOT_IN_LAKES},:!$"'
+"""Characters that no folder of programs and services may have: those, and what separates paths for Java, Spark and
+Kafka, quotes Java's options, or is a part of a jar's URL or of a variable."""
+
+_HEAP = re.compile(r"[1-9]\d{0,9}[kmgt]", re.ASCII | re.IGNORECASE)
 
 _STORES = ("s3", "s3a", "file", "hdfs", "abfs", "abfss", "gs")
 """Schemes that both Hadoop and Arrow read."""
@@ -67,15 +82,17 @@ def setting(default: Any, description: str, of: Callable[[str], Any] = str, *, s
     return field(default=default, metadata={"description": description, "of": of, "secret": secret})
 
 
-def at_least(least: float) -> Callable[[str], float]:
-    """Return a converter to a number of at least `least`."""
+def between(least: float, most: float) -> Callable[[str], float]:
+    """Return a converter to a number of at least `least` and at most `most`."""
 
     def number(text: str) -> float:
         try:
             value = float(text)
         except ValueError:
             raise ValueError("Input should be a valid number, unable to parse string as a number") from None
-        return _bounded(value, least)
+        if _bounded(value, least) > most:
+            raise ValueError(f"Input should be less than or equal to {most:g}")
+        return value
 
     return number
 
@@ -98,6 +115,22 @@ def _bounded(value: _Number, least: float) -> _Number:
     if not value >= least:
         raise ValueError(f"Input should be greater than or equal to {least:g}")
     return value
+
+
+def duration(text: str) -> str:
+    """Return a duration as it is written, such as `60s`. Raise ValueError for any other text."""
+    try:
+        parse_duration(text)
+    except UsageError as error:
+        raise ValueError(f"{error.message}; {error.remedy}") from None
+    return text
+
+
+def heap(text: str) -> str:
+    """Return the size of a JVM's heap. Raise ValueError for what the JVM, or Spark, would read as another size."""
+    if not _HEAP.fullmatch(text):
+        raise ValueError(f"not a size: {text!r}; write it like 1g or 1536m")
+    return text
 
 
 def one_of(*words: str) -> Callable[[str], str]:
@@ -126,27 +159,52 @@ def absolute_path(text: str) -> Path:
     return Path(text).expanduser().absolute()
 
 
+def folder_of_programs(text: str) -> Path:
+    """Return a text as an absolute path. Raise ValueError where Java, Spark or Kafka would read another path in it."""
+    path = absolute_path(text)
+    _check_readable(str(path), NOT_IN_FOLDERS)
+    return path
+
+
+def file_uri(path: Path) -> str:
+    """Return the URI of a path as Spark writes it: Hadoop takes each character as it is, so none is escaped."""
+    return f"file://{path}"
+
+
+def _check_readable(path: str, refused: str) -> None:
+    if found := sorted({each for each in path if each in refused or not each.isprintable()}):
+        raise ValueError(
+            f"{path} has {found[0]!r}, with which Java, Spark or Kafka read another path; name one without it, and in "
+            "a URI, too, write each character as it is"
+        )
+
+
 def program(text: str) -> Path:
     """Return the path of an executable file. Raise ValueError for any other file."""
-    path = Path(text)
+    path = absolute_path(text)
     if not (path.is_file() and os.access(path, os.X_OK)):
         raise ValueError("not an executable file; name the path of a spark-submit")
     return path
 
 
 def store_uri(text: str) -> str:
-    """Return a path, or the URI of a folder in a store; of a bucket as Hadoop names it."""
+    """Return the URI of a path, or of a folder in a store, without a trailing slash; of a bucket as Hadoop names it."""
     scheme, separator, rest = text.partition("://")
     if not separator:
-        return text
+        if begun := _SCHEME.match(text):
+            raise ValueError(f"{begun[0]} begins no path; write a path, or a URI like {begun[0]}//…")
+        scheme, rest = "file", str(absolute_path(text))
     if scheme not in _STORES:
         raise ValueError(f"{scheme}:// is not a store; write a path, or a URI of {', '.join(_STORES)}")
-    if scheme not in ("s3", "s3a"):
-        return text
     rest = rest.rstrip("/")
-    if not _BUCKET_PATH.fullmatch(rest):
-        raise ValueError("not a path in a bucket; write s3a://bucket/path, and credentials as AWS_… variables")
-    return f"s3a://{rest}"
+    if scheme in ("s3", "s3a"):
+        if not _BUCKET_PATH.fullmatch(rest):
+            raise ValueError("not a path in a bucket; write s3a://bucket/path, and credentials as AWS_… variables")
+        return f"s3a://{rest}"
+    if scheme == "file" and not rest.startswith("/"):
+        raise ValueError("not a folder of a lake; write file:///path, or a path; / itself cannot be one")
+    _check_readable(rest, NOT_IN_LAKES)
+    return f"{scheme}://{rest}"
 
 
 def postgresql_url(text: str) -> Secret:
@@ -159,22 +217,18 @@ def postgresql_url(text: str) -> Secret:
     return Secret(text)
 
 
-def http_url(text: str) -> Secret | None:
-    """Return an HTTP URL; None for an empty text. Raise ValueError for any other text."""
-    if not text:
-        return None
+def http_url(text: str) -> Secret:
+    """Return an HTTP URL. Raise ValueError for any other text."""
     parsed = _parse_url(text)
     if parsed is None or parsed.scheme not in ("http", "https") or not parsed.hostname:
         raise ValueError("not a URL; write https://[user:password@]host[:port][/path]")
     return Secret(text)
 
 
-def receiver_url(*schemes: str) -> Callable[[str], Secret | None]:
-    """Return a converter to a receiver's URL with one of these schemes; an empty text becomes None."""
+def receiver_url(*schemes: str) -> Callable[[str], Secret]:
+    """Return a converter to a receiver's URL with one of these schemes."""
 
-    def receiver(text: str) -> Secret | None:
-        if not text:
-            return None
+    def receiver(text: str) -> Secret:
         parts = _parse_url(text)
         if not parts or parts.scheme not in schemes or not (parts.path if parts.scheme == "file" else parts.hostname):
             raise ValueError(f"not a URL; write {schemes[-1]}://host[:port]")

@@ -20,8 +20,12 @@ from include.kafka_security import for_java, for_librdkafka
 from include.setting_values import (
     Secret,
     absolute_path,
-    at_least,
+    between,
     check_contact,
+    duration,
+    file_uri,
+    folder_of_programs,
+    heap,
     http_url,
     one_of,
     postgresql_url,
@@ -47,14 +51,14 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 class Settings:
     """All settings, as `./tidemark doctor` prints them; secrets are masked in any text form."""
 
-    home: Path = setting(REPOSITORY / ".tidemark", "state and logs of the embedded services", absolute_path)
+    home: Path = setting(REPOSITORY / ".tidemark", "state and logs of the embedded services", folder_of_programs)
     lake: str = setting("", "URI of the lake; default: <home>/lake", store_uri)
     kafka_bootstrap: str = setting("", "host:port[,host:port]; default: the embedded broker")
-    kafka_properties: Path | None = setting(None, "0600 file with client options and secrets", Path)
+    kafka_properties: Path | None = setting(None, "0600 file with client options and secrets", absolute_path)
     database_url: Secret | None = setting(
         None, "postgresql://user:password@host:port; databases ledger, catalog, airflow", postgresql_url, secret=True
     )
-    jdbc_properties: Path | None = setting(None, "0600 file with connections of references and outputs", Path)
+    jdbc_properties: Path | None = setting(None, "0600 file with connections of references and outputs", absolute_path)
     registry_url: Secret | None = setting(
         None, "Confluent-compatible schema registry: https://[user:password@]host[:port][/path]", http_url, secret=True
     )
@@ -65,7 +69,7 @@ class Settings:
         one_of("client", "cluster"),
     )
     spark_executors: int = setting(2, "executors of an application on YARN or Kubernetes", whole_at_least(1))
-    executor_memory: str = setting("1g", "heap of an executor on YARN or Kubernetes")
+    executor_memory: str = setting("1g", "heap of an executor on YARN or Kubernetes", heap)
     spark_image: str = setting("", "image of Spark's pods on Kubernetes")
     spark_namespace: str = setting("tidemark", "namespace of Spark's pods on Kubernetes")
     pod_templates: Path = setting(
@@ -77,17 +81,17 @@ class Settings:
         None, "0600 file with the settings that are secret, TIDEMARK_…=value a line", absolute_path
     )
     spark_submit: Path | None = setting(None, "the spark-submit to use; default: PySpark's own", program)
-    driver_memory: str = setting("1g", "heap of a Spark driver")
+    driver_memory: str = setting("1g", "heap of a Spark driver", heap)
     spark_ui: bool = setting(False, "whether drivers serve Spark's own pages, without a login", yes_or_no)
     lease_seconds: float = setting(
         15.0,
         "how long a silent writer keeps its pipeline; for 0.7 times as long a stream, or an interval that begins, "
         "waits for PostgreSQL",
-        at_least(2),
+        between(2, 3600),
     )
     max_offsets_per_trigger: int | None = setting(None, "most offsets in a micro-batch", whole_at_least(1))
-    archive_wait: str = setting("60s", "how long an interval waits for the archive to reach it")
-    proof_key: Path | None = setting(None, "0600 file with the Ed25519 key (PEM) that signs proofs", Path)
+    archive_wait: str = setting("60s", "how long an interval waits for the archive to reach it", duration)
+    proof_key: Path | None = setting(None, "0600 file with the Ed25519 key (PEM) that signs proofs", absolute_path)
     unusual: Literal["info", "warn", "fail"] = setting(
         "info",
         "severity of unusual row counts and freshness, where a suite does not declare it",
@@ -125,8 +129,7 @@ class Settings:
     @cached_property
     def lake_uri(self) -> str:
         """URI of the lake without a trailing slash, e.g. `file:///srv/lake`, or `s3a://bucket/path`."""
-        lake = self.lake or str(self.home / "lake")
-        return (lake if "://" in lake else Path(lake).expanduser().absolute().as_uri()).rstrip("/")
+        return self.lake or file_uri(self.home / "lake")
 
     def service_state(self, name: str) -> dict[str, Any]:
         """Return the embedded service's state file; empty when the service was never started."""
@@ -244,12 +247,19 @@ def jdbc_options(connection: str) -> dict[str, str]:
 
 @lru_cache(maxsize=1)
 def settings() -> Settings:
-    """Return the settings of this process. Raise UsageError naming the variable that is wrong."""
+    """Return the settings of this process; an empty variable is unset.
+
+    Raise UsageError naming the variable that is wrong, or the checkout when its path cannot be used.
+    """
     values = {}
+    try:
+        folder_of_programs(str(REPOSITORY))
+    except ValueError as error:
+        raise UsageError(f"this checkout: {error}", remedy="move it to another folder") from None
     secrets = _read_secrets(os.environ.get("TIDEMARK_SECRETS"))
     for name, each in Settings.declared().items():
         variable = f"TIDEMARK_{name.upper()}"
-        if (text := os.environ.get(variable, secrets.get(variable))) is not None:
+        if text := os.environ.get(variable) or secrets.get(variable):
             try:
                 values[name] = each.metadata["of"](text)
             except ValueError as error:
@@ -264,7 +274,7 @@ def secret_variables() -> set[str]:
 
 def _read_secrets(path: str | None) -> dict[str, str]:
     """Return the secret settings of a file. Raise UsageError like `read_properties`, and for any other setting."""
-    secrets = read_properties(Path(path) if path else None, "TIDEMARK_SECRETS")
+    secrets = read_properties(absolute_path(path) if path else None, "TIDEMARK_SECRETS")
     if unknown := secrets.keys() - secret_variables():
         raise UsageError(
             f"TIDEMARK_SECRETS: {path}: {min(unknown)} is not a secret setting",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -58,7 +59,8 @@ def demo(
 def _report(pages: str, pipeline: str, location: str) -> str:
     """Return where a browser finds the interval's report: its file, or its page where the file lies in a bucket."""
     if "://" not in location:
-        return f"file://{location}"
+        # Unlike Spark, a browser and a terminal read a URI with its escapes.
+        return Path(location).as_uri()
     return f"{pages}/intervals/{pipeline}/{location.rsplit('/', 1)[-1].removesuffix('.html')}/report"
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from urllib.parse import unquote
 
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import NoSuchTableError
@@ -49,7 +48,7 @@ def opened() -> Iterator[SqlCatalog]:
             catalog = Catalog(
                 NAME,
                 uri=url.render_as_string(hide_password=False),
-                warehouse=unescaped(lake.uri("iceberg")),
+                warehouse=lake.uri("iceberg"),
                 **{"py-io-impl": "pyiceberg.io.pyarrow.PyArrowFileIO"},
             )
             catalog.create_namespace_if_not_exists(DATABASE)
@@ -106,9 +105,4 @@ def metadata_gone(pipeline: str, table: str, error: FileNotFoundError) -> Metada
 
 def location_of(table: str) -> str:
     """Return where an Iceberg table has its metadata."""
-    return unescaped(lake.uri("iceberg", table))
-
-
-def unescaped(location: str) -> str:
-    """Return a location as Iceberg writes paths: without the escapes of a URI."""
-    return unquote(location) if location.startswith("file:") else location
+    return lake.uri("iceberg", table)

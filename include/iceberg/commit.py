@@ -24,7 +24,7 @@ from pyiceberg.typedef import Record
 from include.catalog import DATABASE
 from include.catalog.renames import shown_columns
 from include.errors import TidemarkError
-from include.iceberg.catalog import OWNER, find, unescaped
+from include.iceberg.catalog import OWNER, find
 from include.iceberg.numbers import numbers_of
 from include.iceberg.schema import create, follow_declaration, metadata_for_file
 from include.iceberg.snapshot_retention import Expire, delete_lists, surplus
@@ -139,7 +139,7 @@ def commit_interval(
 
 def difference_of(table: Table, wanted: Sequence[BuiltRevision], label: str | None = None) -> Difference:
     """Compare the head of a table with what is wanted, of one interval or of all."""
-    expected = {f"{unescaped(each.location)}/{name}": each for each in wanted for name in sorted(each.files)}
+    expected = {f"{each.location}/{name}": each for each in wanted for name in sorted(each.files)}
     there = {file.file_path: file for file in live_files(table, label)}
     missing = {path: revision for path, revision in expected.items() if path not in there}
     return Difference(missing, tuple(file for path, file in there.items() if path not in expected))

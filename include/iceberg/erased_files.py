@@ -21,7 +21,7 @@ from pyiceberg.table.update.snapshot import ManageSnapshots
 from include import lake
 from include.crash_points import crash_point
 from include.errors import TidemarkError
-from include.iceberg.catalog import find, metadata_gone, opened, unescaped, writing
+from include.iceberg.catalog import find, metadata_gone, opened, writing
 from include.iceberg.commit import PREVIOUS_VERSIONS, TRIES, live_files, overwrite, previous_versions, roll_back_foreign
 from include.iceberg.metadata_sweep import sweep_metadata
 from include.iceberg.snapshot_retention import Expire, build_of_tag, delete_lists
@@ -59,7 +59,7 @@ def forget_files(pipeline: Pipeline, erased: Sequence[BuiltRevision], names: Nam
         return 0
     with writing(pipeline.name), opened() as catalog:
         for table in tables:
-            folders = {f"{unescaped(each.location)}/" for each in erased if each.table == table}
+            folders = {f"{each.location}/" for each in erased if each.table == table}
             try:
                 expired += _forget_in(catalog, pipeline, table, folders, names)
             except FileNotFoundError as error:

@@ -15,7 +15,7 @@ from pyiceberg.table import Table
 from include import lake
 from include.crash_points import crash_point
 from include.errors import MetadataGone, UsageError
-from include.iceberg.catalog import find, opened, unescaped, writing
+from include.iceberg.catalog import find, opened, writing
 from include.lake.scan import Folder, scan_files
 from include.pipelines.spec import Pipeline
 
@@ -62,7 +62,7 @@ def _unneeded(table: Table, name: str, before: datetime) -> Iterator[Folder]:
     old = {at: each for at, each in lying.items() if each.newest < before and at.endswith(_KINDS)}
     # What all snapshots need is read only if something may be deleted.
     needed = set(_needed(table)) if old else set()
-    yield from (each for at, each in sorted(old.items()) if unescaped(at) not in needed)
+    yield from (each for at, each in sorted(old.items()) if at not in needed)
 
 
 def _needed(table: Table) -> Iterator[str]:

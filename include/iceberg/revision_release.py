@@ -14,7 +14,7 @@ from pyiceberg.manifest import ManifestEntryStatus
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
-from include.iceberg.catalog import find, opened, unescaped, writing
+from include.iceberg.catalog import find, opened, writing
 from include.iceberg.commit import live_files
 from include.iceberg.snapshot_retention import Expire, delete_lists, protected
 from include.iceberg.statement import is_own
@@ -68,7 +68,7 @@ def _plan(
     if stored is None:
         return None
     plan = _Plan()
-    folders = {f"{unescaped(each.location)}/": each.location for each in due}
+    folders = {f"{each.location}/": each.location for each in due}
     for label in sorted({each.partition.rsplit("interval=", 1)[-1] for each in due}):
         paths = (file.file_path for file in live_files(stored, label))
         plan.held |= {folders[folder] for path in paths if (folder := _folder(path)) in folders}

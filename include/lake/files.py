@@ -68,6 +68,7 @@ def filesystem(location: str) -> tuple[fs.FileSystem, str]:
     if object_store.is_bucket_uri(location):
         return object_store.filesystem(location)
     if parts.scheme == "file":
+        # A folder of lines is named by any URI. The lake's has no escapes, which Spark would take for names.
         return fs.LocalFileSystem(), unquote(parts.path)
     system, path = fs.FileSystem.from_uri(location)
     return system, path

@@ -120,7 +120,7 @@ def airflow_environment(port: int | None = None) -> dict[str, str]:
         ),
         "TIDEMARK_HOME": str(current.home),
         # A run may begin while the stream is still starting.
-        "TIDEMARK_ARCHIVE_WAIT": os.environ.get("TIDEMARK_ARCHIVE_WAIT", "10m"),
+        "TIDEMARK_ARCHIVE_WAIT": os.environ.get("TIDEMARK_ARCHIVE_WAIT") or "10m",
         # Its parts and its tasks ask its API server.
         **_no_proxy(os.environ),
         "PYTHONPATH": str(REPOSITORY),

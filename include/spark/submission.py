@@ -6,7 +6,6 @@ Secrets do not travel here: jobs read them from the settings, as every process d
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import sys
 from dataclasses import dataclass, field
@@ -100,17 +99,14 @@ class SparkSubmission:
         }
 
 
-def _young_generation(heap: str) -> list[str]:
+def _young_generation(heap: str) -> str:
     """Return the option that starts the young generation at a third of the heap, the most that it may grow to.
 
     By default it starts with a few MiB and hardly grows; rows that wait for their files are then copied again and
     again, which doubles the collector's time.
     """
-    match = re.fullmatch(r"(\d+)([kmgt]?)", heap.lower())
-    if match is None:
-        return []
-    size = int(match[1]) * 1024 ** " kmgt".index(match[2] or " ")
-    return [f"-XX:NewSize={size // 3}"]
+    size = int(heap[:-1]) * 1024 ** " kmgt".index(heap[-1].lower())
+    return f"-XX:NewSize={size // 3}"
 
 
 def spark_submit_binary() -> str:
@@ -199,7 +195,7 @@ def _driver_options(current: Settings, folder: Path | None, *, short: bool) -> s
         f"-XX:+UseSerialGC -XX:-UsePerfData {_HUGE_METHODS} {_ROOM_FOR_CLASSES}",
         *here,
         *([FIRST_COMPILER] if short else []),
-        *_young_generation(current.driver_memory),
+        _young_generation(current.driver_memory),
         os.environ.get("TIDEMARK_JVM_OPTIONS", ""),
     )
     return " ".join(options).strip()

@@ -12,6 +12,7 @@ import secrets
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import unquote
 
 from py4j.java_gateway import is_instance_of
 from py4j.protocol import Py4JJavaError
@@ -200,7 +201,9 @@ def _file_of_another_type(thrown: Thrown) -> TidemarkError | None:
 
 
 def _below_lake(path: str) -> str:
-    return path.replace("file:/", "file:///").replace("file://////", "file:///").removeprefix(lake.root() + "/")
+    # In its errors alone, Spark escapes it.
+    plain = unquote(path).replace("file:/", "file:///").replace("file://////", "file:///")
+    return plain.removeprefix(lake.root() + "/")
 
 
 def _failed_fast(thrown: Thrown) -> TidemarkError | None:

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from include import lake
 from include.errors import ServiceUnreachable, UsageError
-from include.settings import read_properties, settings, write_private
+from include.settings import Settings, read_properties, settings, write_private
 
 
 @pytest.fixture(autouse=True)
@@ -76,12 +77,28 @@ def test_contact_is_refused_when_nobody_can_be_reached(monkeypatch: pytest.Monke
         ("LEASE_SECONDS", "soon", "valid number"),
         ("LEASE_SECONDS", "1.5", "greater than or equal to 2"),
         ("LEASE_SECONDS", "nan", "greater than or equal to 2"),
+        ("LEASE_SECONDS", "inf", "less than or equal to 3600"),
+        ("LEASE_SECONDS", "3601", "less than or equal to 3600"),
+        ("DRIVER_MEMORY", "much", "write it like 1g"),
+        ("DRIVER_MEMORY", "2048", "write it like 1g"),
+        ("DRIVER_MEMORY", "2gb", "write it like 1g"),
+        ("EXECUTOR_MEMORY", "0g", "write it like 1g"),
+        ("ARCHIVE_WAIT", "10 min", "write it like 10s"),
         ("MAX_OFFSETS_PER_TRIGGER", "1.5", "valid integer"),
         ("MAX_OFFSETS_PER_TRIGGER", "0", "greater than or equal to 1"),
         ("SPARK_UI", "perhaps", "valid boolean"),
         ("UNUSUAL", "loud", "'info', 'warn' or 'fail'"),
         ("SPARK_SUBMIT", "/nowhere/spark-submit", "not an executable file"),
         ("LAKE", "s3a://a bucket/x", "not a path in a bucket"),
+        ("LAKE", "s3a:bucket/x", "s3a: begins no path"),
+        ("LAKE", "file:/srv/lake", "file: begins no path"),
+        ("LAKE", "/", "not a folder of a lake"),
+        ("LAKE", "file:///", "not a folder of a lake"),
+        ("LAKE", "file://srv/lake", "not a folder of a lake"),
+        ("LAKE", "file:///srv/my%20lake", "has '%'"),
+        ("LAKE", "/srv/lake\\x", "another path"),
+        ("HOME", "/srv/a,b", "has ','"),
+        ("HOME", "/srv/a\udcff", "another path"),
         ("REGISTRY_URL", "ftp://hunter2@host", "not a URL"),
         ("ALERT_SMTP", "https://hunter2@host", "not a URL"),
         ("OPENLINEAGE_URL", "file://", "not a URL"),
@@ -107,6 +124,44 @@ def test_values_have_their_kinds_when_they_are_set(monkeypatch: pytest.MonkeyPat
     assert (found.home, found.lease_seconds) == (Path.home() / "home", 3.0)
     assert (found.max_offsets_per_trigger, found.registry_url, found.spark_ui) == (7, None, True)
     assert (found.unusual, found.lake_uri) == ("info", (Path.home() / "home" / "lake").as_uri())
+
+
+@pytest.mark.parametrize("variable", [f"TIDEMARK_{name.upper()}" for name in Settings.declared()])
+def test_default_holds_when_a_variable_is_empty(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+    monkeypatch.delenv("TIDEMARK_HOME")
+    unset = settings()
+    monkeypatch.setenv(variable, "")
+    settings.cache_clear()
+    assert settings() == unset
+
+
+@pytest.mark.parametrize(
+    "name", ["KAFKA_PROPERTIES", "JDBC_PROPERTIES", "PROOF_KEY", "SECRETS", "POD_TEMPLATES", "SPARK_SUBMIT"]
+)
+def test_path_is_absolute_when_it_begins_with_the_user_s_home(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
+) -> None:
+    write_private(tmp_path / "file", "")
+    (tmp_path / "file").chmod(0o700)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv(f"TIDEMARK_{name}", "~/file")
+    assert getattr(settings(), name.lower()) == tmp_path / "file"
+
+
+def test_lake_has_one_spelling_when_its_path_has_blanks_and_signs(monkeypatch: pytest.MonkeyPatch) -> None:
+    path = "/srv/my löke @2+(1)&=~"
+    monkeypatch.setenv("TIDEMARK_HOME", path)
+    assert (settings().lake_uri, lake.filesystem(lake.root())[1]) == (f"file://{path}/lake", f"{path}/lake")
+    for text in (path, f"file://{path}/"):
+        monkeypatch.setenv("TIDEMARK_LAKE", text)
+        settings.cache_clear()
+        assert (settings().lake_uri, lake.filesystem(lake.root())[1]) == (f"file://{path}", path)
+
+
+def test_checkout_is_refused_when_java_would_read_another_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("include.settings.REPOSITORY", Path("/srv/a:b"))
+    with pytest.raises(UsageError, match=r"this checkout: /srv/a:b has ':'.*move it"):
+        settings()
 
 
 def test_secret_setting_shows_nothing_when_it_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:

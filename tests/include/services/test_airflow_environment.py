@@ -50,6 +50,7 @@ def test_connections_variables_and_secrets_backends_are_kept_when_they_are_in_th
 
 
 def test_own_values_hold_when_the_environment_has_others(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TIDEMARK_ARCHIVE_WAIT", "")
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", "spark://elsewhere:7077")
     monkeypatch.setenv("AIRFLOW__CORE__EXECUTOR", "CeleryExecutor")
     monkeypatch.setenv("AIRFLOW__API__PORT", "9090")
@@ -59,6 +60,7 @@ def test_own_values_hold_when_the_environment_has_others(monkeypatch: pytest.Mon
     assert "AIRFLOW__CORE__EXECUTOR" not in environment
     assert environment["AIRFLOW__API__PORT"] == "8080"
     assert environment["AIRFLOW_HOME"] == str(tmp_path / "airflow")
+    assert environment["TIDEMARK_ARCHIVE_WAIT"] == "10m"
 
 
 def test_triggerer_watches_every_stream_when_as_many_runs_as_may_be_wait_for_a_person(

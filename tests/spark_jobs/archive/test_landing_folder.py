@@ -106,6 +106,27 @@ def test_quarantined_records_lie_in_one_file_when_a_batch_has_some(landing: Path
     assert [path.name for path in target.parent.iterdir()] == [target.name]
 
 
+def test_spark_and_python_mean_one_folder_when_its_path_has_blanks_and_signs(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hadoop takes a URI as it is written; what Python looked for elsewhere would be booked as lost."""
+    from spark_jobs.archive.landing_folder import read_back, write_landing
+
+    # All that may be in the path of a lake, and means something in a URI or to a shell.
+    folder = tmp_path / "my löke @2+(1),&=;:~!$|<>^"
+    monkeypatch.setenv("TIDEMARK_LAKE", str(folder))
+    settings.cache_clear()
+    columns = "CAST(id AS TIMESTAMP) AS start_time, 'archived' AS fate, '2026-11-20' AS date"
+    write_landing(spark.range(7).selectExpr("id", columns), lake.uri("landing", "p"))
+    found = [file for file, _ in read_back(load_pipeline("nest_cameras"), lake.uri("landing", "p"))]
+    settings.cache_clear()
+    assert sum(file.rows for file in found) == 7
+    assert [each.name for each in tmp_path.iterdir()] == [folder.name]
+    assert {file.path for file in found} == {
+        str(each.relative_to(folder)) for each in folder.rglob("part-*.parquet") if each.is_file()
+    }
+
+
 def test_columns_have_a_dictionary_only_when_their_values_repeat(spark: Any, landing: Path) -> None:
     from spark_jobs.archive.landing_folder import write_landing
     from spark_jobs.decoding.records import decode

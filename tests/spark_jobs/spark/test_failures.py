@@ -182,12 +182,13 @@ def test_no_record_is_blamed_when_the_disk_is_full(spark: Any) -> None:
 def test_file_is_named_when_it_is_missing_or_damaged(spark: Any, tmp_path: Path) -> None:
     from spark_jobs.spark.failures import translate
 
-    damaged = tmp_path / "damaged.parquet"
+    damaged = tmp_path / "my löke" / "damaged.parquet"
+    damaged.parent.mkdir()
     damaged.write_bytes(b"PAR1 is how it begins, and this is not how it goes on")
-    rows = spark.read.schema("text STRING").parquet(damaged.as_uri())
+    rows = spark.read.schema("text STRING").parquet(f"file://{damaged}")
     meaning = translate(failure_of(computed(rows)))
     assert isinstance(meaning, ReconciliationFailed)
-    assert "damaged.parquet" in str(meaning)
+    assert "my löke/damaged.parquet cannot be read" in str(meaning)
     assert "it is damaged" in str(meaning)
 
     missing = translate(failure_of(lambda: spark.read.parquet((tmp_path / "missing.parquet").as_uri())))
