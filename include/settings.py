@@ -44,6 +44,15 @@ if TYPE_CHECKING:
 PAST_PROXY: Mapping[str, None] = {f"all://{host}": None for host in ("127.0.0.1", "localhost", "[::1]")}
 """`mounts` of an httpx client: it asks loopback, where embedded services are, itself, and not a proxy."""
 
+_OF_OTHER_SERVERS = (
+    *("PGHOSTADDR", "PGSERVICE", "PGSSLMODE", "PGREQUIRESSL", "PGSSLNEGOTIATION", "PGGSSENCMODE", "PGCHANNELBINDING"),
+    *("PGREQUIREAUTH", "PGTARGETSESSIONATTRS", "PGOPTIONS", "PGCLIENTENCODING"),
+)
+"""libpq's variables that add to an address with host, port, user, password and database, or replace its host.
+
+Source: https://www.postgresql.org/docs/18/libpq-envars.html.
+"""
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 
@@ -249,6 +258,9 @@ def jdbc_options(connection: str) -> dict[str, str]:
 def settings() -> Settings:
     """Return the settings of this process; an empty variable is unset.
 
+    With the embedded PostgreSQL, what the caller's shell exports for another server is taken out of this process's
+    environment, and so out of all that it starts.
+
     Raise UsageError naming the variable that is wrong, or the checkout when its path cannot be used.
     """
     values = {}
@@ -264,6 +276,9 @@ def settings() -> Settings:
                 values[name] = each.metadata["of"](text)
             except ValueError as error:
                 raise UsageError(f"{variable}: {error}", remedy=f"correct or unset {variable}") from None
+    if "database_url" not in values:
+        for name in _OF_OTHER_SERVERS:
+            os.environ.pop(name, None)
     return Settings(**values)
 
 

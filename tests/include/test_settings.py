@@ -1,7 +1,11 @@
 from __future__ import annotations
 
+import json
+import os
+import socket
 from pathlib import Path
 
+import psycopg2
 import pytest
 
 from include import lake
@@ -162,6 +166,37 @@ def test_checkout_is_refused_when_java_would_read_another_path(monkeypatch: pyte
     monkeypatch.setattr("include.settings.REPOSITORY", Path("/srv/a:b"))
     with pytest.raises(UsageError, match=r"this checkout: /srv/a:b has ':'.*move it"):
         settings()
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("PGHOSTADDR", "203.0.113.1"),
+        ("PGSERVICE", "another"),
+        ("PGSSLMODE", "wrong"),
+        ("PGTARGETSESSIONATTRS", "wrong"),
+        ("PGCHANNELBINDING", "wrong"),
+        ("PGGSSENCMODE", "wrong"),
+        ("PGREQUIREAUTH", "wrong"),
+    ],
+)
+def test_embedded_database_is_asked_when_the_shell_names_another(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, variable: str, value: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    state = {"address": f"postgresql://tidemark:x@127.0.0.1:{port}/ledger"}
+    write_private(tmp_path / "home" / "services" / "postgres.json", json.dumps(state))
+    with pytest.raises(psycopg2.OperationalError, match=f"127.0.0.1.*port {port} failed: Connection refused"):
+        psycopg2.connect(settings().database_uri("ledger"), connect_timeout=2)
+
+
+def test_variables_of_libpq_hold_when_a_database_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDEMARK_DATABASE_URL", "postgresql://u@host")
+    monkeypatch.setenv("PGSSLMODE", "verify-full")
+    settings()
+    assert os.environ["PGSSLMODE"] == "verify-full"
 
 
 def test_secret_setting_shows_nothing_when_it_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
