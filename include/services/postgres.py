@@ -47,7 +47,7 @@ def up() -> None:
         # Written before initdb, so that a start after an interrupted one knows the password.
         process.write_state("postgres", address=address, port=port, data=str(data))
         _initialise(binaries, data, str(password), account)
-    (data / "tidemark.conf").write_text(_configuration(port))
+    _write_configuration(data, port, account)
     _clear_lock(data)
     started = process.start_detached("postgres", _command_as(account, [str(binaries / "postgres"), "-D", str(data)]))
     process.write_started("postgres", started, address=address, port=port, data=str(data))
@@ -55,13 +55,18 @@ def up() -> None:
     prepare_databases()
 
 
-def _configuration(port: int) -> str:
-    return (
+def _write_configuration(data: Path, port: int, account: str | None) -> None:
+    file = data / "tidemark.conf"
+    write_private(
+        file,
         # No Unix socket: nothing uses one, and a path of more than 107 characters would prevent the start.
         f"listen_addresses = '127.0.0.1'\nport = {port}\nunix_socket_directories = ''\n"
         "password_encryption = 'scram-sha-256'\nmax_connections = 200\nshared_buffers = '128MB'\n"
-        "timezone = 'UTC'\nlog_timezone = 'UTC'\nlog_line_prefix = '%m [%p] '\n"
+        "timezone = 'UTC'\nlog_timezone = 'UTC'\nlog_line_prefix = '%m [%p] '\n",
     )
+    if account is not None:
+        # Whatever root's umask is, the server reads it.
+        shutil.chown(file, account)
 
 
 def _binaries() -> Path:
