@@ -74,7 +74,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # Whatever the caller's settings are, tests never touch the caller's services.
     for name in [name for name in os.environ if name.startswith("TIDEMARK_")]:
         del os.environ[name]
-    os.environ.update(TZ="UTC", PYTHONPATH=str(REPOSITORY), PYSPARK_PYTHON=sys.executable)
+    os.environ.update(TZ="UTC", LC_ALL="C.UTF-8", PYTHONPATH=str(REPOSITORY), PYSPARK_PYTHON=sys.executable)
     # Compiled once, not by each of a run's thousand processes, whatever the caller's setting is.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False

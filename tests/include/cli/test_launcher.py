@@ -7,9 +7,11 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from include.setting_values import NOT_IN_FOLDERS
 from tests.conftest import REPOSITORY
 
 INPUTS = ("uv.lock", "include/spark/ivy.xml", "include/spark/jars.sha256")
@@ -37,18 +39,23 @@ def checkout(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def start(checkout: Path, *before: str) -> subprocess.Popen[str]:
+def start(
+    checkout: Path, *before: str, cwd: Path | None = None, program: str = "", **extra: str
+) -> subprocess.Popen[str]:
     environment = {
         **os.environ,
         "JAVA_HOME": str(checkout / "java"),
         "PATH": f"{checkout / 'bin'}:{os.environ['PATH']}",
+        **extra,
     }
-    command = [*before, str(checkout / "tidemark"), "status"]
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    command = [*before, program or str(checkout / "tidemark"), "status"]
+    return subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=cwd
+    )
 
 
-def run(checkout: Path, *before: str) -> subprocess.CompletedProcess[str]:
-    started = start(checkout, *before)
+def run(checkout: Path, *before: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    started = start(checkout, *before, **options)
     output, errors = started.communicate(timeout=120)
     return subprocess.CompletedProcess(started.args, started.returncode, output, errors)
 
@@ -136,6 +143,53 @@ def test_every_command_runs_when_many_begin_before_the_java_is_known(checkout: P
         assert said == [("runs -m include.cli status\n", "")] * 8
         assert stamp.exists()
     assert (checkout / ".tidemark/java").read_text().endswith(f"{checkout / 'java/bin/java'}\n")
+
+
+def test_command_runs_when_the_launcher_is_a_link_in_a_folder_of_programs(checkout: Path, tmp_path: Path) -> None:
+    (tmp_path / "programs").mkdir()
+    (tmp_path / "programs" / "tidemark").symlink_to("../tidemark")
+    done = run(checkout, program=str(tmp_path / "programs" / "tidemark"))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "runs -m include.cli status\n", "")
+
+
+def test_command_runs_when_the_shell_looks_for_folders_elsewhere(checkout: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere" / "there").mkdir(parents=True)
+    (tmp_path / "there").symlink_to(tmp_path)
+    done = run(checkout, cwd=tmp_path, program="there/tidemark", CDPATH=str(tmp_path / "elsewhere"))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "runs -m include.cli status\n", "")
+
+
+def test_command_has_a_locale_of_utf_8_when_the_shell_has_none(checkout: Path) -> None:
+    program(checkout / ".venv/bin/python", 'echo "$LC_ALL $TZ"')
+    assert run(checkout, "env", "--unset=LC_ALL", "--unset=LANG").stdout == "C.UTF-8 UTC\n"
+
+
+def test_environment_is_readable_by_the_account_of_postgresql_when_root_keeps_files_to_itself(checkout: Path) -> None:
+    (checkout / ".tidemark/setup.stamp").unlink()
+    program(checkout / ".tidemark/tools/bin/uv", f'touch "{checkout}/installed"; exit 1')
+    run(checkout, "sh", "-c", 'umask 077; exec "$@"', "sh")
+    assert (checkout / "installed").stat().st_mode & 0o777 == 0o644
+
+
+@pytest.mark.parametrize("sign", NOT_IN_FOLDERS)
+def test_nothing_is_installed_when_java_would_read_another_path(
+    checkout: Path, tmp_path_factory: pytest.TempPathFactory, sign: str
+) -> None:
+    (checkout / ".tidemark/setup.stamp").unlink()
+    moved = shutil.copytree(checkout, tmp_path_factory.mktemp("moved") / f"a{sign}b")
+    failed = run(moved)
+    assert (failed.returncode, failed.stdout) == (64, "")
+    assert f"than {moved} — move this checkout" in failed.stderr
+    assert sign in failed.stderr.split("without any of")[1]
+
+
+def test_environment_is_installed_when_the_path_has_blanks_and_signs(
+    checkout: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    (checkout / ".tidemark/setup.stamp").unlink()
+    moved = shutil.copytree(checkout, tmp_path_factory.mktemp("moved") / "my löke @2+(1)&=~;")
+    failed = run(moved)
+    assert (failed.returncode, "could not be installed" in failed.stderr) == (64, True)
 
 
 def test_command_runs_when_its_user_cannot_write_to_the_checkout(checkout: Path) -> None:
