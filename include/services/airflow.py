@@ -23,6 +23,7 @@ from include.errors import ServiceUnreachable
 from include.services import process
 from include.services.process import ServiceStatus
 from include.settings import PAST_PROXY, REPOSITORY, settings, write_private
+from include.spark.jars import pyspark_home
 
 USER = "admin"
 
@@ -123,8 +124,11 @@ def airflow_environment(port: int | None = None) -> dict[str, str]:
         "TIDEMARK_ARCHIVE_WAIT": os.environ.get("TIDEMARK_ARCHIVE_WAIT") or "10m",
         # Its parts and its tasks ask its API server.
         **_no_proxy(os.environ),
+        # Its tasks submit with the Spark that is installed here, whatever the caller's shell exports.
+        **({} if current.spark_submit else {"SPARK_HOME": str(pyspark_home())}),
         "PYTHONPATH": str(REPOSITORY),
         "PATH": os.pathsep.join([*own, str(Path(sys.executable).parent), os.environ["PATH"]]),
+        "LC_ALL": "C.UTF-8",
         "TZ": "UTC",
     }
 

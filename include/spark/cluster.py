@@ -17,7 +17,7 @@ DeployMode = Literal["client", "cluster"]
 CLUSTER_JOBS = ("stream", "build_interval", "publish")
 """Entries whose driver may run on the cluster; the others write a file on this machine."""
 
-_OWN = ("SPARK_CONF_DIR", "SPARK_LAUNCHER_OPTS", "HADOOP_CONF_DIR", "YARN_CONF_DIR")
+_OWN = ("SPARK_HOME", "SPARK_CONF_DIR", "SPARK_LAUNCHER_OPTS", "HADOOP_CONF_DIR", "YARN_CONF_DIR")
 """Variables of `spark-submit` on this host, which a driver elsewhere must not get."""
 
 

@@ -207,6 +207,8 @@ def spark_environment(current: Settings) -> dict[str, str]:
     return {
         **passed_on,
         "TIDEMARK_HOME": str(current.home),
+        # The one that is installed with this Python, whatever the caller's shell exports: the jars are for its version.
+        **({} if current.spark_submit else {"SPARK_HOME": str(pyspark_home())}),
         # PySpark's own, which does not exist: a class archive is valid only for a class path without folders, and
         # another installation's spark-defaults.conf must not matter here.
         "SPARK_CONF_DIR": str(pyspark_home() / "conf"),
@@ -217,5 +219,7 @@ def spark_environment(current: Settings) -> dict[str, str]:
         **cluster.client_environment(current),
         # spark-submit starts a JVM of its own to find out how to start the driver's.
         "SPARK_LAUNCHER_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData",
+        # Without a locale of UTF-8, Java cannot open a path with a letter outside of ASCII.
+        "LC_ALL": "C.UTF-8",
         "TZ": "UTC",
     }

@@ -14,6 +14,7 @@ from include.pipelines import pipeline_names
 from include.services.airflow import airflow_environment
 from include.services.process import log_path, start_detached
 from include.settings import REPOSITORY, settings
+from include.spark.jars import pyspark_home
 
 
 @pytest.fixture(autouse=True)
@@ -50,6 +51,8 @@ def test_connections_variables_and_secrets_backends_are_kept_when_they_are_in_th
 
 
 def test_own_values_hold_when_the_environment_has_others(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SPARK_HOME", "/opt/spark-3.5")
+    monkeypatch.setenv("LC_ALL", "C")
     monkeypatch.setenv("TIDEMARK_ARCHIVE_WAIT", "")
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", "spark://elsewhere:7077")
     monkeypatch.setenv("AIRFLOW__CORE__EXECUTOR", "CeleryExecutor")
@@ -60,6 +63,8 @@ def test_own_values_hold_when_the_environment_has_others(monkeypatch: pytest.Mon
     assert "AIRFLOW__CORE__EXECUTOR" not in environment
     assert environment["AIRFLOW__API__PORT"] == "8080"
     assert environment["AIRFLOW_HOME"] == str(tmp_path / "airflow")
+    assert environment["SPARK_HOME"] == str(pyspark_home())
+    assert environment["LC_ALL"] == "C.UTF-8"
     assert environment["TIDEMARK_ARCHIVE_WAIT"] == "10m"
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -10,7 +13,8 @@ import pytest
 from include.errors import UsageError
 from include.pipelines import load_pipeline
 from include.settings import settings
-from include.spark.submission import DELTA, LOGGING, stream_submission, submission
+from include.spark.jars import pyspark_home
+from include.spark.submission import DELTA, LOGGING, spark_submit_binary, stream_submission, submission
 
 
 @pytest.fixture(autouse=True)
@@ -57,6 +61,23 @@ def test_spark_submit_of_the_settings_is_used_and_refused_when_it_is_no_program(
         settings()
     program.chmod(0o755)
     assert submission("stream", name="stream").command()[0] == str(program)
+
+
+def test_spark_of_this_python_is_started_when_the_shell_exports_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path / "spark-3.5"))
+    environment = submission("stream", name="stream").env
+    assert environment["SPARK_HOME"] == str(pyspark_home())
+    asked = [spark_submit_binary(), "--version"]
+    told = subprocess.run(asked, env={**os.environ, **environment}, capture_output=True, text=True, check=True).stderr
+    assert f"version {version('pyspark')}" in told
+    # One of the settings brings its own.
+    program = tmp_path / "spark-submit"
+    program.touch(mode=0o755)
+    monkeypatch.setenv("TIDEMARK_SPARK_SUBMIT", str(program))
+    settings.cache_clear()
+    assert "SPARK_HOME" not in submission("stream", name="stream").env
 
 
 def test_shipped_file_decides_when_a_driver_logs() -> None:
