@@ -63,16 +63,15 @@ def up() -> None:
     """Start the broker on its last port if that is free. Raise ServiceUnreachable when it does not answer in 90 s."""
     state = process.read_state("kafka")
     data = settings().home / "kafka"
-    port = process.free_port(state.get("port"))
-    controller = process.free_port(state.get("controller"))
-    secured = process.free_port(state.get("secured_port"))
+    ports = process.free_ports({use: state.get(use) for use in ("port", "secured_port", "controller")})
+    port, secured = ports["port"], ports["secured_port"]
     access = kafka_access.ensure_access()
     properties = settings().home / "services" / "kafka.properties"
     filled = _PROPERTIES.format(
         latest=_LATEST,
         port=port,
         secured=secured,
-        controller=controller,
+        controller=ports["controller"],
         data=escaped(str(data)),
         user=kafka_access.USER,
         password=escaped(access.password),
@@ -87,9 +86,7 @@ def up() -> None:
         started,
         address=f"127.0.0.1:{port}",
         secured_address=f"127.0.0.1:{secured}",
-        port=port,
-        secured_port=secured,
-        controller=controller,
+        **ports,
         data=str(data),
     )
     process.wait_until("kafka", lambda: _answers(f"127.0.0.1:{port}"), started, 90)

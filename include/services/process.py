@@ -128,6 +128,20 @@ def free_port(preferred: int | None = None) -> int:
     raise ServiceUnreachable("no free port on 127.0.0.1", remedy="end some other service")
 
 
+def free_ports(preferred: Mapping[str, int | None]) -> dict[str, int]:
+    """Return a free port for each use, all different: the preferred ones if they are free.
+
+    Raise ServiceUnreachable when no port is free.
+    """
+    chosen = dict[str, int]()
+    for use, wanted in preferred.items():
+        port = free_port(wanted)
+        while port in chosen.values():
+            port = free_port()
+        chosen[use] = port
+    return chosen
+
+
 def listens(process: psutil.Process, port: int) -> bool:
     """Return whether a process, or one that it started, listens on that port: an answer there may be another's."""
     try:

@@ -90,14 +90,8 @@ def _folder() -> Path:
 
 
 def _ports(name: str, uses: tuple[str, ...]) -> dict[str, int]:
-    """Return a free port for each use, all different: the previous ones if they are free."""
-    state, chosen = process.read_state(name), dict[str, int]()
-    for use in uses:
-        port = process.free_port(state.get(use))
-        while port in chosen.values():
-            port = process.free_port()
-        chosen[use] = port
-    return chosen
+    state = process.read_state(name)
+    return process.free_ports({use: state.get(use) for use in uses})
 
 
 def _write_configuration(ports: dict[str, int]) -> None:

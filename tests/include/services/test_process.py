@@ -17,6 +17,7 @@ from include.services import supervisor
 from include.services.process import (
     end_left_over,
     free_port,
+    free_ports,
     listens,
     log_path,
     read_state,
@@ -55,6 +56,12 @@ def test_port_belongs_to_a_process_when_it_or_its_child_listens() -> None:
     finally:
         started.communicate("")
     assert not listens(here, port)
+
+
+def test_ports_differ_when_the_same_one_is_drawn_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = iter([15_000, 15_000, 15_000, 15_001, 15_001, 15_002])
+    monkeypatch.setattr("include.services.process.free_port", lambda wanted=None: wanted or next(drawn))
+    assert free_ports({"a": None, "b": 15_000, "c": None}) == {"a": 15_000, "b": 15_001, "c": 15_002}
 
 
 START_TWO = """
