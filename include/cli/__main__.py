@@ -6,6 +6,7 @@ import os
 import sys
 import traceback
 from importlib import import_module
+from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
@@ -92,8 +93,16 @@ def _main(debug: bool = typer.Option(False, "--debug", help="show tracebacks")) 
         os.environ["TIDEMARK_DEBUG"] = "1"
 
 
+def _open_closed_streams() -> None:
+    """Discard what is written to a standard stream that the caller has closed: Python has none then."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
+
+
 def main() -> int:
     """Run the command line and return its exit code (see include/errors.py)."""
+    _open_closed_streams()
     try:
         code = app(standalone_mode=False, prog_name="tidemark")
     except TidemarkError as error:

@@ -17,9 +17,19 @@ from include.monitor import exact_json
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
+
+class _Console(Console):
+    """Rich's console; only a terminal is one, whatever FORCE_COLOR or TTY_COMPATIBLE says: a pipe gets JSON."""
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether what is written is shown to a person."""
+        return self.file.isatty()
+
+
 # Without a terminal there is no width to cut or wrap lines to.
-console = Console(width=None if sys.stdout.isatty() else 400)
-progress_console = Console(stderr=True, highlight=False, soft_wrap=True)
+console = _Console(width=None if sys.stdout.isatty() else 400)
+progress_console = _Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 def clean(value: object) -> str:

@@ -85,6 +85,19 @@ def test_broker_is_named_with_exit_code_6_when_it_is_unreachable(tmp_path: Path)
     assert "127.0.0.1:1" in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("closed", "arguments", "code"),
+    [(">&-", ["pipelines"], 0), (">&- 2>&-", ["pipelines"], 0), ("2>&-", ["no-such-verb"], 64)],
+)
+def test_exit_code_is_kept_when_the_caller_has_closed_its_output(
+    tmp_path: Path, closed: str, arguments: list[str], code: int
+) -> None:
+    command = ["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-m", "include.cli", *arguments]
+    environment = {**os.environ, "TIDEMARK_HOME": str(tmp_path)}
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=REPOSITORY, check=False)
+    assert (result.returncode, result.stdout, result.stderr) == (code, "", "")
+
+
 def test_exit_code_is_64_when_a_setting_is_wrong(tmp_path: Path) -> None:
     result = run(tmp_path, "status", TIDEMARK_LEASE_SECONDS="soon")
     assert result.returncode == 64

@@ -14,6 +14,8 @@ import termios
 from contextlib import suppress
 from pathlib import Path
 
+import pytest
+
 from include.intervals.verdict import Verdict
 from tests.conftest import REPOSITORY
 
@@ -76,8 +78,8 @@ def plain(text: str) -> str:
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
 
 
-def piped(home: Path, *command: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "TIDEMARK_HOME": str(home)}
+def piped(home: Path, *command: str, **extra: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "TIDEMARK_HOME": str(home), **extra}
     return subprocess.run(
         [sys.executable, *command], env=environment, cwd=REPOSITORY, capture_output=True, text=True, check=True
     )
@@ -92,6 +94,13 @@ def test_bar_moves_and_next_command_is_named_when_output_is_a_terminal(tmp_path:
 
 def test_no_bar_and_no_suggestion_is_written_when_output_is_a_log(tmp_path: Path) -> None:
     result = piped(tmp_path, "-c", WORK.format(as_json=False))
+    assert (result.stdout, result.stderr) == ("", "")
+
+
+@pytest.mark.parametrize("variable", ["FORCE_COLOR", "TTY_COMPATIBLE"])
+def test_pipe_gets_json_and_no_bar_when_colour_is_forced(tmp_path: Path, variable: str) -> None:
+    assert json.loads(piped(tmp_path, "-c", TELL, **{variable: "1"}).stdout)["report"] == "page.html"
+    result = piped(tmp_path, "-c", WORK.format(as_json=False), **{variable: "1"})
     assert (result.stdout, result.stderr) == ("", "")
 
 
