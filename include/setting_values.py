@@ -41,6 +41,15 @@ _HEAP = re.compile(r"[1-9]\d{0,9}[kmgt]", re.ASCII | re.IGNORECASE)
 _STORES = ("s3", "s3a", "file", "hdfs", "abfs", "abfss", "gs")
 """Schemes that both Hadoop and Arrow read."""
 
+OF_OTHER_SERVERS = (
+    *("PGHOSTADDR", "PGSERVICE", "PGSSLMODE", "PGREQUIRESSL", "PGSSLNEGOTIATION", "PGGSSENCMODE", "PGCHANNELBINDING"),
+    *("PGREQUIREAUTH", "PGTARGETSESSIONATTRS", "PGOPTIONS", "PGCLIENTENCODING"),
+)
+"""Variables by which PostgreSQL's clients add to an address, or connect to another one than it names.
+
+Source: https://www.postgresql.org/docs/18/libpq-envars.html.
+"""
+
 _Number = TypeVar("_Number", int, float)
 
 

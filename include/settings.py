@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from include.errors import ServiceUnreachable, UsageError
 from include.kafka_security import for_java, for_librdkafka
 from include.setting_values import (
+    OF_OTHER_SERVERS,
     Secret,
     absolute_path,
     between,
@@ -43,15 +44,6 @@ if TYPE_CHECKING:
 
 PAST_PROXY: Mapping[str, None] = {f"all://{host}": None for host in ("127.0.0.1", "localhost", "[::1]")}
 """`mounts` of an httpx client: it asks loopback, where embedded services are, itself, and not a proxy."""
-
-_OF_OTHER_SERVERS = (
-    *("PGHOSTADDR", "PGSERVICE", "PGSSLMODE", "PGREQUIRESSL", "PGSSLNEGOTIATION", "PGGSSENCMODE", "PGCHANNELBINDING"),
-    *("PGREQUIREAUTH", "PGTARGETSESSIONATTRS", "PGOPTIONS", "PGCLIENTENCODING"),
-)
-"""libpq's variables that add to an address with host, port, user, password and database, or replace its host.
-
-Source: https://www.postgresql.org/docs/18/libpq-envars.html.
-"""
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -238,22 +230,6 @@ def read_properties(path: Path | None, variable: str = "TIDEMARK_KAFKA_PROPERTIE
     return options
 
 
-def jdbc_options(connection: str) -> dict[str, str]:
-    """Return the options of a declared connection. Raise UsageError when the settings do not have it."""
-    begins = f"{connection}."
-    options = {
-        key.removeprefix(begins): value
-        for key, value in read_properties(settings().jdbc_properties, "TIDEMARK_JDBC_PROPERTIES").items()
-        if key.startswith(begins)
-    }
-    if "url" not in options:
-        raise UsageError(
-            f"the connection {connection} has no {connection}.url",
-            remedy="name a 0600 file with it, its user and password in TIDEMARK_JDBC_PROPERTIES",
-        )
-    return options
-
-
 @lru_cache(maxsize=1)
 def settings() -> Settings:
     """Return the settings of this process; an empty variable is unset.
@@ -277,7 +253,7 @@ def settings() -> Settings:
             except ValueError as error:
                 raise UsageError(f"{variable}: {error}", remedy=f"correct or unset {variable}") from None
     if "database_url" not in values:
-        for name in _OF_OTHER_SERVERS:
+        for name in OF_OTHER_SERVERS:
             os.environ.pop(name, None)
     return Settings(**values)
 

@@ -21,11 +21,11 @@ HEAVY = {"pyspark", "great_expectations", "pandas"}
 
 INCLUDE = (
     "include.errors",
+    "include.times",
     "include.kafka_security",
     "include.setting_values",
     "include.settings",
     "include.offsets",
-    "include.times",
     "include.crash_points",
     "include.processes",
     "include.topics",

@@ -8,7 +8,7 @@ from typing import Literal
 from urllib.parse import parse_qsl, urlsplit
 
 from include.errors import UsageError
-from include.settings import jdbc_options, settings
+from include.settings import read_properties, settings
 
 Kind = Literal["postgresql", "mariadb"]
 
@@ -72,3 +72,19 @@ def database_of(connection: str) -> Database:
             f"the URL of the connection {connection} has sslMode={mode}", remedy=f"one of {', '.join(_MODES)}"
         )
     return Database(kind, url.hostname, url.port or _PORTS[kind], name, user, password, parameters)
+
+
+def jdbc_options(connection: str) -> dict[str, str]:
+    """Return the options of a declared connection. Raise UsageError when the settings do not have it."""
+    begins = f"{connection}."
+    options = {
+        key.removeprefix(begins): value
+        for key, value in read_properties(settings().jdbc_properties, "TIDEMARK_JDBC_PROPERTIES").items()
+        if key.startswith(begins)
+    }
+    if "url" not in options:
+        raise UsageError(
+            f"the connection {connection} has no {connection}.url",
+            remedy="name a 0600 file with it, its user and password in TIDEMARK_JDBC_PROPERTIES",
+        )
+    return options

@@ -20,9 +20,9 @@ from pyspark.sql.types import DataType, StringType
 from include import lake
 from include.errors import ReconciliationFailed, ServiceUnreachable, TidemarkError, UsageError, one_line
 from include.intervals.references import as_file, keep_content
+from include.outputs.connection import jdbc_options
 from include.pipelines.spec import CatalogTable, JdbcQuery, LakePath, Pipeline, Reference
 from include.pipelines.spec.references import numbered_lines, values_in
-from include.settings import jdbc_options
 from spark_jobs.decoding.reference_values import check_values
 from spark_jobs.spark.failures import translate
 from spark_jobs.spark.schemas import struct_of
