@@ -12,7 +12,6 @@ import secrets
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import unquote
 
 from py4j.java_gateway import is_instance_of
 from py4j.protocol import Py4JJavaError
@@ -21,6 +20,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.streaming.query import StreamingQuery
 
 from include import errors, lake
+from include.catalog import comparable_location
 from include.errors import (
     AnotherWriter,
     OffsetsLost,
@@ -201,9 +201,7 @@ def _file_of_another_type(thrown: Thrown) -> TidemarkError | None:
 
 
 def _below_lake(path: str) -> str:
-    # In its errors alone, Spark escapes it.
-    plain = unquote(path).replace("file:/", "file:///").replace("file://////", "file:///")
-    return plain.removeprefix(lake.root() + "/")
+    return comparable_location(path).removeprefix(lake.root() + "/")
 
 
 def _failed_fast(thrown: Thrown) -> TidemarkError | None:
