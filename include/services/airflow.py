@@ -33,6 +33,10 @@ _STARTS = 3
 _THEIRS = ("AIRFLOW_CONN_", "AIRFLOW_VAR_", "AIRFLOW__SECRETS__", "AIRFLOW__WORKERS__SECRETS_BACKEND")
 """Airflow's own variables that the embedded one takes over: connections, variables and where else to find them."""
 
+_AIRFLOW = (sys.executable, "-m", "airflow")
+"""Airflow's command: the program of that name beside Python has the folder in which it was installed in its first line,
+which may have been moved or copied since."""
+
 # Task logs are read from this machine's disk, so the log servers are not needed.
 PARTS = (["api-server"], ["scheduler", "--skip-serve-logs"], ["dag-processor"], ["triggerer", "--skip-serve-logs"])
 
@@ -227,17 +231,13 @@ def down() -> None:
     process.end_left_over("airflow")
 
 
-def _executable() -> str:
-    return str(Path(sys.executable).parent / "airflow")
-
-
 def serve() -> int:
     """Run Airflow's parts until SIGTERM; when one of them ends, end the others and return 1."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    if subprocess.run([_executable(), "db", "migrate"], check=False).returncode:
+    if subprocess.run([*_AIRFLOW, "db", "migrate"], check=False).returncode:
         return 1
     # When this process is killed, the kernel ends the parts.
-    together = ["setpriv", "--pdeathsig", "TERM", _executable()]
+    together = ["setpriv", "--pdeathsig", "TERM", *_AIRFLOW]
     parts = [psutil.Popen([*together, *part], stdin=subprocess.DEVNULL) for part in PARTS]
     try:
         ended, code = os.wait()

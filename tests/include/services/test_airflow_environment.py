@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from include.pipelines import pipeline_names
+from include.services import airflow
 from include.services.airflow import airflow_environment
 from include.services.process import log_path, start_detached
 from include.settings import REPOSITORY, settings
@@ -48,6 +49,19 @@ def test_connections_variables_and_secrets_backends_are_kept_when_they_are_in_th
         monkeypatch.setenv(name, value)
     environment = environment_of_process()
     assert {name: environment.get(name) for name in theirs} == theirs
+
+
+def test_parts_start_when_the_environment_was_moved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs that are installed beside Python name the folder in which they were installed; only Python is there."""
+    started: list[list[str]] = []
+
+    class Migrating:
+        returncode = 1
+
+    monkeypatch.setattr(airflow.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(airflow.subprocess, "run", lambda command, **_: started.append(command) or Migrating())
+    assert airflow.serve() == 1
+    assert started == [[sys.executable, "-m", "airflow", "db", "migrate"]]
 
 
 def test_own_values_hold_when_the_environment_has_others(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
