@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from include.cli.demo import _report
 from tests.conftest import REPOSITORY
 
 
@@ -96,6 +97,10 @@ def test_exit_code_is_kept_when_the_caller_has_closed_its_output(
     environment = {**os.environ, "TIDEMARK_HOME": str(tmp_path)}
     result = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=REPOSITORY, check=False)
     assert (result.returncode, result.stdout, result.stderr) == (code, "", "")
+
+
+def test_report_opens_in_a_browser_when_its_path_has_a_blank() -> None:
+    assert _report("", "p", "/srv/my löke/reports/p/1.html") == "file:///srv/my%20l%C3%B6ke/reports/p/1.html"
 
 
 def test_exit_code_is_64_when_a_setting_is_wrong(tmp_path: Path) -> None:
