@@ -235,8 +235,22 @@ class FlagQuery:
             if version:
                 self._version, self._limits = version, limits
                 return
-        self._limits = limits
-        self._version = flag_ledger.note_limits(self.lease, revisions, limits)
+        self._limits = self._storable(limits)
+        self._version = flag_ledger.note_limits(self.lease, revisions, self._limits)
+
+    def _storable(self, limits: Sequence[Limit]) -> list[Limit]:
+        """Return the limits that the ledger can hold: neither a rule nor a subject has the character NUL.
+
+        Whatever is flagged is recomputed by what the ledger holds: the others must not be in force.
+        """
+        kept = [each for each in limits if "\0" not in each.rule + each.subject]
+        if left_out := [each.rule.replace("\0", "?") for each in limits if each not in kept]:
+            self._log.warning(
+                "%s learned limits are not in force, because the ledger cannot keep a subject with the character NUL; "
+                "their rules: %s",
+                *(len(left_out), ", ".join(sorted(set(left_out)))),
+            )
+        return kept
 
     def _trigger(self, topic_partitions: int) -> dict[str, Any]:
         if self.until_caught_up:

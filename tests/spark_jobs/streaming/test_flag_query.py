@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from include.ledger.database import engine
+from include.ledger.streams import flags as flag_ledger
 from include.ledger.streams import writers
 from include.ledger.streams.generations import StreamGeneration
 from include.pipelines import load_pipeline
+from include.pipelines.spec import Limit
 from spark_jobs.streaming import flag_query
 from spark_jobs.streaming.flag_query import FlagQuery
 from spark_jobs.streaming.restarts import PoisonRestarts
@@ -25,13 +27,13 @@ from tests.support.ledger_reads import statements_of
 pytestmark = pytest.mark.services
 
 
-def learning(monkeypatch: pytest.MonkeyPatch) -> tuple[FlagQuery, list[int]]:
-    """A query, and how many revisions it learned from, each time."""
+def learning(monkeypatch: pytest.MonkeyPatch, *limits: Limit) -> tuple[FlagQuery, list[int]]:
+    """A query that learns these limits, and how many revisions it learned from, each time."""
     learned: list[int] = []
 
-    def note(spark: object, pipeline: object, views: object, revisions: list[object]) -> list[Any]:
+    def note(spark: object, pipeline: object, views: object, revisions: list[object]) -> list[Limit]:
         learned.append(len(revisions))
-        return []
+        return list(limits)
 
     monkeypatch.setattr(flag_query, "learned", note)
     pipeline, spark = load_pipeline(PIPELINE), None
@@ -106,3 +108,17 @@ def test_nothing_is_waited_for_when_spark_runs_in_the_driver(monkeypatch: pytest
     cluster = Cluster(master, [2])
     assert triggers(monkeypatch, cluster) == ["processingTime"]
     assert cluster.now == 0
+
+
+def test_other_limits_are_in_force_and_this_is_told_when_the_ledger_cannot_keep_a_subject(
+    postgres: Home, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    ledger_history.fill(postgres.database, 1)
+    kept = Limit("far_above", '["toys\\u0000","EUR"]', "12.50")
+    query, _ = learning(monkeypatch, Limit("burst", "\0x"), kept)
+    query._learn()
+    assert query._limits == [kept]
+    assert flag_ledger.last_limits(PIPELINE) == (query._version, [kept])
+    (warning,) = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+    assert "burst" in warning
+    assert "\0" not in warning
