@@ -54,7 +54,8 @@ def _changes(report: Listing, files: Sequence[LandingFile], down: Mapping[str, s
     rows = pa.concat_tables(tables)
     kinds = {field.name: field.type for field in rows.schema}
     changes = []
-    for row in _counted(_first_and_changed(report, rows.filter(pc.is_valid(rows[report.up])))).to_pylist():
+    found = _first_and_changed(report, rows.filter(pc.is_valid(rows[report.up])))
+    for row in lake.python_rows(_counted(found)):
         change = _change(report, row, kinds)
         # The first row of a thing may repeat the known state.
         if not row["is_first"] or change.is_up == (change.key in down):

@@ -224,6 +224,22 @@ def test_outage_is_noted_when_a_column_holds_a_time_that_python_cannot(
     assert told == [*([] if is_online else [("a", shown, 9999)]), ("b", "2025-11-20T05:05:07Z", 2025)]
 
 
+def test_outage_is_noted_when_a_time_that_python_cannot_hold_is_nested(ledger: Home) -> None:
+    stream = Stream()
+    (report,) = stream.pipeline.watched_reports
+    nested = (replace(report, columns=(*report.columns, "last_event")),)
+    stream.pipeline = replace(stream.pipeline, reports=nested)
+    far = pa.array([1_763_615_107_000_000_000], pa.timestamp("us", "UTC"))
+    rows = {
+        "device_id": ["a"],
+        "is_online": [False],
+        "last_event": pa.StructArray.from_arrays([far], ["start_time"]),
+        **{name: pa.array([0]) for name in ("last_is_online_change", "kafka_timestamp")},
+    }
+    (change,) = find_changes(stream.pipeline, [in_file(stream, "nest-logs", rows)])
+    assert change.row["last_event"] == "{'start_time': '1763615107000000 ms'}"
+
+
 @pytest.mark.parametrize("was_down", [True, False])
 def test_states_follow_the_names_of_their_topics_when_a_thing_reports_in_several(ledger: Home, was_down: bool) -> None:
     stream = Stream()
