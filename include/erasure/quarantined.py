@@ -8,7 +8,7 @@ from include import lake
 from include.erasure.keys import Keys
 from include.ledger import quarantine as ledger_quarantine
 from include.ledger.quarantine import RecordKey
-from include.quarantine.records import record_key
+from include.quarantine.reading import record_key
 
 _ROWS = 2_000
 """How many records are in memory at once."""

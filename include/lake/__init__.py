@@ -29,6 +29,7 @@ from include.lake.files import (
     write_text,
 )
 from include.lake.parquet import (
+    Bounds,
     change_footer,
     column_bounds,
     columns_beyond_python,
@@ -37,12 +38,14 @@ from include.lake.parquet import (
     open_parquet,
     python_rows,
     read_footer,
+    rows_within,
     time_bounds,
     unreadable,
 )
 
 __all__ = [
     "SAFE_VALUE",
+    "Bounds",
     "Entry",
     "LakeFile",
     "below_lake",
@@ -70,6 +73,7 @@ __all__ = [
     "read_text",
     "root",
     "root_is_available",
+    "rows_within",
     "sha256",
     "size",
     "size_and_mtime",

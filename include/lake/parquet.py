@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, date, datetime, time
-from functools import partial
+from functools import partial, reduce
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from include.errors import one_line
@@ -95,6 +96,46 @@ def open_parquet(location: str) -> Iterator[pq.ParquetFile]:
     system, path = filesystem(location)
     with raises_unreachable(), system.open_input_file(path) as file:
         yield pq.ParquetFile(file)
+
+
+_ROWS_AT_ONCE = 2_000
+
+Bounds = Mapping[str, tuple[Any, Any]]
+"""The least and the greatest value wanted of columns, by their names."""
+
+
+def rows_within(file: pq.ParquetFile, columns: Sequence[str], bounds: Bounds) -> Iterator[pa.RecordBatch]:
+    """Yield the columns of the rows within all bounds, some rows at a time; without bounds, of all rows.
+
+    Of a row group without such a row, at most the bounded columns are read.
+    """
+    for number in range(file.num_row_groups):
+        is_within = _is_within(file, number, bounds)
+        if is_within is not None and not pc.any(is_within).as_py():
+            continue
+        begin = 0
+        for rows in file.iter_batches(_ROWS_AT_ONCE, row_groups=[number], columns=list(columns)):
+            mask = None if is_within is None else is_within.slice(begin, rows.num_rows)
+            begin += rows.num_rows
+            found = rows if mask is None else rows.filter(mask.combine_chunks())
+            if found.num_rows:
+                yield found
+
+
+def _is_within(file: pq.ParquetFile, number: int, bounds: Bounds) -> pa.ChunkedArray | None:
+    """Return for each row of a row group whether it lies within the bounds; None without bounds."""
+    for name, (low, high) in bounds.items():
+        statistics = list(_statistics(file.metadata, name))[number]
+        if statistics is not None and statistics.has_min_max and (statistics.max < low or statistics.min > high):
+            return pa.chunked_array([pa.array([], pa.bool_())])
+    if not bounds:
+        return None
+    read = file.read_row_group(number, columns=list(bounds))
+    each = (
+        pc.and_(pc.greater_equal(read[name], low), pc.less_equal(read[name], high))
+        for name, (low, high) in bounds.items()
+    )
+    return reduce(pc.and_, each)
 
 
 def column_bounds(metadata: pq.FileMetaData, column: str) -> tuple[object, object] | None:

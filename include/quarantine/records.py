@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from heapq import nsmallest
 from typing import Any
 
-from include import lake
 from include.errors import UsageError
 from include.ledger import quarantine as ledger_quarantine
-from include.ledger.erasures.coordinates import being_erased
-from include.ledger.quarantine import Decisions, Origin, QuarantineFile, RecordKey
+from include.ledger.quarantine import Decisions, RecordKey
 from include.offsets import Fate, OffsetRange, TopicPartition
+from include.quarantine.reading import COORDINATES, origin_of, read_file, record_key
 from include.quarantine.selection import Selection
 from include.times import format_time
 
 _AT_ONCE = 10
 """How many micro-batches' files are queried at once."""
 
-_SHOWN = ["kafka_topic", "kafka_partition", "kafka_offset", "kafka_timestamp", "reason", "detail"]
+_SHOWN = [*COORDINATES, "kafka_timestamp", "reason", "detail"]
 
 
 @dataclass(frozen=True)
@@ -39,10 +39,10 @@ def select(pipeline: str, selection: Selection) -> list[Quarantined]:
     several incarnations of the topic have a record there.
     """
     selected = [
-        Quarantined(record_key(row, file), row["reason"], file.path, _origin(row, file).decoder_version)
+        Quarantined(record_key(row, file), row["reason"], file.path, origin_of(row, file).decoder_version)
         for file in ledger_quarantine.files(pipeline, selection.range)
-        for row in _read(pipeline, file, ["kafka_topic", "kafka_partition", "kafka_offset", "reason"])
-        if selection.holds(row, _origin(row, file).topic_id)
+        for row in read_file(pipeline, file, [*COORDINATES, "reason"], selection.range)
+        if selection.holds(row, origin_of(row, file).topic_id)
     ]
     _check_named(pipeline, selection.range, (each.key.topic_id for each in selected))
     return selected
@@ -84,10 +84,10 @@ def records(
     """
     wanted = selection or Selection()
     files = ledger_quarantine.files(pipeline, wanted.range)
-    decided = ledger_quarantine.decisions(pipeline)
+    decided = ledger_quarantine.decisions(pipeline, None if wanted.offset is None else {wanted.offset})
     columns = [*_SHOWN, *(["key", "value", "headers"] if whole else [])]
     for file in files:
-        for row in _read(pipeline, file, columns):
+        for row in read_file(pipeline, file, columns, wanted.range):
             key = record_key(row, file)
             if not wanted.holds(row, key.topic_id):
                 continue
@@ -102,52 +102,69 @@ def records_within(pipeline: str, within: OffsetRange, most: int) -> list[dict[s
 
     Those of its incarnation of the topic; of every one if the range names none.
     """
-    tp = within.topic_partition
-    rows = [
+    rows = (
         (record_key(row, file), row)
         for file in ledger_quarantine.files(pipeline, within)
-        for row in _read(pipeline, file, _SHOWN)
-        if (row["kafka_topic"], row["kafka_partition"]) == (tp.topic, tp.partition)
-        and within.from_offset <= row["kafka_offset"] < within.until_offset
+        for row in read_file(pipeline, file, _SHOWN, within)
         # A compacted file also holds records of micro-batches that were not asked for.
-        and _origin(row, file).topic_id
-    ]
-    first = sorted(rows, key=lambda each: each[0].offset)[:most]
-    return _with_decisions(pipeline, dict(first))
+        if origin_of(row, file).topic_id
+    )
+    return _with_decisions(pipeline, dict(nsmallest(most, rows, key=lambda each: each[0].offset)))
+
+
+@dataclass(frozen=True)
+class Latest:
+    """The latest quarantined records up to a micro-batch."""
+
+    records: list[dict[str, Any]]
+    """With the keys of `records`."""
+    left_out: int
+    """How many more there are in the same micro-batches."""
+    following: int | None
+    """The micro-batch to go on from; None when there are no more records."""
 
 
 def latest_records(
-    pipeline: str, selection: Selection, *, until: int | None, most: int, files: int = 50
-) -> tuple[list[dict[str, Any]], int | None]:
-    """Return the latest quarantined records with the keys of `records`, and the micro-batch to go on from.
+    pipeline: str, selection: Selection, *, until: int | None, enough: int, most: int, files: int = 50
+) -> Latest:
+    """Return the latest quarantined records: of so many micro-batches that there are `enough`, and at most `most`.
 
-    `until`: those of micro-batches up to this one. At most `files` files are read at once. The micro-batch is None when
-    there are no more records.
+    `until`: those of micro-batches up to this one. At most `files` files are read at once.
     """
     batches = ledger_quarantine.latest_batches(pipeline, until, files + 1)
     chosen: dict[RecordKey, dict[str, Any]] = {}
-    for begin in range(0, min(len(batches), files), _AT_ONCE):
-        at_once = batches[begin : min(begin + _AT_ONCE, files)]
+    found = following = 0
+    while following < min(len(batches), files) and found < enough:
+        begin, following = following, min(following + _AT_ONCE, len(batches), files)
         # A micro-batch of older code may have many files, and then be in two of these groups.
-        chosen.update(_latest_of(pipeline, selection, at_once))
-        if len(chosen) >= most:
-            following = begin + len(at_once)
-            return _with_decisions(pipeline, chosen), batches[following] if following < len(batches) else None
-    return _with_decisions(pipeline, chosen), batches[files] if len(batches) > files else None
+        at_once = sorted(set(batches[begin:following]) - set(batches[:begin]))
+        latest, count = _latest_of(pipeline, selection, at_once, most - len(chosen))
+        chosen.update(latest)
+        found += count
+    following_batch = batches[following] if following < len(batches) else None
+    return Latest(_with_decisions(pipeline, chosen), found - len(chosen), following_batch)
 
 
-def _latest_of(pipeline: str, selection: Selection, batches: list[int]) -> dict[RecordKey, dict[str, Any]]:
-    """Return the selected records of some micro-batches, those of the latest one first.
+def _latest_of(
+    pipeline: str, selection: Selection, batches: list[int], most: int
+) -> tuple[dict[RecordKey, dict[str, Any]], int]:
+    """Return the first selected records of some micro-batches, the latest one first, and how many are selected.
 
     A compacted file holds other micro-batches too; these are read again in their turn.
     """
-    found = [
-        (origin.micro_batch, row, record_key(row, file))
-        for file in ledger_quarantine.files(pipeline, batches=batches)
-        for row in _read(pipeline, file, _SHOWN)
-        if (origin := _origin(row, file)).topic_id and selection.holds(row, origin.topic_id)
-    ]
-    return {key: row for _, row, key in sorted(found, key=lambda each: -each[0])}
+    count = 0
+
+    def selected() -> Iterator[tuple[int, RecordKey, dict[str, Any]]]:
+        nonlocal count
+        for file in ledger_quarantine.files(pipeline, batches=batches):
+            for row in read_file(pipeline, file, _SHOWN):
+                origin = origin_of(row, file)
+                if origin.topic_id and selection.holds(row, origin.topic_id):
+                    count += 1
+                    yield origin.micro_batch, record_key(row, file), row
+
+    latest = nsmallest(most, selected(), key=lambda each: -each[0])
+    return {key: row for _, key, row in latest}, count
 
 
 def _with_decisions(pipeline: str, rows: Mapping[RecordKey, dict[str, Any]]) -> list[dict[str, Any]]:
@@ -163,26 +180,9 @@ def _with_decisions(pipeline: str, rows: Mapping[RecordKey, dict[str, Any]]) -> 
     ]
 
 
-def _read(pipeline: str, file: QuarantineFile, columns: list[str]) -> list[dict[str, Any]]:
-    with lake.open_parquet(lake.uri(file.path)) as opened:
-        rows = lake.python_rows(opened.read(columns=columns))
-    gone = being_erased(pipeline)
-    return [each for each in rows if not gone or record_key(each, file) not in gone]
-
-
 def _moment(timestamp: datetime | str) -> str:
     """Return a record's timestamp as a text; one that Python cannot hold already is one."""
     return timestamp if isinstance(timestamp, str) else format_time(timestamp)
-
-
-def record_key(row: Mapping[str, Any], file: QuarantineFile) -> RecordKey:
-    """Return the key of the record that a row of a file holds."""
-    topic_id = _origin(row, file).topic_id
-    return RecordKey(row["kafka_topic"], topic_id, row["kafka_partition"], row["kafka_offset"])
-
-
-def _origin(row: Mapping[str, Any], file: QuarantineFile) -> Origin:
-    return file.origin(TopicPartition(row["kafka_topic"], row["kafka_partition"]), row["kafka_offset"])
 
 
 def _became(key: RecordKey, decided: Decisions) -> dict[str, Any]:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from include import lake
 from include.erasure.keys import Keys
 from include.erasure.quarantined import find_quarantined
 from include.errors import UsageError
+from include.ledger import quarantine as ledger_quarantine
 from include.ledger.database import session
 from include.ledger.models import LandingFileRow
+from include.monitor.history.quarantine import MOST_RECORDS, read_quarantine
 from include.offsets import OffsetRange, TopicPartition
 from include.pipelines import load_pipeline
 from include.quarantine import Selection, discard, find, latest_records, printable, records, records_within
@@ -73,8 +78,10 @@ def test_latest_records_come_first_and_each_once_when_one_file_holds_a_day_of_mi
     pages: list[list[int]] = []
     until: int | None = None
     while not pages or until is not None:
-        found, until = latest_records(pipeline, Selection(), until=until, most=10)
-        pages.append([each["kafka_offset"] for each in found])
+        latest = latest_records(pipeline, Selection(), until=until, enough=10, most=20)
+        until = latest.following
+        assert latest.left_out == 0
+        pages.append([each["kafka_offset"] for each in latest.records])
     assert [page[0] for page in pages] == [240, 140, 40]
     assert [offset for page in pages for offset in page] == sorted(offsets, key=lambda each: (-(each // 10), each))
 
@@ -123,3 +130,54 @@ def test_offset_of_the_new_topic_is_not_in_quarantine_when_only_its_namesake_is(
     commit_recreated(pipeline, newer=0)
     assert records_within(pipeline, OffsetRange(TP, 5, 6, "newer"), 1) == []
     assert find(pipeline, TP, 5)["value"] == b"older"
+
+
+def recorded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many rows become Python's values, each time."""
+    made, python_rows = [], lake.python_rows
+
+    def recording(rows: pa.Table) -> list[dict[str, Any]]:
+        made.append(rows.num_rows)
+        return python_rows(rows)
+
+    monkeypatch.setattr(lake, "python_rows", recording)
+    return made
+
+
+@pytest.mark.services
+def test_only_the_record_is_taken_from_its_file_when_one_offset_is_asked_for(
+    pipeline: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = commit(pipeline, 0, 0, 100, quarantined=100)
+    with session() as ledger:
+        (path,) = [row.path for row in ledger.query(LandingFileRow).filter_by(micro_batch_id=batch)]
+    write_quarantined(path, list(range(100)))
+    made = recorded(monkeypatch)
+    assert find(pipeline, TP, 7)["kafka_offset"] == 7
+    assert [each["kafka_offset"] for each in records_within(pipeline, OffsetRange(TP, 40, 42), 9)] == [40, 41]
+    assert records_within(pipeline, OffsetRange(TP, 40, 40), 9) == []
+    discard(pipeline, Selection("events", 0, 8), reason="a test", by="ada")
+    assert made == [1, 2, 1]
+
+
+@pytest.mark.services
+def test_others_are_counted_and_not_looked_up_when_a_micro_batch_has_more_than_a_page_lists(
+    pipeline: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = MOST_RECORDS + 100
+    batch = commit(pipeline, 0, 0, count, quarantined=count)
+    with session() as ledger:
+        (path,) = [row.path for row in ledger.query(LandingFileRow).filter_by(micro_batch_id=batch)]
+    write_quarantined(path, list(range(count)))
+    decided, decisions = [], ledger_quarantine.decisions
+
+    def recording(name: str, offsets: set[int]) -> Any:
+        decided.append(len(offsets))
+        return decisions(name, offsets)
+
+    monkeypatch.setattr(ledger_quarantine, "decisions", recording)
+    now, more = datetime.now(UTC), {"reason": "", "until": None, "may_act": False, "replay": None, "token": ""}
+    page = read_quarantine(replace(PIPELINE, name=pipeline), now=now, **more)
+    assert [each["kafka_offset"] for each in page.records] == list(range(MOST_RECORDS))
+    assert (page.left_out, page.following) == (100, None)
+    assert decided == [MOST_RECORDS]

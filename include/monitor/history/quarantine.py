@@ -78,7 +78,7 @@ def read_quarantine(
     note = "Hours with records only, by the time of their commit."
     trend = Trend("reasons", "Records by reason", "records that came into quarantine in an hour", note, "stack", series)
     selection = Selection(reason=reason or None)
-    records, following = quarantine.latest_records(pipeline.name, selection, until=until, most=RECORDS)
+    latest = quarantine.latest_records(pipeline.name, selection, until=until, enough=RECORDS, most=MOST_RECORDS)
     return QuarantinePage(
         pipeline.name,
         since,
@@ -87,9 +87,9 @@ def read_quarantine(
         hours,
         trend,
         reason,
-        tuple(records[:MOST_RECORDS]),
-        max(len(records) - MOST_RECORDS, 0),
-        following,
+        tuple(latest.records),
+        latest.left_out,
+        latest.following,
         is_being_decided(pipeline.name),
         replay,
         may_act,

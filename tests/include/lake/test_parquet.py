@@ -65,3 +65,48 @@ def test_bounds_of_times_are_in_utc_and_unknown_when_the_column_is_a_text(tmp_pa
     midnights = (datetime(2026, 11, 18, tzinfo=UTC), datetime(2026, 11, 20, tzinfo=UTC))
     found = {name: lake.time_bounds(footer, name) for name in columns}
     assert found == {"moment": exact, "local": exact, "day": midnights, "text": None, "none": None}
+
+
+ROWS = pa.table({"n": list(range(30)), "text": [f"t{n}" for n in range(30)], "of": ["a", "b"] * 15})
+
+
+@pytest.fixture
+def damaged(tmp_path: Path) -> str:
+    """A file of three row groups: but for one column, the values of the last one are damaged."""
+    path = tmp_path / "rows.parquet"
+    pq.write_table(ROWS, path, row_group_size=10, compression="zstd", use_dictionary=False)
+    content = bytearray(path.read_bytes())
+    group = pq.read_metadata(path).row_group(2)
+    for column in (group.column(1), group.column(2)):
+        begin = column.data_page_offset
+        content[begin : begin + column.total_compressed_size] = b"\xff" * column.total_compressed_size
+    path.write_bytes(content)
+    return f"file://{path}"
+
+
+@pytest.mark.parametrize(
+    ("bounds", "found"),
+    [
+        ({"n": (7, 7)}, [7]),
+        ({"n": (8, 11)}, [8, 9, 10, 11]),
+        ({"n": (6, 9), "of": ("b", "b")}, [7, 9]),
+        ({"n": (6, 5)}, []),
+        ({"n": (99, 99)}, []),
+    ],
+)
+def test_row_groups_are_not_read_when_no_row_of_theirs_is_within_bounds(
+    damaged: str, bounds: lake.Bounds, found: list[int]
+) -> None:
+    with lake.open_parquet(damaged) as file:
+        rows = [row for each in lake.rows_within(file, ["n", "text"], bounds) for row in each.to_pylist()]
+    assert rows == [{"n": n, "text": f"t{n}"} for n in found]
+
+
+def test_every_row_comes_a_few_at_a_time_when_there_are_no_bounds(tmp_path: Path) -> None:
+    path = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"n": range(5_000), "value": [b"x"] * 5_000}), path)
+    with lake.open_parquet(f"file://{path}") as file:
+        sizes = [each.num_rows for each in lake.rows_within(file, ["n"], {})]
+        found = [each.num_rows for each in lake.rows_within(file, ["n", "value"], {"n": (1_900, 2_100)})]
+    assert sizes == [2_000, 2_000, 1_000]
+    assert found == [100, 101]

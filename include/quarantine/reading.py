@@ -1,0 +1,44 @@
+"""Reads a quarantine file's records, without those that are being erased."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from include import lake
+from include.ledger.erasures.coordinates import being_erased
+from include.ledger.quarantine import Origin, QuarantineFile, RecordKey
+from include.offsets import OffsetRange, TopicPartition
+
+COORDINATES = ("kafka_topic", "kafka_partition", "kafka_offset")
+
+
+def read_file(
+    pipeline: str, file: QuarantineFile, columns: list[str], within: OffsetRange | None = None
+) -> Iterator[dict[str, Any]]:
+    """Yield columns of a file's records, or of those at some offsets: a file may hold more than fits into memory."""
+    with lake.open_parquet(lake.uri(file.path)) as opened:
+        for batch in lake.rows_within(opened, columns, {} if within is None else _bounds(within)):
+            rows = lake.python_rows(batch)
+            gone = being_erased(pipeline)
+            yield from (each for each in rows if not gone or record_key(each, file) not in gone)
+
+
+def _bounds(within: OffsetRange) -> lake.Bounds:
+    topic, partition = within.topic_partition.topic, within.topic_partition.partition
+    return {
+        "kafka_offset": (within.from_offset, within.until_offset - 1),
+        "kafka_partition": (partition, partition),
+        "kafka_topic": (topic, topic),
+    }
+
+
+def record_key(row: Mapping[str, Any], file: QuarantineFile) -> RecordKey:
+    """Return the key of the record that a row of a file holds."""
+    topic_id = origin_of(row, file).topic_id
+    return RecordKey(row["kafka_topic"], topic_id, row["kafka_partition"], row["kafka_offset"])
+
+
+def origin_of(row: Mapping[str, Any], file: QuarantineFile) -> Origin:
+    """Return the micro-batch that a row of a file comes from."""
+    return file.origin(TopicPartition(row["kafka_topic"], row["kafka_partition"]), row["kafka_offset"])
