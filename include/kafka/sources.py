@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping
 
 from include import kafka
@@ -15,13 +14,7 @@ from include.times import parse_time
 
 def describe_source(source: KafkaTopics) -> dict[str, TopicIdentity]:
     """Return the source's topics that exist, by name. Raises ServiceUnreachable."""
-    return kafka.describe_topics(source.named or matching_topics(source.pattern))
-
-
-def matching_topics(pattern: str) -> list[str]:
-    """Return the names of the topics that match as a whole, without Kafka's internal ones."""
-    whole = re.compile(pattern)
-    return sorted(name for name in kafka.topic_names() if not name.startswith("__") and whole.fullmatch(name))
+    return kafka.describe_topics(source.named or sorted(filter(source.reads, kafka.topic_names())))
 
 
 def check_topics_read(

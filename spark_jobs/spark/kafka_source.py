@@ -15,6 +15,7 @@ from include.kafka.fenced_producer import Message
 from include.kafka.record_batches import sample_batch
 from include.offsets import OffsetRange, TopicPartition, assignment_json, offsets_json
 from include.pipelines.spec import KafkaTopics
+from include.pipelines.spec.sources import INTERNAL
 from include.settings import settings
 from spark_jobs.spark.frames import empty_frame
 from spark_jobs.spark.schemas import struct_of
@@ -74,7 +75,7 @@ def read_stream(
 def _topics(source: KafkaTopics) -> dict[str, str]:
     if source.pattern:
         # Spark searches the pattern inside names; a source's pattern matches whole names.
-        return {"subscribePattern": f"^(?:{source.pattern})$"}
+        return {"subscribePattern": f"^(?!{INTERNAL})(?:{source.pattern})$"}
     if source.assign:
         return {"assign": json.dumps({topic: sorted(numbers) for topic, numbers in source.assign.items()})}
     return {"subscribe": ",".join(source.subscribe)}

@@ -36,6 +36,10 @@ _START = 'write "earliest", "latest", or offsets from 0 on: {"door-bells": {0: 1
 """How a start is declared."""
 
 
+INTERNAL = "__"
+"""How the names of topics begin that no pattern matches."""
+
+
 @dataclass(frozen=True)
 class KafkaTopics:
     """Topics to read: a set of names, a pattern, or topic partitions."""
@@ -43,7 +47,8 @@ class KafkaTopics:
     subscribe: tuple[str, ...] = ()
     """Names of the topics."""
     pattern: str = ""
-    """A regular expression instead, for whole names; a topic that appears later joins from its start."""
+    """A regular expression instead, for whole names; a topic that appears later joins from its start. Names that begin
+    with `__` are not matched: Kafka's own topics have such names."""
     assign: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """Numbers of the topic partitions by topic instead; the topics must exist."""
     starting_offsets: Literal["earliest", "latest"] | Mapping[str, Mapping[int, int]] = "earliest"
@@ -121,7 +126,8 @@ class KafkaTopics:
 
     def reads(self, topic: str) -> bool:
         """Return whether a topic belongs to the source."""
-        return topic in self.named or bool(self.pattern and re.fullmatch(self.pattern, topic))
+        is_matched = self.pattern and not topic.startswith(INTERNAL) and re.fullmatch(self.pattern, topic)
+        return topic in self.named or bool(is_matched)
 
     def common(self, other: KafkaTopics) -> str:
         """Return in words what both sources read; empty when their declarations show nothing.

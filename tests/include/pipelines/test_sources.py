@@ -43,3 +43,11 @@ def test_start_is_refused_when_it_cannot_be_meant(declared: dict[str, Any], said
 def test_start_is_accepted_when_the_source_can_begin_there(declared: dict[str, Any]) -> None:
     source = KafkaTopics(**{"subscribe": ("t",), **declared})
     assert source.starting_offsets == declared.get("starting_offsets", "earliest")
+
+
+@pytest.mark.parametrize(
+    ("topic", "is_read"), [("doors", True), ("_doors", True), ("__doors", False), ("a__doors", True)]
+)
+def test_topic_is_not_the_pattern_s_when_its_name_begins_like_kafka_s_own(topic: str, is_read: bool) -> None:
+    assert KafkaTopics(pattern=".*doors").reads(topic) is is_read
+    assert KafkaTopics(subscribe=(topic,)).reads(topic)

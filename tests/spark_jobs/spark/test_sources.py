@@ -83,6 +83,14 @@ def test_whole_names_must_match_when_a_pattern_is_declared(topics: Home) -> None
     assert describe_source(KafkaTopics(pattern="door")) == {}
 
 
+def test_topic_is_not_read_when_a_pattern_would_match_a_name_that_kafka_keeps_for_itself(
+    topics: Home, spark: Any, tmp_path: Path
+) -> None:
+    write(topics, "__door-a", 0, 3)
+    source = KafkaTopics(pattern=".*door-a")
+    assert read(spark, source, tmp_path) == every("door-a") | every("back-door-a")
+
+
 def test_only_assigned_topic_partitions_are_read_when_some_are_assigned(
     topics: Home, spark: Any, tmp_path: Path
 ) -> None:
