@@ -122,7 +122,7 @@ def record_discards(pipeline: str, records: Collection[RecordKey], *, reason: st
 def note_row(
     pipeline: str, record: RecordKey, *, kind: str, by: str, reason: str, detail: str = "", decoder_version: str = ""
 ) -> QuarantineNote:
-    """Return the row of a decision or a finding about a record."""
+    """Return the row of a decision or a finding about a record; its texts are made `storable`."""
     return QuarantineNote(
         pipeline=pipeline,
         topic=record.topic,
@@ -131,7 +131,12 @@ def note_row(
         record_offset=record.offset,
         kind=kind,
         noted_by=by,
-        reason=reason,
-        detail=detail,
+        reason=storable(reason),
+        detail=storable(detail),
         decoder_version=decoder_version,
     )
+
+
+def storable(text: str) -> str:
+    """Return a text as PostgreSQL holds it, with every character but NUL: a detail may quote a value."""
+    return text.replace("\0", "\ufffd")

@@ -15,7 +15,7 @@ from include.ledger.archive.landing_files import LandingFile
 from include.ledger.archive.micro_batches import BatchCommit
 from include.ledger.database import session
 from include.ledger.models import DivertedRecord, LandingFileRow, MicroBatch, QuarantineNote, Replay
-from include.ledger.quarantine.decisions import decisions_of, key_of, note_row
+from include.ledger.quarantine.decisions import decisions_of, key_of, note_row, storable
 from include.ledger.quarantine.records import RecordKey
 from include.offsets import Coordinates, Fate, OffsetRange, TopicPartition
 
@@ -80,8 +80,8 @@ def _new_failures(ledger: Session, batch: BatchCommit, landed: LandedReplay, by:
     version = batch.decoder_version or ""
     last = decisions_of(ledger, batch.pipeline).failures
     for record, (reason, detail) in sorted(landed.failures.items()):
-        before = last.get(record)
-        if before is None or (before.reason, before.detail, before.decoder_version) != (reason, detail, version):
+        before, now = last.get(record), (storable(reason), storable(detail), version)
+        if before is None or (before.reason, before.detail, before.decoder_version) != now:
             yield note_row(
                 batch.pipeline, record, kind="failed", by=by, reason=reason, detail=detail, decoder_version=version
             )

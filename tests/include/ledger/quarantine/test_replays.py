@@ -50,6 +50,19 @@ def test_nothing_is_committed_when_another_replay_has_delivered_a_record(pipelin
     assert quarantine.next_replay(pipeline) == 1
 
 
+def test_other_records_are_replayed_and_the_failure_is_noted_once_when_its_detail_has_a_nul(pipeline: str) -> None:
+    replay = landed(f"landing/{pipeline}/replay-0/part.parquet")
+    replay.failures = {BAD: ("event_time_out_of_bounds", "2026\0 is not within 1h")}
+    record(pipeline, 0, replay)
+    record(pipeline, 1, LandedReplay(failures=replay.failures))
+    decided = quarantine.decisions(pipeline)
+    assert decided.replays.keys() == {GOOD, EMPTY}
+    assert decided.failures[BAD].detail == "2026\ufffd is not within 1h"
+    with session() as ledger:
+        notes = select(func.count()).where(QuarantineNote.pipeline == pipeline)
+        assert ledger.scalar(notes) == 1
+
+
 def test_failure_is_recorded_again_only_when_it_differs(pipeline: str) -> None:
     failing = LandedReplay(failures={BAD: ("not_json", "at byte 7")})
     for _ in range(2):
