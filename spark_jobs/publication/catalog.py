@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from pyspark.errors import AnalysisException
@@ -44,7 +44,7 @@ class Catalog:
 
     def _create(self, table: str, columns: str, partition_by: tuple[str, ...], comment: str) -> None:
         if shown := shown_names(self.pipeline, table):
-            columns = _ddl(self._fields(table, shown))
+            columns = StructType(self._fields(table, shown)).toDDL()
         partitions = ", ".join(f"{name} STRING" for name in partition_by)
         files = using(self.pipeline.file_format(table))
         self._spark.sql(
@@ -144,10 +144,6 @@ class Catalog:
         except AnalysisException:
             return None
         return as_lake_uri(next(row["data_type"] for row in rows if row["col_name"] == "Location"))
-
-
-def _ddl(fields: Sequence[StructField]) -> str:
-    return ", ".join(f"`{each.name}` {each.dataType.simpleString()}" for each in fields)
 
 
 def _clause(partition: str) -> str:
