@@ -34,19 +34,30 @@ _KEY_BYTES = 50_000
 
 def changed_column(row: Column | Mapping[str, Column], columns: StructType, file_format: FileFormat) -> Column:
     """Return the name of the first column, or `kafka_timestamp`, with such a value; null when there is none."""
-    values = [(field.name, _changes(row[field.name], field.dataType, file_format)) for field in columns.fields]
-    values.append(("kafka_timestamp", _changes(F.col("kafka_timestamp"), TimestampType(), file_format)))
-    named = [F.when(changes, F.lit(name)) for name, changes in values if changes is not None]
-    return F.coalesce(*named)
 
+    def changes(value: Column, kind: DataType) -> Column | None:
+        return _is_changed(value, kind, file_format)
 
-def _changes(value: Column, kind: DataType, file_format: FileFormat) -> Column | None:
-    """Return whether a value, or something inside it, would be changed; None where nothing of its type would."""
-    return found_within(value, kind, lambda each, of: _is_changed(each, of, file_format))
+    of_kafka = found_within(F.col("kafka_timestamp"), TimestampType(), changes)
+    found = (
+        first_column(row, columns, changes),
+        of_kafka if of_kafka is None else F.when(of_kafka, F.lit("kafka_timestamp")),
+    )
+    return F.coalesce(*(each for each in found if each is not None))
 
 
 Asked = Callable[[Column, DataType], Column | None]
 """A condition on a value of a type; None where it is not asked of that type."""
+
+
+def first_column(row: Column | Mapping[str, Column], columns: StructType, asked: Asked) -> Column | None:
+    """Return the name of the first column for which, or inside of which, a condition holds; null without such a column.
+
+    None where it is asked of no column.
+    """
+    values = [(field.name, found_within(row[field.name], field.dataType, asked)) for field in columns.fields]
+    named = [F.when(condition, F.lit(name)) for name, condition in values if condition is not None]
+    return F.coalesce(*named) if named else None
 
 
 def found_within(value: Column, kind: DataType, asked: Asked) -> Column | None:
@@ -79,6 +90,11 @@ def _exists(values: Column, kind: DataType, asked: Asked) -> Column | None:
 def is_not_utf8(value: Column, kind: DataType) -> Column | None:
     """Return whether a text is not UTF-8; None for any other type."""
     return ~F.is_valid_utf8(value) if isinstance(kind, StringType) else None
+
+
+def repeats_a_key(value: Column, kind: DataType) -> Column | None:
+    """Return whether a map has two entries of one key; None for any other type."""
+    return F.size(F.array_distinct(F.map_keys(value))) < F.size(value) if isinstance(kind, MapType) else None
 
 
 def _is_changed(value: Column, kind: DataType, file_format: FileFormat) -> Column | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import reduce
 
@@ -11,10 +11,20 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StringType, StructType
 
 from include.lake import SAFE_VALUE
-from include.pipelines.spec import EVENT_TIMES, Between, EventTimeWithin, Fits, MaxBytes, Pipeline, Required, SafeValue
+from include.pipelines.spec import (
+    EVENT_TIMES,
+    Between,
+    EventTimeWithin,
+    Fits,
+    MaxBytes,
+    Pipeline,
+    Required,
+    SafeValue,
+    UserDefined,
+)
 from include.pipelines.spec.archive import Rule
 from include.pipelines.spec.file_formats import FileFormat
-from spark_jobs.decoding.fitting import changed_column
+from spark_jobs.decoding.fitting import changed_column, first_column, is_not_utf8, repeats_a_key
 from spark_jobs.decoding.reasons import because
 from spark_jobs.spark.schemas import struct_of
 
@@ -31,10 +41,12 @@ def field_at(row: Row, path: str) -> Column:
 def violation(pipeline: Pipeline, row: Row) -> Column:
     """Return the first rule that a row breaks, as struct<reason, detail>; null when it keeps them all.
 
-    The last rule is declared by none, and holds for all: the event time lies in `EVENT_TIMES`.
+    The last rules are declared by none, and hold for all: no map repeats a key, texts that may be made of a record's
+    bytes are UTF-8, and the event time lies in `EVENT_TIMES`.
     """
-    declared = (_judged(pipeline, row, rule) for rule in pipeline.archive.all_rules)
-    first, *others = (*declared, _out_of_years(field_at(row, pipeline.archive.event_time)))
+    judged = [_judged(pipeline, row, rule) for rule in pipeline.archive.all_rules]
+    judged += _held_by_all(pipeline, row)
+    first, *others = judged
     return reduce(lambda earlier, rule: earlier.when(*rule), others, F.when(*first))
 
 
@@ -59,6 +71,19 @@ def _judged(pipeline: Pipeline, row: Row, rule: Rule) -> _Judged:
             return _out_of_range(row, path, low, high)
         case EventTimeWithin():
             return _out_of_time(field_at(row, pipeline.archive.event_time), rule)
+
+
+def _held_by_all(pipeline: Pipeline, row: Row) -> Iterator[_Judged]:
+    columns = struct_of(pipeline.archive.columns)
+    # Spark's parser of JSON keeps every entry. Other readers of the files refuse a map with a key twice.
+    if (repeating := first_column(row, columns, repeats_a_key)) is not None:
+        words = F.concat(repeating, F.lit(" has a map with a key twice"))
+        yield repeating.isNotNull(), because("value_does_not_fit", words)
+    # Decoders check the texts of a message. In JSON, two texts that are not UTF-8 would become one.
+    takes_bytes = pipeline.archive.takes_record or isinstance(pipeline.decoder, UserDefined)
+    if takes_bytes and (raw := first_column(row, columns, is_not_utf8)) is not None:
+        yield raw.isNotNull(), because("not_utf8", F.concat(raw, F.lit(" has a text that is not UTF-8")))
+    yield _out_of_years(field_at(row, pipeline.archive.event_time))
 
 
 def _missing(row: Row, path: str, columns: StructType) -> _Judged:

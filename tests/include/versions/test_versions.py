@@ -175,17 +175,17 @@ def test_no_version_changes_when_a_module_moves(tree: Path, module: str, moved: 
 @pytest.mark.parametrize(
     ("new", "called"),
     [
-        ("from spark_jobs.decoding import fitting as fits", "fits.changed_column"),
-        ("from . import fitting", "fitting.changed_column"),
-        ("from .fitting import changed_column as changed", "changed"),
-        ("from .fitting import *", "changed_column"),
+        ("from spark_jobs.decoding import unknown_fields as unknown", "unknown.unknown_fields"),
+        ("from . import unknown_fields", "unknown_fields.unknown_fields"),
+        ("from .unknown_fields import unknown_fields as unknown", "unknown"),
+        ("from .unknown_fields import *", "unknown_fields"),
     ],
 )
 def test_no_version_changes_when_a_name_is_imported_otherwise(tree: Path, new: str, called: str) -> None:
-    old = "from spark_jobs.decoding.fitting import changed_column"
+    old = "from spark_jobs.decoding.unknown_fields import unknown_fields"
     before = all_versions("nest_cameras")
     (file,) = (file for file in tree.rglob("*.py") if old in file.read_text())
-    file.write_text(file.read_text().replace(old, new).replace("= changed_column(", f"= {called}("))
+    file.write_text(file.read_text().replace(old, new).replace(", unknown_fields(", f", {called}("))
     assert all_versions("nest_cameras") == before
 
 
@@ -209,9 +209,9 @@ def test_every_version_changes_when_a_helper_of_the_rows_transform_does(tree: Pa
 def test_version_changes_when_a_name_is_imported_from_another_definition(tree: Path) -> None:
     before = versions.decoder_version("nest_cameras")
     clear()
-    old = "from spark_jobs.decoding.fitting import changed_column"
-    (tree / "include" / "others.py").write_text("def changed_column(*given):\n    return None\n")
-    edit(tree, old, "from include.others import changed_column")
+    old = "from spark_jobs.decoding.unknown_fields import unknown_fields"
+    (tree / "include" / "others.py").write_text("def unknown_fields(*given):\n    return None\n")
+    edit(tree, old, "from include.others import unknown_fields")
     assert versions.decoder_version("nest_cameras") != before
 
 
