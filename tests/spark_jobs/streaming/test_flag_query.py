@@ -84,7 +84,8 @@ def triggers(monkeypatch: pytest.MonkeyPatch, cluster: Cluster, starts: int = 1)
     generation = StreamGeneration(pipeline.name, 0, {}, {})
     spark: Any = SimpleNamespace(sparkContext=cluster)
     lease: Any = None
-    query = FlagQuery(spark, pipeline, lease, generation, restarts, until_caught_up=False)
+    versions = StreamVersions("decoder", {}, "rules")
+    query = FlagQuery(spark, pipeline, lease, generation, restarts, versions, until_caught_up=False)
     return [next(iter(query._trigger(5))) for _ in range(starts)]
 
 
