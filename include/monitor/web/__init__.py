@@ -17,6 +17,6 @@ Templates escape every value. They link by `{{ href("intervals", name, label) }}
 policy allows no script and no style inside a page: behaviour goes to a file in `static/`, geometry to SVG attributes.
 
 A page that updates by itself fills the block `live` with ` data-live="URL"`, and answers at that URL by `events`
-(`events.py`) with the rendered page. Elements with an `id` are replaced when they differ (`static/live.js`): the outer
-one where ids are nested. What has focus or scrolls has an id of its own.
+(`events.py`) with the rendered page. What differs is changed in place (`static/live.js`): an element with an `id` is
+found by it among its siblings, any other by its place. What may move, come or go has an id of its own.
 """

@@ -1,18 +1,61 @@
 "use strict";
 
 // Follows the events of `<main data-live="URL">`: each brings the page's content anew, rendered and escaped by the
-// server. What has an id and differs is replaced; the rest, with focus, scroll position and selection, stays.
+// server. Texts and attributes change in place, so that focus, selection, scroll positions and opened details stay.
 
 const PATIENCE = 6000; // ms without a connection until the page says so; the server ends each connection in good time
 const SILENCE = 15000; // ms without an event, while the connection looks open
-const FOCUSABLE = "a, button, input, select, textarea, summary, [tabindex]";
+
+function patch(before, now) {
+  if (before.isEqualNode(now)) return;
+  if (before.nodeType !== Node.ELEMENT_NODE) {
+    before.nodeValue = now.nodeValue;
+    return;
+  }
+  for (const { name } of [...before.attributes]) {
+    // `open` is the reader's.
+    if (name !== "open" && !now.hasAttribute(name)) before.removeAttribute(name);
+  }
+  for (const { name, value } of now.attributes) {
+    if (before.getAttribute(name) !== value) before.setAttribute(name, value);
+  }
+  const atEnd = before.nodeName === "PRE" && before.scrollTop + before.clientHeight >= before.scrollHeight - 4;
+  patchChildren(before, now);
+  if (atEnd) before.scrollTop = before.scrollHeight;
+}
+
+// What has an id is found by it, wherever it stands now; the rest by its place.
+function patchChildren(before, now) {
+  const wanted = new Set([...now.children].map((each) => each.id));
+  for (const each of [...before.children]) if (each.id && !wanted.has(each.id)) each.remove();
+  const known = new Map([...before.children].filter((each) => each.id).map((each) => [each.id, each]));
+  let at = before.firstChild;
+  for (const each of now.childNodes) {
+    const found = each.id ? known.get(each.id) : at;
+    if (!found || found.nodeName !== each.nodeName || (found.id || "") !== (each.id || "")) {
+      before.insertBefore(document.importNode(each, true), at);
+      continue;
+    }
+    if (found === at) at = at.nextSibling;
+    else before.insertBefore(found, at);
+    patch(found, each);
+  }
+  while (at) {
+    const next = at.nextSibling;
+    at.remove();
+    at = next;
+  }
+}
 
 function follow(place) {
   const line = document.createElement("p");
   line.id = "connection";
   line.setAttribute("role", "status");
   place.after(line);
+  let source = null;
   let heard = Date.now();
+  let asked = heard;
+  let reason = "";
   let said = "";
 
   function say(text, isBad) {
@@ -22,45 +65,60 @@ function follow(place) {
     line.className = isBad ? "bad" : "";
   }
 
-  function replace(html) {
-    const brought = new DOMParser().parseFromString(html, "text/html");
-    for (const now of brought.querySelectorAll("main [id]")) {
-      const before = document.getElementById(now.id);
-      if (!before || !place.contains(before) || before.outerHTML === now.outerHTML) continue;
-      const atEnd = before.scrollTop + before.clientHeight >= before.scrollHeight - 4;
-      const scroll = before.scrollTop;
-      const focused = document.activeElement;
-      const at = [before, ...before.querySelectorAll(FOCUSABLE)].indexOf(focused);
-      const made = document.importNode(now, true);
-      before.replaceWith(made);
-      made.scrollTop = atEnd ? made.scrollHeight : scroll;
-      if (at < 0) continue;
-      // By its id, where it has one: more may stand before it now.
-      const again = focused.id && document.getElementById(focused.id);
-      (again || [made, ...made.querySelectorAll(FOCUSABLE)][at])?.focus({ preventScroll: true });
-    }
+  function hear() {
+    heard = Date.now();
+    reason = "";
+    say("Live: this page updates by itself.", false);
   }
 
-  const source = new EventSource(place.dataset.live);
-  source.addEventListener("page", (event) => {
-    heard = Date.now();
-    replace(JSON.parse(event.data));
-    say("Live: this page updates by itself.", false);
-  });
-  source.addEventListener("same", () => {
-    heard = Date.now();
-    say("Live: this page updates by itself.", false);
-  });
-  source.addEventListener("failed", (event) => say(`Cut off: ${JSON.parse(event.data)}`, true));
-  setInterval(() => {
-    const silent = Date.now() - heard;
-    if (silent < (source.readyState === EventSource.OPEN ? SILENCE : PATIENCE)) return;
+  function show(html) {
+    const brought = new DOMParser().parseFromString(html, "text/html");
+    const focused = document.activeElement;
+    patchChildren(place, brought.querySelector("main"));
+    document.title = brought.title;
+    // What was moved has lost it.
+    if (focused !== document.activeElement && place.contains(focused)) focused.focus({ preventScroll: true });
+  }
+
+  // The text stays the same while nothing changes: a screen reader reads it once.
+  function check() {
+    if (!source) return;
+    const silent = Date.now() - Math.max(heard, asked);
+    if (!reason && silent < (source.readyState === EventSource.OPEN ? SILENCE : PATIENCE)) return;
     const since = new Date(heard).toISOString().slice(0, 19) + "Z";
     // After a refusal the browser does not try again.
     const more = source.readyState === EventSource.CLOSED ? "Reload the page." : "Trying again.";
-    say(`Cut off: nothing new since ${since}, what is above is what was known then. ${more}`, true);
-  }, 1000);
-  window.addEventListener("pagehide", () => source.close());
+    const why = reason && ` The reason: ${reason}`;
+    say(`Cut off: nothing new since ${since}, what is above is what was known then. ${more}${why}`, true);
+  }
+
+  function connect() {
+    if (source || document.hidden) return;
+    asked = Date.now();
+    source = new EventSource(place.dataset.live);
+    source.addEventListener("page", (event) => {
+      show(JSON.parse(event.data));
+      hear();
+    });
+    source.addEventListener("same", hear);
+    source.addEventListener("failed", (event) => {
+      reason = JSON.parse(event.data);
+      check();
+    });
+  }
+
+  function disconnect() {
+    source?.close();
+    source = null;
+    say("Paused while the page is hidden.", false);
+  }
+
+  // A browser opens six connections to a host at once: hidden pages must not hold them.
+  document.addEventListener("visibilitychange", () => (document.hidden ? disconnect() : connect()));
+  window.addEventListener("pagehide", disconnect);
+  window.addEventListener("pageshow", connect);
+  setInterval(check, 1000);
+  connect();
 }
 
 for (const place of document.querySelectorAll("[data-live]")) follow(place);
