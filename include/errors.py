@@ -11,6 +11,7 @@
     │   └── PositionTooOld         4  an event stream no longer has the events after the follower's position
     ├── AnotherWriter              5  another driver holds the pipeline
     ├── ServiceUnreachable         6  Kafka, PostgreSQL, the registry or Airflow does not answer
+    ├── FileUnreadable             1  a file that the ledger names is missing or damaged
     ├── MessageRefused             1  Kafka does not take a message, whenever it is sent
     ├── ArchiveBehind              7  the archive did not reach the interval's end in time
     └── UsageError                64  unknown pipeline, malformed time, wrong setting
@@ -109,6 +110,10 @@ class ServiceUnreachable(TidemarkError):
     exit_code = 6
     retryable = True
     meaning = "a service cannot be reached"
+
+
+class FileUnreadable(TidemarkError):
+    """A file of the lake that the ledger names is missing or damaged."""
 
 
 class MessageRefused(TidemarkError):

@@ -29,12 +29,13 @@ class OpenAlert:
     todo: str
     dismiss: str
     """The command that closes it, without a reason yet."""
+    key: str
 
     @classmethod
     def of(cls, alert: Alert) -> OpenAlert:
         """Return an alert with its texts cleaned and shortened."""
         what, where, todo = (clean(each, _LONGEST) for each in (alert.what, alert.place, alert.todo))
-        return cls(alert.pipeline, what, where, alert.since, todo, dismiss_command(alert))
+        return cls(alert.pipeline, what, where, alert.since, todo, dismiss_command(alert), alert.key)
 
 
 def alerts_of(pipelines: Collection[str]) -> tuple[OpenAlert, ...]:

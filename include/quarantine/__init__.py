@@ -2,6 +2,7 @@
 
 from include.quarantine.launch import replay
 from include.quarantine.records import (
+    Latest,
     Quarantined,
     check_there,
     discard,
@@ -17,6 +18,7 @@ from include.quarantine.records import (
 from include.quarantine.selection import Selection
 
 __all__ = [
+    "Latest",
     "Quarantined",
     "Selection",
     "check_there",

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from pyarrow import ArrowInvalid
+
 from include import lake
+from include.errors import FileUnreadable, one_line
 from include.ledger.erasures.coordinates import being_erased
 from include.ledger.quarantine import Origin, QuarantineFile, RecordKey
 from include.offsets import OffsetRange, TopicPartition
@@ -16,12 +19,22 @@ COORDINATES = ("kafka_topic", "kafka_partition", "kafka_offset")
 def read_file(
     pipeline: str, file: QuarantineFile, columns: list[str], within: OffsetRange | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Yield columns of a file's records, or of those at some offsets: a file may hold more than fits into memory."""
-    with lake.open_parquet(lake.uri(file.path)) as opened:
-        for batch in lake.rows_within(opened, columns, {} if within is None else _bounds(within)):
-            rows = lake.python_rows(batch)
-            gone = being_erased(pipeline)
-            yield from (each for each in rows if not gone or record_key(each, file) not in gone)
+    """Yield columns of a file's records, or of those at some offsets: a file may hold more than fits into memory.
+
+    Raises FileUnreadable when the file is missing or damaged.
+    """
+    try:
+        with lake.open_parquet(lake.uri(file.path)) as opened:
+            for batch in lake.rows_within(opened, columns, {} if within is None else _bounds(within)):
+                rows = lake.python_rows(batch)
+                gone = being_erased(pipeline)
+                yield from (each for each in rows if not gone or record_key(each, file) not in gone)
+    except (OSError, ArrowInvalid) as error:
+        raise FileUnreadable(
+            f"the quarantine's file {file.path} cannot be read: {one_line(str(error))}",
+            remedy="put it back; ./tidemark doctor lists all that is missing or damaged",
+            pipeline=pipeline,
+        ) from error
 
 
 def _bounds(within: OffsetRange) -> lake.Bounds:

@@ -107,8 +107,9 @@ class World:
         if unexplained:
             attempts.end_attempt(attempt, 3, {"reconciliation": {"unexplained": unexplained}})
         elif not passed:
-            builds.reject(spec, Validation(False, self.pipeline.name, self._expectations(0.5)))
-            attempts.end_attempt(attempt, 2, {"validation": {"success": False}})
+            judged = Validation(False, self.pipeline.name, self._expectations(0.5))
+            builds.reject(spec, judged)
+            attempts.end_attempt(attempt, 2, {"validation": judged.as_verdict()})
         else:
             judged = Validation(True, self.pipeline.name, self._expectations(0.95 + hour % 5 / 100))
             builds.finish_registration(builds.begin_registration(spec, judged, Changes(points=tuple(built))))

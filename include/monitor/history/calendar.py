@@ -96,6 +96,11 @@ class Strip:
     """Intervals with late additions."""
 
     @property
+    def is_bare(self) -> bool:
+        """Whether nothing of it was ever pinned, nor is due."""
+        return set(self.counts) <= {CellState.NONE}
+
+    @property
     def summary(self) -> str:
         """How many intervals are in each state."""
         counted = ", ".join(f"{number(count)} {state}" for state, count in self.counts.items() if state != "none")
@@ -131,6 +136,11 @@ class Calendar:
     meanings: Mapping[str, str]
     doctor: Mapping[str, Look] = field(default_factory=dict)
     """By pipeline: what the doctor found last."""
+    days: int = DAYS
+    only: str = ""
+    """The one pipeline that is shown; empty for all."""
+    pipelines: tuple[str, ...] = ()
+    """Those that the visitor may choose from."""
 
 
 def read_calendar(pipelines: Sequence[Pipeline], *, now: datetime, days: int = DAYS) -> Calendar:

@@ -54,6 +54,18 @@ class IntervalPage:
     topic_ids: Mapping[str, str]
     doctor: Look = field(default_factory=Look)
     """What the doctor found about it last."""
+    has_report: bool = False
+    """Whether an attempt's report lies in the lake."""
+
+    @property
+    def missed(self) -> Sequence[Mapping[str, Any]]:
+        """The expectations that the last attempt's output did not meet, the gravest first."""
+        return (self.verdict.get("validation") or {}).get("failed") or ()
+
+    @property
+    def unknown_fields(self) -> Mapping[str, Any]:
+        """Paths that the schema does not name, of a pipeline that keeps them; empty for any other."""
+        return self.verdict.get("unknown_fields") or {}
 
 
 def interval_of(pipeline: Pipeline, label: str) -> Interval | None:

@@ -24,6 +24,8 @@ class Series:
 
     name: str
     values: tuple[float | None, ...]
+    colour: str = ""
+    """Class of its colour where it means something, as a fate's; empty: the colour of its place."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,11 @@ class Trend:
     def plot(self) -> Plot:
         """The picture."""
         return _stack(self) if self.kind == "stack" else _lines(self)
+
+    @property
+    def colours(self) -> tuple[str, ...]:
+        """Class of the colour of each series."""
+        return tuple(each.colour or f"t{tone}" for tone, each in enumerate(self.series))
 
     @property
     def is_empty(self) -> bool:

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from include import quarantine
+from include.errors import FileUnreadable
 from include.ledger.pages.trend import quarantine_by_hour
 from include.ledger.quarantine import is_being_decided
 from include.monitor.history.plot import Trend, largest_series
@@ -56,6 +57,8 @@ class QuarantinePage:
     """The last replay that this server began; None before it."""
     may_act: bool
     token: str
+    unreadable: str = ""
+    """Why no records are listed: a file of them cannot be read; the counts are the ledger's."""
 
 
 def read_quarantine(
@@ -78,7 +81,11 @@ def read_quarantine(
     note = "Hours with records only, by the time of their commit."
     trend = Trend("reasons", "Records by reason", "records that came into quarantine in an hour", note, "stack", series)
     selection = Selection(reason=reason or None)
-    latest = quarantine.latest_records(pipeline.name, selection, until=until, enough=RECORDS, most=MOST_RECORDS)
+    unreadable = ""
+    try:
+        latest = quarantine.latest_records(pipeline.name, selection, until=until, enough=RECORDS, most=MOST_RECORDS)
+    except FileUnreadable as error:
+        latest, unreadable = quarantine.Latest([], 0, None), str(error)
     return QuarantinePage(
         pipeline.name,
         since,
@@ -94,6 +101,7 @@ def read_quarantine(
         replay,
         may_act,
         token,
+        unreadable,
     )
 
 

@@ -28,7 +28,7 @@ class Advice:
 
 _REMEDIES = {
     ValidationFailed.exit_code: "read which expectation failed on the interval's page; correct the source or the suite",
-    ReconciliationFailed.exit_code: "read the unexplained differences on the interval's page, and what doctor finds",
+    ReconciliationFailed.exit_code: "read the unexplained differences in the interval's report, and what doctor finds",
     OffsetsLost.exit_code: "read what was archived of its offsets; accept the loss or adopt the new topic, with a "
     "reason, only if the stream's error asks for that",
     AnotherWriter.exit_code: "wait until the other writer has ended, then run the interval again",

@@ -8,6 +8,8 @@ from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from statistics import median
 
+from include.ledger.completeness import Completeness
+from include.ledger.completeness.of_table import completeness_of_table
 from include.ledger.intervals.states import IntervalState
 from include.ledger.pages import trend as ledger
 from include.ledger.pages.trend import FateTotals, IntervalFacts, RegisteredFacts
@@ -59,14 +61,19 @@ class TablePage:
     pipeline: str
     since: datetime
     until: datetime
+    complete: Completeness
+    """Until when it has everything, and what it waits for."""
+    waits_label: str
+    """Name of the page of the interval that it waits for; empty where that is none, or no interval."""
     newest: datetime | None
-    """End of the newest registered interval."""
+    """End of the newest registered interval of the time shown; what lies before it may have holes."""
     points: tuple[Point, ...]
     trends: tuple[Trend, ...]
     expectations: tuple[ExpectationHistory, ...]
     """Those that failed most first."""
     unusual: int
     unexplained: int
+    days: int = DAYS
 
 
 def read_table(pipeline: Pipeline, table: str, *, now: datetime, days: int = DAYS) -> TablePage:
@@ -87,8 +94,23 @@ def read_table(pipeline: Pipeline, table: str, *, now: datetime, days: int = DAY
     trends = (*_trends(points, marks), _quarantine(pipeline.name, builds, since, now))
     expectations = expectation_histories(observed, builds, marks)
     unusual, unexplained = sum(p.is_unusual for p in points), sum(p.unexplained or 0 for p in points)
-    newest = max(ends, default=None)
-    return TablePage(table, pipeline.name, since, now, newest, points, trends, expectations, unusual, unexplained)
+    complete = completeness_of_table(pipeline.name, table)
+    waits = complete.waits_for
+    return TablePage(
+        table,
+        pipeline.name,
+        since,
+        now,
+        complete,
+        Interval(waits.from_time, waits.to_time).label if waits and waits.kind != "missing" else "",
+        max(ends, default=None),
+        points,
+        trends,
+        expectations,
+        unusual,
+        unexplained,
+        days,
+    )
 
 
 def _with_empty(
@@ -161,7 +183,7 @@ def _trends(points: Sequence[Point], marks: tuple[Mark, ...]) -> tuple[Trend, ..
         return tuple(getattr(point, name) for point in points)
 
     def of_fate(name: str) -> Series:
-        return Series(name, tuple(getattr(point.fates, name) if point.fates else None for point in points))
+        return Series(name, tuple(getattr(point.fates, name) if point.fates else None for point in points), name)
 
     around = [
         (None, None)

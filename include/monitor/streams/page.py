@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 
 from include.doctor.watch import doctor_watch
-from include.errors import error_class
+from include.errors import TidemarkError, error_class
 from include.ledger.archive import row_outputs
 from include.ledger.archive.row_outputs import OutputState
 from include.ledger.connection import reading
@@ -17,6 +17,7 @@ from include.ledger.streams import launches, progress
 from include.ledger.streams.event_gaps import EventGap, gaps_of
 from include.ledger.streams.launches import Launch
 from include.ledger.streams.overview import RECENTLY, ReasonCount, quarantined_by_reason
+from include.monitor.history.calendar import read_calendar
 from include.monitor.history.doctor_look import Look
 from include.monitor.lag import Lag
 from include.monitor.open_alerts import SHOWN, OpenAlert, alerts_of
@@ -24,6 +25,8 @@ from include.monitor.streams.broker import broker_watch
 from include.monitor.streams.driver_log import DriverLog, driver_log
 from include.monitor.streams.rates import QueryRates, query_rates
 from include.monitor.streams.state import ORDER, StreamState, stream_state
+from include.monitor.text import clean
+from include.pipelines import pipeline_names
 from include.pipelines.spec import Pipeline
 
 RESTARTS = 10
@@ -35,6 +38,18 @@ MOST_TOPIC_PARTITIONS = 50
 _FRESH = 1.5
 """Seconds for which a state is reused: ten open pages cost what one does."""
 
+_RECENT = 30.0
+"""Seconds for which the number of intervals that need attention is reused."""
+
+
+@dataclass(frozen=True)
+class RefusedPipeline:
+    """A pipeline that cannot run as it is declared."""
+
+    pipeline: str
+    error: str
+    remedy: str
+
 
 @dataclass(frozen=True)
 class StreamsPage:
@@ -44,6 +59,10 @@ class StreamsPage:
     alerts: tuple[OpenAlert, ...]
     """Open ones, oldest first."""
     alerts_left_out: int
+    refused: tuple[RefusedPipeline, ...] = ()
+    is_any_declared: bool = True
+    intervals: int = 0
+    """Intervals that need attention, by the intervals page."""
 
 
 @dataclass(frozen=True)
@@ -97,16 +116,30 @@ class StreamPage:
     """Names of its live views."""
     outputs: tuple[OutputState, ...]
     """How far its outputs have sent rows."""
+    tables: tuple[str, ...] = ()
 
 
-def streams_page(pipelines: Sequence[Pipeline]) -> StreamsPage:
-    """Return the page of all streams. Raise ServiceUnreachable when the ledger does not answer."""
+def streams_page(pipelines: Sequence[Pipeline], refused: Mapping[str, TidemarkError]) -> StreamsPage:
+    """Return the page of all streams. Raise ServiceUnreachable when the ledger does not answer.
+
+    `refused`: why pipelines cannot run, by name.
+    """
     broker_watch().watch(pipelines)
     with reading():
         states = [_states.of(each) for each in pipelines]
         alerts = alerts_of([each.name for each in pipelines])
     ordered = tuple(sorted(states, key=lambda each: (ORDER[each.tone], each.pipeline)))
-    return StreamsPage(ordered, alerts[:SHOWN], max(0, len(alerts) - SHOWN))
+    cannot_run = tuple(
+        RefusedPipeline(name, clean(error.message, 1000), clean(error.remedy, 1000)) for name, error in refused.items()
+    )
+    return StreamsPage(
+        ordered,
+        alerts[:SHOWN],
+        max(0, len(alerts) - SHOWN),
+        cannot_run,
+        is_any_declared=bool(pipeline_names()),
+        intervals=_attention.count(pipelines),
+    )
 
 
 def stream_page(pipeline: Pipeline) -> StreamPage:
@@ -129,6 +162,7 @@ def stream_page(pipeline: Pipeline) -> StreamPage:
             doctor_watch().look(pipeline),
             tuple(each.name for each in pipeline.views),
             tuple(row_outputs.states(pipeline.name, [each.name for each in pipeline.outputs])),
+            pipeline.tables,
         )
 
 
@@ -164,3 +198,25 @@ class _States:
 
 
 _states = _States()
+
+
+class _Attention:
+    """How many intervals need attention: the calendar is read once for all open pages."""
+
+    def __init__(self) -> None:
+        self._read: dict[tuple[str, ...], tuple[float, int]] = {}
+        self._reading = threading.Lock()
+
+    def count(self, pipelines: Sequence[Pipeline]) -> int:
+        """Return the number, at most `_RECENT` seconds old."""
+        names = tuple(each.name for each in pipelines)
+        with self._reading:
+            at, count = self._read.get(names, (float("-inf"), 0))
+            if time.monotonic() - at > _RECENT:
+                calendar = read_calendar(pipelines, now=datetime.now(UTC))
+                count = len(calendar.attention) + calendar.attention_left_out
+                self._read[names] = (time.monotonic(), count)
+            return count
+
+
+_attention = _Attention()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Annotated
@@ -13,6 +14,7 @@ from fastapi.responses import HTMLResponse, JSONResponse, Response
 
 from include import lake
 from include.doctor.watch import doctor_watch
+from include.errors import ServiceUnreachable
 from include.monitor.history.calendar import DAYS, read_calendar
 from include.monitor.history.drill import (
     FilePage,
@@ -25,7 +27,7 @@ from include.monitor.history.drill import (
     read_record,
 )
 from include.monitor.web.pages import page
-from include.monitor.web.rights import CurrentVisitor, ReadablePipeline, readable
+from include.monitor.web.rights import CurrentVisitor, ReadablePipeline, readable, readable_pipeline
 from include.offsets import TopicPartition
 from include.pipelines.spec import Pipeline
 
@@ -39,18 +41,32 @@ Partition = Annotated[int, Query(ge=0, lt=2**31)]
 @router.get("/intervals")
 def calendar(request: Request, visitor: CurrentVisitor, days: Days = DAYS, pipeline: str = "") -> Response:
     """The calendar of all pipelines, or of one."""
-    shown = [each for each in readable(visitor) if pipeline in ("", each.name)]
+    shown = [readable_pipeline(pipeline, visitor)] if pipeline else readable(visitor)
     calendar_page = read_calendar(shown, now=datetime.now(UTC), days=days)
     # Nobody waits here: the result of a first look is there at the next visit.
     looks = {each.name: doctor_watch().look(each, patience=0) for each in shown}
-    return page(request, "intervals.html", replace(calendar_page, doctor=looks))
+    names = tuple(each.name for each in readable(visitor))
+    shown_page = replace(calendar_page, doctor=looks, days=days, only=pipeline, pipelines=names)
+    return page(request, "intervals.html", shown_page)
 
 
 @router.get("/intervals/{pipeline}/{label}")
 def interval(request: Request, pipeline: ReadablePipeline, label: str) -> Response:
     """One interval with its tables, files and ranges."""
     interval_page = _interval(pipeline, label)
-    return page(request, "interval.html", replace(interval_page, doctor=doctor_watch().look(pipeline).about(label)))
+    look = doctor_watch().look(pipeline).about(label)
+    return page(request, "interval.html", replace(interval_page, doctor=look, has_report=_has_report(interval_page)))
+
+
+def _has_report(interval_page: IntervalPage) -> bool:
+    # The page is of the ledger: it is shown while a bucket does not answer.
+    with suppress(ServiceUnreachable):
+        return lake.exists(_report_location(interval_page))
+    return False
+
+
+def _report_location(interval_page: IntervalPage) -> str:
+    return lake.uri("reports", interval_page.pipeline, f"{interval_page.interval.label}.html")
 
 
 @router.get("/intervals/{pipeline}/{label}/verdict")
@@ -63,7 +79,7 @@ def verdict(pipeline: ReadablePipeline, label: str) -> Response:
 def report(pipeline: ReadablePipeline, label: str) -> Response:
     """The page that its last attempt wrote into the lake, unchanged."""
     interval_page = _interval(pipeline, label)
-    location = lake.uri("reports", pipeline.name, f"{interval_page.interval.label}.html")
+    location = _report_location(interval_page)
     if not lake.exists(location):
         raise HTTPException(404, f"no attempt of {interval_page.interval} has written a report yet")
     written = lake.read_text(location)

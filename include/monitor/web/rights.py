@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from fastapi import Depends, HTTPException, Request
 
+from include.errors import TidemarkError
 from include.pipelines import declarations, load_pipeline, pipeline_names
 from include.pipelines.spec import Pipeline
 
@@ -53,6 +54,11 @@ CurrentVisitor = Annotated[Visitor, Depends(current_visitor)]
 def readable(visitor: Visitor) -> list[Pipeline]:
     """Return the pipelines that the visitor may read and that can be loaded, by name."""
     return [each for each in declarations().loaded if visitor.may_read(each.name)]
+
+
+def readable_refusals(visitor: Visitor) -> dict[str, TidemarkError]:
+    """Return why pipelines that the visitor may read cannot run, by name."""
+    return {name: error for name, error in declarations().refused.items() if visitor.may_read(name)}
 
 
 def readable_pipeline(pipeline: str, visitor: CurrentVisitor) -> Pipeline:

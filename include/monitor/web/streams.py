@@ -7,26 +7,29 @@ from fastapi.responses import RedirectResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from include.monitor.streams.metrics import metrics_text
-from include.monitor.streams.page import stream_page, streams_page
+from include.monitor.streams.page import StreamsPage, stream_page, streams_page
 from include.monitor.streams.state import stream_state
 from include.monitor.web.events import events
 from include.monitor.web.pages import page, render
-from include.monitor.web.rights import CurrentVisitor, ReadablePipeline, readable
+from include.monitor.web.rights import CurrentVisitor, ReadablePipeline, Visitor, readable, readable_refusals
 
 router = APIRouter()
 
 
-@router.get("/")
+@router.api_route("/", methods=["GET", "HEAD"])
 def streams(request: Request, visitor: CurrentVisitor) -> Response:
     """Every pipeline's stream in a sentence."""
-    return page(request, "streams.html", streams_page(readable(visitor)))
+    return page(request, "streams.html", _streams(visitor))
 
 
 @router.get("/events")
 def streams_events(request: Request, visitor: CurrentVisitor) -> Response:
     """The same page whenever it has changed."""
-    pipelines = readable(visitor)
-    return events(request, lambda: render(request, "streams.html", streams_page(pipelines)))
+    return events(request, lambda: render(request, "streams.html", _streams(visitor)))
+
+
+def _streams(visitor: Visitor) -> StreamsPage:
+    return streams_page(readable(visitor), readable_refusals(visitor))
 
 
 @router.get("/pipelines/{pipeline}")
@@ -51,7 +54,7 @@ def spark(pipeline: ReadablePipeline) -> Response:
     return RedirectResponse(state.spark_ui, 303)
 
 
-@router.get("/metrics")
+@router.api_route("/metrics", methods=["GET", "HEAD"])
 def metrics(visitor: CurrentVisitor) -> Response:
     """The metrics of the pipelines that the visitor may read."""
     return Response(metrics_text(readable(visitor)), media_type=CONTENT_TYPE_LATEST)

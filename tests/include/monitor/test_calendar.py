@@ -376,3 +376,17 @@ def test_every_quarantined_record_is_in_the_chart_when_there_are_many_reasons(pi
     page = read_quarantine(pipeline, now=now, reason="", until=None, may_act=False, replay=None, token="")
     assert sum(value or 0 for each in page.trend.series for value in each.values) == 45
     assert [each.name for each in page.trend.series] == [*(f"reason_{n}" for n in (8, 7, 6, 5, 4)), "others"]
+
+
+def test_table_is_complete_until_its_first_hole_when_later_intervals_are_registered(pipeline: Pipeline) -> None:
+    first, hole, last = past_hours(5, 4, 3)
+    announced(pipeline, first)
+    announced(pipeline, hole, code=2)
+    announced(pipeline, last)
+    page = read_table(pipeline, pipeline.name, now=datetime.now(UTC))
+    assert page.complete.complete_until == first.to_time
+    assert page.waits_label == hole.label
+    assert page.newest == last.to_time
+    announced(pipeline, hole)
+    page = read_table(pipeline, pipeline.name, now=datetime.now(UTC))
+    assert (page.complete.complete_until, page.waits_label) == (last.to_time, "")

@@ -121,4 +121,16 @@ function follow(place) {
   connect();
 }
 
+// A page that does not follow says how old it is.
+function age(line) {
+  const rendered = Date.now();
+  setInterval(() => {
+    const minutes = Math.floor((Date.now() - rendered) / 60000);
+    if (!minutes) return;
+    line.querySelector("span").textContent = `, ${minutes} min ago`;
+    line.querySelector("a").hidden = false;
+  }, 5000);
+}
+
+for (const line of document.querySelectorAll("[data-age]")) age(line);
 for (const place of document.querySelectorAll("[data-live]")) follow(place);

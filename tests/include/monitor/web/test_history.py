@@ -15,6 +15,7 @@ from sqlalchemy import select, update
 
 from include import lake
 from include.doctor.watch import doctor_watch
+from include.errors import UsageError
 from include.ledger import quarantine as ledger_quarantine
 from include.ledger.database import session
 from include.ledger.intervals import attempts
@@ -23,9 +24,10 @@ from include.ledger.models import Build, ExpectationRow, IntervalRange, Interval
 from include.ledger.validation import approvals
 from include.monitor.history.remedies import run_command
 from include.monitor.live_page import serving
+from include.monitor.streams import page as streams
 from include.monitor.web.alone import app_alone
 from include.offsets import OffsetRange
-from include.pipelines import load_pipeline
+from include.pipelines import Declarations, load_pipeline
 from include.times import format_time
 from tests.conftest import Home, last_hours, wait_for
 from tests.support.browser import show_in, telephone, violations
@@ -174,8 +176,119 @@ def test_meaning_is_shown_and_the_verdict_served_when_an_interval_failed(client:
     page = client.get(place).text
     assert "exit code 2: validation failed, nothing was registered" in page
     assert "What to do: read which expectation failed" in page
-    assert client.get(f"{place}/verdict").json() == {"validation": {"success": False}}
+    assert "<td>expect_column_proportion_of_non_null_values_to_be_between</td><td>user</td><td>0.5</td>" in page
+    assert client.get(f"{place}/verdict").json()["validation"]["success"] is False
     assert client.get(f"{place}/report").status_code == 404
+    assert f'{place}/report"' not in page
+    report = lake.uri("reports", NAME, f"{label(world, 3)}.html")
+    lake.write_text(report, "<p>a report</p>")
+    try:
+        assert f'{place}/report"' in client.get(place).text
+        assert client.get(f"{place}/report").text == "<p>a report</p>"
+    finally:
+        lake.delete_file(report)
+
+
+def test_fields_that_the_schema_does_not_name_are_listed_when_the_verdict_has_some(
+    client: httpx.Client, world: World
+) -> None:
+    place = f"/intervals/{NAME}/{label(world, 1)}"
+    assert "Fields that the schema does not name" not in client.get(place).text
+    first = {"topic": world.topic, "partition": 0, "offset": PER_HOUR + 3}
+    paths = [{"path": "at.<floor>", "records": 4, "share": 0.4, "first": first}]
+    with session() as ledger:
+        of_hour = (IntervalRow.pipeline == NAME, IntervalRow.from_time == world.interval(1).from_time)
+        before = ledger.scalar(select(IntervalRow.verdict).where(*of_hour))
+        noted = {**(before or {}), "unknown_fields": {"paths": paths, "further_paths": 7}}
+        ledger.execute(update(IntervalRow).where(*of_hour).values(verdict=noted))
+    try:
+        page = unescape(client.get(place).text)
+    finally:
+        with session() as ledger:
+            ledger.execute(update(IntervalRow).where(*of_hour).values(verdict=before))
+    assert '<td>at.<floor></td><td class="n">4</td><td class="n">40.00 %</td>' in page
+    assert f"offset={PER_HOUR + 3}" in page
+    assert "7 more paths" in page
+
+
+def test_counts_stay_when_a_file_of_the_quarantine_is_missing(client: httpx.Client, world: World) -> None:
+    place = f"quarantine/{NAME}/0.parquet"
+    file = Path(lake.filesystem(lake.uri(place))[1])
+    content = file.read_bytes()
+    file.unlink()
+    try:
+        page, data = client.get(f"/quarantine/{NAME}"), client.get(f"/quarantine/{NAME}?format=json").json()
+        whole = client.get(f"/quarantine/{NAME}/record", params=record_at(world, 0))
+        file.write_bytes(content[: len(content) // 2])
+        damaged = client.get(f"/quarantine/{NAME}")
+    finally:
+        file.write_bytes(content)
+    assert (page.status_code, damaged.status_code) == (200, 200)
+    assert {each["reason"] for each in data["totals"]} == {"malformed_json", "missing_field"}
+    assert data["records"] == []
+    for text in (page.text, whole.text, damaged.text):
+        assert place in text
+        assert "./tidemark doctor" in text
+    assert whole.status_code == 500
+
+
+def test_calendar_is_refused_when_its_pipeline_is_not_declared(client: httpx.Client, world: World) -> None:
+    assert client.get("/intervals?pipeline=nope").status_code == 404
+    strips = client.get(f"/intervals?pipeline={NAME}&format=json").json()["strips"]
+    assert {each["pipeline"] for each in strips} == {NAME}
+
+
+def test_tables_are_named_in_a_line_when_nothing_of_them_is_pinned(client: httpx.Client, world: World) -> None:
+    page = client.get("/intervals").text
+    assert f'id="strip-{NAME}"' in page
+    assert 'id="strip-nest_cameras"' not in page
+    assert '<a href="/tables/nest_cameras">nest_cameras</a>' in page.partition("Nothing pinned yet: ")[2]
+
+
+def test_nothing_is_claimed_when_no_pipeline_can_be_shown(
+    client: httpx.Client, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = UsageError("include/pipelines/broken.py: <invalid> syntax", remedy="correct it")
+    found = Declarations((), {"broken": refused})
+    monkeypatch.setattr("include.monitor.web.rights.declarations", lambda: found)
+    assert "no interval failed" not in client.get("/intervals").text
+    page = client.get("/").text
+    assert "<title>(1) Streams" in page
+    assert "include/pipelines/broken.py: &lt;invalid&gt; syntax" in page
+    assert "What to do: correct it" in page
+    monkeypatch.setattr("include.monitor.web.rights.declarations", lambda: Declarations((), {}))
+    monkeypatch.setattr("include.monitor.streams.page.pipeline_names", lambda: ())
+    assert "No pipeline is declared" in client.get("/").text
+
+
+def test_streams_say_how_many_intervals_need_attention(
+    client: httpx.Client, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("include.monitor.streams.page._attention", type(streams._attention)())
+    count = client.get("/?format=json").json()["intervals"]
+    calendar = client.get("/intervals?format=json").json()
+    assert count == len(calendar["attention"]) + calendar["attention_left_out"] > 2
+    assert f'<a href="/intervals">{count} intervals</a> need attention' in client.get("/").text
+
+
+def test_table_leads_with_its_first_hole(client: httpx.Client, world: World) -> None:
+    page = client.get(f"/tables/{NAME}").text
+    assert f"Complete until {format_time(world.interval(3).from_time)}" in page
+    assert f'<a href="/intervals/{NAME}/{label(world, 3)}">{label(world, 3)}</a> (failed)' in page
+
+
+def test_pages_lead_on_to_each_other(client: httpx.Client, world: World) -> None:
+    stream = client.get(f"/pipelines/{NAME}").text
+    for href in (f"/intervals?pipeline={NAME}", f"/tables/{NAME}", f"/quarantine/{NAME}?reason=missing_field"):
+        assert f'href="{href}"' in stream, href
+    quarantine = client.get(f"/quarantine/{NAME}").text
+    assert f'<a href="/">Streams</a> › <a href="/pipelines/{NAME}">{NAME}</a>' in quarantine
+    ids = re.findall(r' id="([^"]*)"', quarantine)
+    assert len(ids) == len(set(ids))
+    table = client.get(f"/tables/{NAME}?days=7").text
+    assert 'name="days" min="1" max="92" value="7"' in table
+    assert '<rect class="quarantined"' in table
+    assert "data-age" in table
 
 
 def test_command_is_named_until_somebody_decides_when_an_interval_waits(client: httpx.Client, world: World) -> None:
@@ -228,7 +341,7 @@ def test_erased_offsets_have_a_column_when_there_are_any(client: httpx.Client, w
         assert not [page for page in pages if "Erased" not in client.get(page).text]
         data = client.get(f"/tables/{NAME}?format=json").json()
         (stack,) = (each for each in data["trends"] if each["key"] == "fates")
-        assert stack["series"][-1] == {"name": "erased", "values": [0, 3, 0, 0]}
+        assert stack["series"][-1] == {"name": "erased", "values": [0, 3, 0, 0], "colour": "erased"}
     finally:
         erase(0, world.range(1))
 

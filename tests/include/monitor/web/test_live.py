@@ -16,6 +16,7 @@ from include.monitor.live_page import serving
 from include.monitor.web.events import events
 from include.monitor.web.pages import STATIC
 from tests.conftest import wait_for
+from tests.support.browser import telephone
 
 pytestmark = pytest.mark.browser
 
@@ -34,7 +35,8 @@ class Served:
         if self.error:
             raise ServiceUnreachable(self.error)
         script = '<script src="/static/live.js" defer></script>'
-        return f'<title>{self.title}</title>{script}<main data-live="/events">{self.main}</main>'
+        head = '<!doctype html><meta name="viewport" content="width=device-width">'
+        return f'{head}<title>{self.title}</title>{script}<main data-live="/events">{self.main}</main>'
 
     def follow(self, request: Request) -> StreamingResponse:
         answer = events(request, self.html)
@@ -64,9 +66,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
 
 
 def text(browser: Any, selector: str) -> str:
-    found: str = browser.execute_script(
-        "return document.querySelector(arguments[0])?.textContent ?? ''", selector
-    )
+    found: str = browser.execute_script("return document.querySelector(arguments[0])?.textContent ?? ''", selector)
     return found
 
 
@@ -161,3 +161,45 @@ def test_section_appears_and_goes_when_the_page_has_it_only_for_a_time(page: Any
     assert text(page, "#words") == "first"
     served.main = '<p id="words">first</p>'
     wait_for("its end", lambda: text(page, "#gaps") == "", 30)
+
+
+def test_age_is_told_when_a_page_does_not_follow(browser: Any, served: Served) -> None:
+    served.main = '<p data-age>As of now<span></span>. <a href="" hidden>Reload</a></p>'
+    browser.get(served.address)
+    assert not browser.execute_script("return document.querySelector('[data-age] a').checkVisibility()")
+    browser.execute_script("const now = Date.now; Date.now = () => now() + 7 * 60000")
+    wait_for("its age", lambda: "As of now, 7 min ago." in text(browser, "[data-age]"), 30)
+    assert browser.execute_script("return document.querySelector('[data-age] a').checkVisibility()")
+    browser.get("about:blank")
+
+
+STYLES = '<link rel="stylesheet" href="/static/frame.css"><link rel="stylesheet" href="/static/history.css">'
+
+
+def test_square_keeps_its_colour_when_colours_are_forced(browser: Any, served: Served) -> None:
+    served.main = f'{STYLES}<i class="square failed"></i><i class="swatch t1"></i><i class="square registered"></i>'
+    feature = {"name": "forced-colors", "value": "active"}
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
+    try:
+        browser.get(served.address)
+        colours = browser.execute_script(
+            "return [...document.querySelectorAll('i')].map((e) => getComputedStyle(e).backgroundColor)"
+        )
+    finally:
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+    assert len({*colours, browser.execute_script("return getComputedStyle(document.body).backgroundColor")}) == 4
+    browser.get("about:blank")
+
+
+def test_word_stays_whole_when_a_table_is_wider_than_a_telephone(browser: Any, served: Served) -> None:
+    cells = "".join(f"<td>registered{n}</td>" for n in range(11))
+    served.main = f'{STYLES}<div class="scroll"><table><tr>{cells}</tr></table></div>'
+    with telephone(browser):
+        browser.get(served.address)
+        row, line = browser.execute_script(
+            "const td = document.querySelector('td');"
+            "return [td.clientHeight, parseFloat(getComputedStyle(td).lineHeight)]"
+        )
+        assert row < 2 * line
+        assert browser.execute_script("return document.documentElement.scrollWidth") <= 375
+    browser.get("about:blank")

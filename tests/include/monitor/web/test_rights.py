@@ -149,3 +149,50 @@ def test_pictures_of_the_docs_are_shown_when_the_visitor_may_read_a_dag(alone: T
 )
 def test_path_is_not_served_when_it_is_unknown(alone: TestClient, path: str) -> None:
     assert alone.get(path).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        ("days=400", "days: at most 92"),
+        ("days=0", "days: at least 1"),
+        ("days=x", "days: a whole number is needed"),
+    ],
+)
+def test_wrong_parameter_is_named_on_a_page(client: TestClient, query: str, words: str) -> None:
+    answer = client.get(f"/intervals?{query}", headers={"x-name": "reader"})
+    assert (answer.status_code, answer.headers["content-type"].split(";")[0]) == (422, "text/html")
+    assert words in answer.text
+    assert words in client.get(f"/intervals?{query}&format=json", headers={"x-name": "reader"}).json()["error"]
+    # Nobody learns anything without a name.
+    assert client.get(f"/intervals?{query}").status_code == 401
+
+
+def test_unknown_path_leads_to_what_exists(client: TestClient) -> None:
+    page = client.get("/nothing", headers={"x-name": "reader"}).text
+    assert '<p class="pager"><a href="/">Streams</a> <a href="/intervals">Intervals</a></p>' in page
+
+
+def test_failure_is_a_page_without_its_trace_when_it_is_unexpected(guarded: FastAPI) -> None:
+    @guarded.get("/fails")
+    def fails() -> None:
+        raise FileNotFoundError("secret detail")
+
+    with TestClient(guarded, raise_server_exceptions=False) as client:
+        answer = client.get("/fails")
+    assert (answer.status_code, answer.headers["content-type"].split(";")[0]) == (500, "text/html")
+    assert "FileNotFoundError" in answer.text
+    assert "secret detail" not in answer.text
+    assert answer.headers["content-security-policy"] == POLICY
+    assert answer.headers["cache-control"] == "no-store"
+
+
+@pytest.mark.parametrize(("path", "status"), [("/health", 200), ("/metrics", 401), ("/", 401)])
+def test_head_is_answered_as_get_is_when_a_checker_asks(alone: TestClient, path: str, status: int) -> None:
+    answer = alone.head(path)
+    assert (answer.status_code, answer.headers["content-security-policy"]) == (status, POLICY)
+
+
+def test_calendar_is_refused_when_the_visitor_may_not_read_its_pipeline(client: TestClient) -> None:
+    assert client.get("/intervals?pipeline=nest_cameras", headers={"x-name": "reader"}).status_code == 403
+    assert client.get("/intervals?pipeline=nope", headers={"x-name": "reader"}).status_code == 404

@@ -1,0 +1,162 @@
+"""What pages say of data that is made here: rendered without a ledger."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.requests import Request
+
+from include.ledger.completeness import Completeness, Open
+from include.ledger.quarantine import QuarantineFile
+from include.monitor.history.calendar import MEANINGS, Calendar, Cell, CellState, Day, Strip
+from include.monitor.history.drill import IntervalPage
+from include.monitor.history.plot import Series, Trend
+from include.monitor.history.quarantine import read_quarantine
+from include.monitor.history.remedies import of_failure
+from include.monitor.history.trend import TablePage
+from include.monitor.streams.page import RefusedPipeline, StreamsPage
+from include.monitor.web.pages import render
+from include.pipelines import load_pipeline
+from include.quarantine import records
+from include.times import Interval
+
+NAME = "isp_hits"
+START = datetime(2026, 11, 20, 5, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+
+
+def rendered(template: str, data: Any) -> str:
+    """Return the page with its white space collapsed."""
+    request = Request({"type": "http", "headers": [], "query_string": b"", "path": "/"})
+    return re.sub(r"\s+", " ", unescape(render(request, template, data)))
+
+
+def interval_page(verdict: Mapping[str, Any], *, has_report: bool = False) -> IntervalPage:
+    interval = Interval(START, START + HOUR)
+    state = CellState.FAILED
+    advice = of_failure(NAME, interval, 2)
+    nothing: tuple[Any, ...] = ((), (), {}, ())
+    return IntervalPage(
+        NAME, interval.label, interval, state, MEANINGS[state], advice, "command", START, "eve", *nothing,
+        verdict, "", "", {}, has_report=has_report,
+    )  # fmt: skip
+
+
+def test_failed_expectations_stand_below_the_advice_when_an_interval_was_rejected() -> None:
+    failed = {"expectation": "expect_<it>", "column": "user", "observed": "0.5", "unexpected_count": 1234}
+    page = rendered("interval.html", interval_page({"validation": {"success": False, "failed": [failed]}}))
+    assert '<td>expect_<it></td><td>user</td><td>0.5</td><td class="n">1,234</td>' in page
+    assert "not met" not in rendered("interval.html", interval_page({"validation": {"success": None, "failed": []}}))
+
+
+def test_report_is_linked_only_when_one_is_written() -> None:
+    place = f'href="/intervals/{NAME}/2026-11-20T05/report"'
+    assert place not in rendered("interval.html", interval_page({"validation": {}}))
+    assert place in rendered("interval.html", interval_page({"validation": {}}, has_report=True))
+
+
+def test_unknown_fields_are_listed_with_their_first_record_when_the_verdict_has_some() -> None:
+    first = {"topic": "hits", "partition": 0, "offset": 13}
+    paths = [{"path": "at.<floor>", "records": 4, "share": 0.4, "first": first}]
+    page = rendered("interval.html", interval_page({"unknown_fields": {"paths": paths, "further_paths": 7}}))
+    assert '<td>at.<floor></td><td class="n">4</td><td class="n">40.00 %</td>' in page
+    assert f'<a href="/intervals/{NAME}/2026-11-20T05/record?topic=hits&partition=0&offset=13">' in page
+    assert "7 more paths are not listed" in page
+
+
+def strip(name: str, state: CellState) -> Strip:
+    day = Day(START.date(), (Cell("2026-11-20T05", state, None, 0),))
+    return Strip(name, name, (day,), {state.value: 1}, 0)
+
+
+def calendar(*strips: Strip) -> Calendar:
+    meanings = {state.value: words for state, words in MEANINGS.items()}
+    return Calendar(START, START + HOUR, (), 0, strips, meanings, days=7, only="isp_hits", pipelines=("a", "isp_hits"))
+
+
+def test_all_clear_is_said_only_when_a_pipeline_is_shown() -> None:
+    clear = "no interval failed, and none is missing"
+    assert clear in rendered("intervals.html", calendar(strip(NAME, CellState.REGISTERED)))
+    nothing = rendered("intervals.html", calendar())
+    assert clear not in nothing
+    assert "There is no pipeline here that has intervals" in nothing
+
+
+def test_strip_has_no_days_when_nothing_of_its_table_is_pinned() -> None:
+    page = rendered("intervals.html", calendar(strip("shown", CellState.DUE), strip("bare", CellState.NONE)))
+    assert 'id="strip-shown"' in page
+    assert 'id="strip-bare"' not in page
+    assert 'Nothing pinned yet: <a href="/tables/bare">bare</a></p>' in page
+    assert "<option selected>isp_hits</option>" in page
+    assert page.index("What needs attention") < page.index("registered: validated")
+
+
+def test_streams_page_names_what_cannot_run_and_what_waits() -> None:
+    refused = (RefusedPipeline("broken", "invalid <syntax>", "correct it"),)
+    page = rendered("streams.html", StreamsPage((), (), 0, refused, intervals=2))
+    assert "<title>(1) Streams · Tidemark</title>" in page
+    assert '<p class="state bad">invalid <syntax></p>' in page
+    assert "What to do: correct it" in page
+    assert '<a href="/intervals">2 intervals</a> need attention.' in page
+    assert "No pipeline is declared" in rendered("streams.html", StreamsPage((), (), 0, is_any_declared=False))
+    assert "that you may read" in rendered("streams.html", StreamsPage((), (), 0))
+
+
+def table_page(complete: Completeness, waits: str, newest: datetime | None) -> TablePage:
+    return TablePage(NAME, NAME, START, START, complete, waits, newest, (), (), (), 0, 0)
+
+
+def test_table_leads_with_its_first_hole_when_later_intervals_are_registered() -> None:
+    hole = Open("failed", START, START + HOUR)
+    page = rendered("table.html", table_page(Completeness(NAME, START, START, hole), "T05", START + 9 * HOUR))
+    assert "Complete until 2026-11-20T05:00:00Z" in page
+    assert f'waits for <a href="/intervals/{NAME}/T05">T05</a> (failed).' in page
+    assert "The newest registered interval ends 2026-11-20T14:00:00Z." in page
+    whole = rendered("table.html", table_page(Completeness(NAME, START, START), "", START))
+    assert "newest registered" not in whole
+    assert "waits for" not in whole
+    assert "Nothing is registered." in rendered("table.html", table_page(Completeness(NAME), "", None))
+
+
+def test_fates_have_their_own_colours_when_one_is_missing() -> None:
+    series = (Series("archived", (1.0,), "archived"), Series("gaps", (2.0,), "gaps"))
+    trend = Trend("fates", "Fates", "offsets", "", "stack", series)
+    assert trend.colours == ("archived", "gaps")
+    assert Trend("k", "K", "", "", "stack", (Series("a", (1.0,)), Series("b", (1.0,)))).colours == ("t0", "t1")
+
+
+@pytest.fixture
+def file() -> QuarantineFile:
+    return QuarantineFile("quarantine/isp_hits/7.parquet", {})
+
+
+@pytest.fixture
+def no_ledger(monkeypatch: pytest.MonkeyPatch, file: QuarantineFile, tmp_path: Path) -> Iterator[Path]:
+    """A lake without the file of a micro-batch that the ledger has."""
+    monkeypatch.setattr(records.ledger_quarantine, "latest_batches", lambda *_: [7])
+    monkeypatch.setattr(records.ledger_quarantine, "files", lambda *_, **__: [file])
+    monkeypatch.setattr(records.lake, "uri", lambda path: str(tmp_path / Path(path).name))
+    monkeypatch.setattr("include.monitor.history.quarantine.quarantine_by_hour", lambda *_: [])
+    monkeypatch.setattr("include.monitor.history.quarantine.is_being_decided", lambda *_: False)
+    return tmp_path
+
+
+@pytest.mark.parametrize("content", [None, b"not a Parquet file, though as long as one may be"])
+def test_overview_names_the_file_when_it_is_missing_or_damaged(no_ledger: Path, content: bytes | None) -> None:
+    if content is not None:
+        (no_ledger / "7.parquet").write_bytes(content)
+    found = read_quarantine(load_pipeline(NAME), now=START, reason="", until=None, may_act=False, replay=None, token="")
+    assert found.records == ()
+    assert found.unreadable.startswith("isp_hits: the quarantine's file quarantine/isp_hits/7.parquet cannot be read")
+    assert "./tidemark doctor" in found.unreadable
+    page = rendered("quarantine.html", found)
+    assert "7.parquet cannot be read" in page
+    assert "None here" not in page
+    ids = re.findall(r' id="([^"]*)"', page)
+    assert len(ids) == len(set(ids))
