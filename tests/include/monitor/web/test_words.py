@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from starlette.requests import Request
 
+from include import lake
+from include.ledger import quarantine as ledger_quarantine
 from include.ledger.completeness import Completeness, Open
 from include.ledger.quarantine import QuarantineFile
 from include.monitor.history.calendar import MEANINGS, Calendar, Cell, CellState, Day, Strip
@@ -23,7 +25,6 @@ from include.monitor.history.trend import TablePage
 from include.monitor.streams.page import RefusedPipeline, StreamsPage
 from include.monitor.web.pages import render
 from include.pipelines import load_pipeline
-from include.quarantine import records
 from include.times import Interval
 
 NAME = "isp_hits"
@@ -139,9 +140,9 @@ def file() -> QuarantineFile:
 @pytest.fixture
 def no_ledger(monkeypatch: pytest.MonkeyPatch, file: QuarantineFile, tmp_path: Path) -> Iterator[Path]:
     """A lake without the file of a micro-batch that the ledger has."""
-    monkeypatch.setattr(records.ledger_quarantine, "latest_batches", lambda *_: [7])
-    monkeypatch.setattr(records.ledger_quarantine, "files", lambda *_, **__: [file])
-    monkeypatch.setattr(records.lake, "uri", lambda path: str(tmp_path / Path(path).name))
+    monkeypatch.setattr(ledger_quarantine, "latest_batches", lambda *_: [7])
+    monkeypatch.setattr(ledger_quarantine, "files", lambda *_, **__: [file])
+    monkeypatch.setattr(lake, "uri", lambda path: str(tmp_path / Path(path).name))
     monkeypatch.setattr("include.monitor.history.quarantine.quarantine_by_hour", lambda *_: [])
     monkeypatch.setattr("include.monitor.history.quarantine.is_being_decided", lambda *_: False)
     return tmp_path
