@@ -76,7 +76,8 @@ def failure(decoder: Json, value: Column, parsed: Column) -> Column:
         F.when(text.rlike(r"^\s*$"), because("empty_value", "nothing but white space"))
         .when(_is_one_value(value), because("wrong_type", "not an object of the declared types"))
         .when(F.try_parse_json(text).isNotNull(), because("trailing_content", "more than one JSON value"))
-        .otherwise(because("malformed_json", "not JSON"))
+        # Spark parses no object into a variant that has a key twice.
+        .otherwise(because("malformed_json", "not JSON, or an object in it has a key twice"))
     )
     return first_of(unreadable(decoder.max_bytes, value), F.when(~F.coalesce(is_whole, F.lit(False)), reason))
 

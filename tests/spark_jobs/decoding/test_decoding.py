@@ -113,6 +113,13 @@ def test_record_is_quarantined_whole_with_its_reason_when_it_is_bad(spark: Any) 
         assert row.detail
 
 
+def test_detail_names_a_key_twice_when_a_bad_record_has_one(spark: Any) -> None:
+    found = decoded(spark, [b'{"devices": [], "x": 1, "x": 2}', b'{"devices": null, "x": 1, "x": 2}'])
+    bad, good = found[0][0], found[1][0]
+    assert (bad.reason, bad.detail) == ("malformed_json", "not JSON, or an object in it has a key twice")
+    assert good.fate == "empty"
+
+
 def test_column_is_known_as_tidemark_s_own_when_it_is_added_to_rows(spark: Any) -> None:
     from spark_jobs.archive.schema import with_partition_columns
     from spark_jobs.decoding.records import archive_columns, archive_rows, decode
