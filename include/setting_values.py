@@ -24,6 +24,13 @@ _PASSWORD = re.compile(r"(://[^:/@]*:)[^\s?]*@")
 
 _PARAMETER = re.compile(r"([?&](?:ssl)?password=)[^&\s]*")
 
+_HOST_AND_PORT = r"(\[[0-9a-fA-F:]+\]|[\w.-]+):\d{1,5}"
+
+_MASTER = re.compile(
+    rf"local(\[(\d+|\*)(\s*,\s*\d+)?\])?|yarn|spark://{_HOST_AND_PORT}(,{_HOST_AND_PORT})*|k8s://(https?://)?[\w.\[-]\S*"
+)
+"""The masters that Spark knows by these words, except those of its own tests."""
+
 _BUCKET_PATH = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9_][A-Za-z0-9._=-]*)*")
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
@@ -214,6 +221,13 @@ def store_uri(text: str) -> str:
         raise ValueError("not a folder of a lake; write file:///path, or a path; / itself cannot be one")
     _check_readable(rest, NOT_IN_LAKES)
     return f"{scheme}://{rest}"
+
+
+def master_url(text: str) -> str:
+    """Return the URL of a Spark master. Raise ValueError for any other text."""
+    if not _MASTER.fullmatch(text):
+        raise ValueError("not a master; write local[*], local[N], spark://host:port, yarn or k8s://https://host:port")
+    return text
 
 
 def postgresql_url(text: str) -> Secret:

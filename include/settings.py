@@ -28,6 +28,7 @@ from include.setting_values import (
     folder_of_programs,
     heap,
     http_url,
+    master_url,
     one_of,
     postgresql_url,
     program,
@@ -63,7 +64,7 @@ class Settings:
     registry_url: Secret | None = setting(
         None, "Confluent-compatible schema registry: https://[user:password@]host[:port][/path]", http_url, secret=True
     )
-    spark_master: str = setting("local[*]", "Spark master URL")
+    spark_master: str = setting("local[*]", "Spark master URL", master_url)
     spark_deploy_mode: Literal["client", "cluster"] = setting(
         "client",
         "where drivers of streams and intervals run on YARN and Kubernetes: here, or on the cluster",

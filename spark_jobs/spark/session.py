@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from include import lake
+from include.errors import ServiceUnreachable
 from include.lake import object_store
 from include.services.jdbc import jdbc_url
 from include.settings import Settings, settings
@@ -20,7 +23,8 @@ def build_session(
     """Return a session with UTC, declared partition types and quiet logs; `catalog` adds the Hive catalog (2 s).
 
     `metastore`: properties of another metastore, in place of the one in the settings. `task_slots`: the minimum, also
-    on a machine with fewer cores; without effect on a cluster.
+    on a machine with fewer cores; without effect on a cluster. Raises ServiceUnreachable when a standalone master does
+    not answer.
     """
     builder = (
         SparkSession.builder.appName(name)
@@ -50,9 +54,25 @@ def build_session(
         builder = builder.enableHiveSupport()
     if task_slots > (os.cpu_count() or 1) and settings().spark_master == "local[*]":
         builder = builder.master(f"local[{task_slots}]")
-    session = builder.getOrCreate()
-    session.sparkContext.setLogLevel("WARN")
+    with _naming_the_master():
+        session = builder.getOrCreate()
+        session.sparkContext.setLogLevel("WARN")
     return session
+
+
+@contextmanager
+def _naming_the_master() -> Iterator[None]:
+    """Raise ServiceUnreachable when Spark stops its context while it starts: no standalone master answered it."""
+    try:
+        yield
+    except Py4JJavaError as error:
+        master, kind = settings().spark_master, error.java_exception.getClass().getName()
+        if not master.startswith("spark://") or kind != "java.lang.IllegalStateException":
+            raise
+        raise ServiceUnreachable(
+            f"the Spark master {master} does not answer; nothing was read or written",
+            remedy="start the cluster, or correct TIDEMARK_SPARK_MASTER, then start it again",
+        ) from error
 
 
 def catalog_properties(current: Settings) -> dict[str, str]:

@@ -92,6 +92,13 @@ def test_contact_is_refused_when_nobody_can_be_reached(monkeypatch: pytest.Monke
         ("MAX_OFFSETS_PER_TRIGGER", "0", "greater than or equal to 1"),
         ("SPARK_UI", "perhaps", "valid boolean"),
         ("UNUSUAL", "loud", "'info', 'warn' or 'fail'"),
+        ("SPARK_MASTER", "", "not a master"),
+        ("SPARK_MASTER", "local[many]", "not a master"),
+        ("SPARK_MASTER", "spark:/host:7077", "not a master"),
+        ("SPARK_MASTER", "spark://host", "not a master"),
+        ("SPARK_MASTER", "spark://host:7077,", "not a master"),
+        ("SPARK_MASTER", "yarn-cluster", "not a master"),
+        ("SPARK_MASTER", "k8s://", "not a master"),
         ("SPARK_SUBMIT", "/nowhere/spark-submit", "not an executable file"),
         ("LAKE", "s3a://a bucket/x", "not a path in a bucket"),
         ("LAKE", "s3a:bucket/x", "s3a: begins no path"),
@@ -116,6 +123,17 @@ def test_variable_is_named_when_its_text_is_no_value_of_it(
     with pytest.raises(UsageError, match=f"TIDEMARK_{variable}: .*{says}") as raised:
         settings()
     assert "hunter2" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "master",
+    ["local", "local[4]", "local[*]", "local[2,3]", "local[*, 3]", "yarn", "spark://spark-master:7077",
+     "spark://10.0.0.1:7077,[::1]:7078", "k8s://https://kubernetes.default.svc", "k8s://http://127.0.0.1:8001",
+     "k8s://api.example.org:6443"],
+)  # fmt: skip
+def test_master_is_taken_as_it_is_when_spark_has_that_form(monkeypatch: pytest.MonkeyPatch, master: str) -> None:
+    monkeypatch.setenv("TIDEMARK_SPARK_MASTER", master)
+    assert settings().spark_master == master
 
 
 def test_values_have_their_kinds_when_they_are_set(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,59 @@
+"""What it means that Spark does not start: a standalone master may be away. No JVM is started."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from py4j.protocol import Py4JJavaError
+
+from include.errors import ServiceUnreachable
+from include.settings import settings
+from spark_jobs.spark import session
+
+ILLEGAL_STATE = "java.lang.IllegalStateException"
+
+
+class Refused(Py4JJavaError):
+    """What Py4J raises for a Java exception, without the exception."""
+
+    def __init__(self, kind: str) -> None:
+        named = SimpleNamespace(getName=lambda: kind)
+        self.java_exception = SimpleNamespace(getClass=lambda: named, _target_id="")
+        self.exception_cmd = ""
+
+    def __str__(self) -> str:
+        return "Cannot call methods on a stopped SparkContext."
+
+
+@pytest.fixture(autouse=True)
+def own_settings() -> Iterator[None]:
+    settings.cache_clear()
+    yield
+    settings.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("master", "kind", "expected"),
+    [
+        ("spark://127.0.0.1:9", ILLEGAL_STATE, ServiceUnreachable),
+        ("spark://127.0.0.1:9", "java.lang.IllegalArgumentException", Refused),
+        ("local[2]", ILLEGAL_STATE, Refused),
+    ],
+)
+def test_service_is_unreachable_when_spark_stops_at_its_start_with_a_standalone_master(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any, master: str, kind: str, expected: type[Exception]
+) -> None:
+    def refuse(_: Any) -> None:
+        raise Refused(kind)
+
+    monkeypatch.setenv("TIDEMARK_HOME", str(tmp_path))
+    monkeypatch.setenv("TIDEMARK_SPARK_MASTER", master)
+    monkeypatch.setattr(session.SparkSession.Builder, "getOrCreate", refuse)
+    with pytest.raises(expected) as raised:
+        session.build_session("x")
+    if isinstance(raised.value, ServiceUnreachable):
+        assert "spark://127.0.0.1:9 does not answer" in str(raised.value)
+        assert "TIDEMARK_SPARK_MASTER" in raised.value.remedy
