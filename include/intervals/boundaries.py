@@ -139,8 +139,9 @@ class SourceLog:
 def read_log(pipeline: Pipeline) -> SourceLog:
     """Return the pipeline's topics as they are now.
 
-    Raises TopicRecreated, LogTruncated, OffsetsLost when there is no topic, UsageError when lines were read or the
-    source lacks a topic or a topic partition that was read before, ServiceUnreachable.
+    Raises TopicRecreated, LogTruncated, OffsetsLost when a topic of a pinned interval does not exist, UsageError when
+    another one does not, when lines were read, or when the source lacks a topic or a topic partition that was read
+    before, ServiceUnreachable.
     """
     topics, stored = describe_source(pipeline.source), stored_topics(pipeline.name)
     reached, left = positions(pipeline.name), topics_that_left(pipeline.name)
@@ -149,7 +150,11 @@ def read_log(pipeline: Pipeline) -> SourceLog:
     if (missing := set(pipeline.source.named) - topics.keys()) or not (topics or left):
         if read := lines.sources_of(pipeline.name):
             raise no_offsets(read[0], pipeline.name)
-        raise OffsetsLost(
+        last = pins.last_interval(pipeline.name)
+        pinned = last.topic_ids.keys() if last else set[str]()
+        # What was archived, too, `check_topics_read` has refused: of all others, no offset is known.
+        error = OffsetsLost if (pinned & missing if missing else pinned) else UsageError
+        raise error(
             f"topic {', '.join(sorted(missing))} does not exist"
             if missing
             else f"no topic matches {pipeline.source.pattern!r}",
