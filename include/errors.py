@@ -12,7 +12,6 @@
     ├── AnotherWriter              5  another driver holds the pipeline
     ├── ServiceUnreachable         6  Kafka, PostgreSQL, the registry or Airflow does not answer
     ├── FileUnreadable             1  a file that the ledger names is missing or damaged
-    ├── DriverFailed               n  a Spark driver ended with exit code n, and has said why
     ├── MessageRefused             1  Kafka does not take a message, whenever it is sent
     ├── ArchiveBehind              7  the archive did not reach the interval's end in time
     └── UsageError                64  unknown pipeline, malformed time, wrong setting
@@ -40,6 +39,8 @@ class TidemarkError(Exception):
     """Whether running the same again may succeed with nothing else changed."""
     meaning = "unexpected, its log says why"
     """What the exit code means, in a few words."""
+    is_reported = False
+    """Whether a driver has already said what is wrong: the command then only ends with the exit code."""
 
     def __init__(self, message: str, *, remedy: str = "", pipeline: str = "") -> None:
         self.message = message
@@ -139,14 +140,6 @@ class UsageError(TidemarkError):
     exit_code = 64
     retryable = False
     meaning = "wrong usage or settings"
-
-
-class DriverFailed(TidemarkError):
-    """A Spark driver failed and has said why and what to do; the command only ends with the driver's exit code."""
-
-    def __init__(self, what: str, exit_code: int, *, pipeline: str = "") -> None:
-        super().__init__(f"{what} ended with exit code {exit_code}", remedy="read the lines above", pipeline=pipeline)
-        self.exit_code = exit_code
 
 
 def error_class(exit_code: int) -> type[TidemarkError]:

@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from include.cli import VERBS
-from include.errors import DriverFailed, TidemarkError, UsageError, one_line
+from include.errors import TidemarkError, UsageError, one_line
 
 # Typer bundles its own copy of Click and does not export the base class of that copy's usage errors.
 _WRONG_USAGE: Any = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
@@ -108,7 +108,7 @@ def main() -> int:
     except TidemarkError as error:
         if os.environ.get("TIDEMARK_DEBUG"):
             traceback.print_exc()
-        if not isinstance(error, DriverFailed):
+        if not error.is_reported:
             print(f"tidemark: {error}", file=sys.stderr)
         return error.exit_code
     except OSError as error:

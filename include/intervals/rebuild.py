@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from include import catalog, kafka, lake
-from include.errors import DriverFailed, OffsetsLost, ServiceUnreachable, TidemarkError, UsageError
+from include.errors import OffsetsLost, ServiceUnreachable, TidemarkError, UsageError
 from include.intervals.steps import submit
 from include.lake.revision_files import DamagedFile, damaged_files
 from include.ledger.archive.removal import removed_ranges
@@ -33,7 +33,7 @@ def rebuild(table: str, partition: str, source: Source | str, run: Callable[[Spa
     compared with Kafka, or the ledger: `unexplained` lists what differs there. `equal` means that all agree; `notes`
     lists what that does not cover.
     Raises UsageError when the partition is not registered, or its interval was pinned to other ranges since;
-    DriverFailed when the build fails, or TidemarkError when registered files are damaged as well.
+    TidemarkError when the build fails.
     """
     registered = revisions.registered(table, partition)
     if not registered:
@@ -145,13 +145,12 @@ def _build_again(
         lake.delete(each.location)
     if code:
         where = f"{revision.table} {revision.partition}"
-        if not damaged:
-            raise DriverFailed(f"the rebuild of {where}", code, pipeline=pinned.pipeline)
+        also = f"; registered, {damaged[0]} in {revision.location}" if damaged else ""
         error = TidemarkError(
-            f"{where} could not be built again, and registered, {damaged[0]} in {revision.location}",
-            remedy="the line above says what to do first; then run its interval again, which registers it again",
+            f"the rebuild of {where} ended with exit code {code}{also}",
+            remedy="do what the line above says" + ("; then run the interval again" if damaged else ""),
         )
-        error.exit_code = code
+        error.exit_code, error.is_reported = code, not damaged
         raise error
     key = (revision.table, revision.partition)
     found = spec.findings.build.differences if spec.findings.build else ()
