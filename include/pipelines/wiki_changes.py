@@ -72,5 +72,5 @@ PIPELINE = Pipeline(
             description="edits and new pages per user and 10 minutes of the change",
         ),
     ),
-    reports=(Top("Top 10 users by edits", view="user_edits", measure="count", by=("user", "bot"), rows=10),),
+    reports=(Top("Top 10 users by edits", view="user_edits", measure="count", by=("user",), rows=10),),
 )

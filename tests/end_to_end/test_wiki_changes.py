@@ -187,16 +187,16 @@ def test_batch_view_speed_view_and_oracle_count_the_same_edits(
 def test_report_lists_the_ten_users_with_most_edits(
     landed: Home, verdict: dict[str, Any], archived: dict[audit.Coordinates, dict[str, Any]]
 ) -> None:
-    totals: Counter[tuple[str, bool]] = Counter()
-    for (user, bot, _), count in edits_of(archived).items():
-        totals[user, bot] += count
+    totals: Counter[str] = Counter()
+    for (user, _, _), count in edits_of(archived).items():
+        totals[user] += count
     with psycopg2.connect(landed.database) as connection, connection.cursor() as cursor:
         cursor.execute("SELECT verdict->'report' FROM attempts WHERE verdict ? 'report' ORDER BY id DESC LIMIT 1")
         report = cursor.fetchone()[0]  # type: ignore[index]
     section = next(each for each in report["sections"] if each["title"] == "Top 10 users by edits")
-    assert section["columns"] == ["user", "bot", "count"]
+    assert section["columns"] == ["user", "count"]
     expected = sorted(totals.items(), key=lambda item: (-item[1], item[0]))[:10]
-    assert section["rows"] == [[user, bot, count] for (user, bot), count in expected]
+    assert section["rows"] == [[user, count] for user, count in expected]
     page = Path(verdict["report"]).read_text()
     assert "Top 10 users by edits" in page
     assert expected[0][0][0] in page

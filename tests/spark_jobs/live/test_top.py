@@ -54,6 +54,16 @@ def test_null_sum_is_the_smallest_value_and_shown_as_none(tmp_path: Path) -> Non
     assert clean_counts(shown)["windows"][0]["rows"] == window["rows"]
 
 
+def test_user_has_one_place_when_some_of_the_edits_were_marked_as_a_bot_s(tmp_path: Path) -> None:
+    pipeline = load_pipeline("wiki_changes")
+    assert pipeline.views[0].plain_key == ("user", "bot")
+    top = LiveTop(pipeline, pipeline.top_report, 1, tmp_path / "top.json")
+    top.counts[START, START + timedelta(minutes=10)] = {("ada", True): 3, ("ada", False): 2, ("bob", False): 4}
+    top.show()
+    (window,) = exact_json.loads(top.result.read_text())["windows"]
+    assert window["rows"] == [["ada", 5], ["bob", 4]]
+
+
 def test_null_sum_is_left_out_when_keys_are_shown_together(tmp_path: Path) -> None:
     pipeline = load_pipeline("auction_bids")
     report = replace(pipeline.top_report, by=("category",), measure="bids")
