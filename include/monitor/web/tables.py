@@ -20,7 +20,8 @@ router = APIRouter()
 def table(
     request: Request, table: str, visitor: CurrentVisitor, days: Annotated[int, Query(ge=1, le=92)] = DAYS
 ) -> Response:
-    """The trend of a table."""
+    """The trend of a table, named with its database or without."""
+    table = table.removeprefix("lake.")
     owner = next((each.name for each in declarations().loaded if table in each.tables), None)
     if owner is None:
         raise HTTPException(404, f"there is no table {table!r}")

@@ -330,6 +330,7 @@ def test_trend_holds_rows_expectations_and_changes_when_a_table_has_some(client:
     assert "75.0 %" in page
     assert "column room is new" in page
     assert client.get("/tables/nothing").status_code == 404
+    assert client.get(f"/tables/lake.{NAME}?format=json").json()["points"] == data["points"]
 
 
 def test_erased_offsets_have_a_column_when_there_are_any(client: httpx.Client, world: World) -> None:
