@@ -27,7 +27,7 @@ def demo(
 ) -> None:
     """Run a pipeline end to end and show the published table.
 
-    Start all services, produce records, and run stream and first interval through Airflow.
+    Start all services, produce records, and and run the stream and the interval of the last complete hour through Airflow.
     """
     from include.airflow.demo_run import run_demo
 
@@ -47,7 +47,7 @@ def demo(
             "Pages": f"{pages}/  (with the same login)",
             "Report": _report(pages, declared.name, result.verdict["report"]),
             "Records": _sum_of_fates(result.verdict["records"]),
-            "Reconciled": _key_counts(result.verdict["reconciliation"]),
+            "Reconciled": _compared(result.verdict["reconciliation"]),
             "Where from": f"./tidemark explain {archive['table']} {archive['partition']}" if archive else "",
             "Query": f'./tidemark sql "SELECT count(*) FROM lake.{declared.table}"',
             "Live": f"./tidemark top {declared.name} --serve" if declared.views else "",
@@ -70,8 +70,8 @@ def _sum_of_fates(records: dict[str, int]) -> str:
     return f"{records['in_ranges']} in ranges = {parts}"
 
 
-def _key_counts(reconciliation: dict[str, int]) -> str:
-    return "keys per window: " + ", ".join(f"{count} {name}" for name, count in sorted(reconciliation.items()))
+def _compared(reconciliation: dict[str, int]) -> str:
+    return "compared: " + ", ".join(f"{count} {name}" for name, count in sorted(reconciliation.items()))
 
 
 def produce(
