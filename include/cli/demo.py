@@ -8,7 +8,16 @@ from typing import Annotated, Any
 import typer
 
 from include.cli import AsJson, PipelineName
-from include.cli.output import console, print_facts, print_result, print_table, progress, suggest, working
+from include.cli.output import (
+    console,
+    print_exact_json,
+    print_facts,
+    print_result,
+    print_table,
+    progress,
+    suggest,
+    working,
+)
 from include.errors import UsageError
 from include.pipelines import load_pipeline
 from include.pipelines.spec import Pipeline
@@ -24,22 +33,27 @@ def register(app: typer.Typer) -> None:
 
 def demo(
     pipeline: Annotated[str, typer.Argument(metavar="[PIPELINE]", help="name of a declared pipeline")] = "nest_cameras",
+    as_json: AsJson = False,
 ) -> None:
     """Run a pipeline end to end and show the published table.
 
-    Start all services, produce records, and and run the stream and the interval of the last complete hour through Airflow.
+    Start all services, produce records, and run stream and last complete interval through Airflow.
     """
     from include.airflow.demo_run import run_demo
 
     declared = load_pipeline(pipeline)
     result = run_demo(declared, progress)
+    pages = f"{result.airflow.rstrip('/')}/tidemark"
+    if as_json:
+        login = {"user": result.user, "password": result.password}
+        print_exact_json({"airflow": result.airflow, "pages": f"{pages}/", "login": login, "verdict": result.verdict})
+        return
     console.print()
     print_table(
         ["registered table", "partition", "rows", "content hash"],
         [[f"lake.{r['table']}", r["partition"], r["rows"], r["content_hash"]] for r in result.verdict["registered"]],
     )
     console.print()
-    pages = f"{result.airflow.rstrip('/')}/tidemark"
     archive = next((r for r in result.verdict["registered"] if r["table"] == declared.table), None)
     print_facts(
         {

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -44,19 +44,26 @@ def register(app: typer.Typer) -> None:
     app.command(name="setup-database")(setup_database)
 
 
-def up(names: Names = None) -> None:
+def up(names: Names = None, as_json: AsJson = False) -> None:
     """Start embedded services (default: kafka and postgres).
 
     Services that are already running are left as they are.
     """
     supervisor.up(names, progress)
-    print_table(["service", "address"], [[n, masked(s.address)] for n, s in supervisor.status().items() if s.healthy])
+    services = supervisor.status()
+    if as_json:
+        print_json({"services": _listed(services)})
+        return
+    print_table(["service", "address"], [[n, masked(s.address)] for n, s in services.items() if s.healthy])
     suggest("./tidemark produce PIPELINE --events 10000, or ./tidemark demo for all at once")
 
 
-def down(names: Names = None) -> None:
+def down(names: Names = None, as_json: AsJson = False) -> None:
     """Stop embedded services (default: all); data and logs stay."""
     supervisor.down(names, progress)
+    if as_json:
+        print_json({"services": _listed(supervisor.status())})
+        return
     suggest("./tidemark up starts them again")
 
 
@@ -74,12 +81,11 @@ def status(as_json: AsJson = False) -> None:
         missing, complete, gaps, waiting, undeclared, erasing, raised = _ledger_answers() if is_known else (None,) * 7
         services = asked.result()
     if as_json:
-        listed = {name: {**asdict(each), "address": _for_programs(each)} for name, each in services.items()}
         told = {"missing": _as_json(missing), "complete": _as_json(complete), "event_gaps": _as_json(gaps)}
         told |= {"waiting_outputs": _as_json(waiting), "undeclared_streams": _as_json(undeclared)}
         told |= {"unfinished_erasures": _as_json(erasing)}
         shown = None if raised is None else [{"key": each.key, **each.as_json()} for each in raised]
-        print_json({"services": listed, **told, "alerts": shown, "refused_pipelines": _refused()})
+        print_json({"services": _listed(services), **told, "alerts": shown, "refused_pipelines": _refused()})
         return
     rows = []
     for name, each in services.items():
@@ -173,6 +179,10 @@ def setup_database() -> None:
     prepare_databases()
     progress("databases ledger, catalog and airflow are ready")
     suggest("./tidemark status")
+
+
+def _listed(services: Mapping[Any, ServiceStatus]) -> dict[str, dict[str, Any]]:
+    return {name: {**asdict(each), "address": _for_programs(each)} for name, each in services.items()}
 
 
 def _for_programs(service: ServiceStatus) -> str:
