@@ -9,6 +9,7 @@ import typer
 
 from include.cli import AsJson, PipelineName
 from include.cli.output import (
+    clean,
     console,
     print_facts,
     print_json,
@@ -45,6 +46,11 @@ def pipelines(as_json: AsJson = False) -> None:
                 f"{kind}__{p.name}" for kind in ("stream", "interval", *(["daily"] if p.schedule.is_hourly else []))
             ],
             "quarantine": f"{settings().lake_uri}/quarantine/{p.name}",
+            "locations": {f"lake.{table}": f"{settings().lake_uri}/tables/{table}" for table in p.tables}
+            | {
+                kind: f"{settings().lake_uri}/{kind}/{p.name}"
+                for kind in ("landing", "quarantine", "reports", "proofs")
+            },
             "schedule": p.schedule.cron,
         }
         for p in declarations().loaded
@@ -62,7 +68,9 @@ def pipelines(as_json: AsJson = False) -> None:
         ["pipeline", "topics", "tables", "speed views to"],
         [[name, *("\n".join(each) for each in several)] for name, *several in rows],
     )
-    console.print("\nDAGs: stream__PIPELINE, interval__PIPELINE. Schedules and quarantine: --json", style="dim")
+    console.print("\nDAGs: stream__PIPELINE, interval__PIPELINE. Schedules: --json", style="dim")
+    places = "tables/TABLE and, of each PIPELINE, landing, quarantine, reports and proofs"
+    console.print(clean(f"In {settings().lake_uri}: {places}"), style="dim", highlight=False)
     if declared:
         suggest(f"./tidemark demo {declared[0]['name']}")
 

@@ -30,7 +30,7 @@ from include.monitor.missing import building_commands, summarize_missing
 from include.pipelines import declarations
 from include.pipelines.spec import Pipeline
 from include.services import airflow, supervisor
-from include.services.process import read_state
+from include.services.process import embedded_addresses, read_state
 from include.settings import REPOSITORY, Settings, settings
 from include.spark import class_archive, jars
 from include.spark.class_training import ensure_class_archive
@@ -59,7 +59,7 @@ def effective_settings() -> dict[str, str]:
     if current.registry_url:
         values["TIDEMARK_REGISTRY_URL"] = current.registry().render_as_string(hide_password=True)
     unset = {
-        **dict.fromkeys(("TIDEMARK_KAFKA_BOOTSTRAP", "TIDEMARK_DATABASE_URL", "TIDEMARK_REGISTRY_URL"), "(embedded)"),
+        **embedded_addresses(),
         "TIDEMARK_MAX_OFFSETS_PER_TRIGGER": "(as the pipeline declares)",
         "TIDEMARK_SPARK_SUBMIT": "(PySpark's own)",
         "TIDEMARK_SPARK_UI": "false",

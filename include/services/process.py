@@ -19,6 +19,7 @@ import psutil
 
 from include.errors import ServiceUnreachable
 from include.processes import ProcessIdentity
+from include.setting_values import masked
 from include.settings import settings, write_private
 
 _FIRST_PORT = 15_000
@@ -53,6 +54,15 @@ def log_path(name: str) -> Path:
     path = settings().home / "logs" / f"{name}.log"
     path.parent.mkdir(parents=True, exist_ok=True)
     return path
+
+
+def embedded_addresses() -> dict[str, str]:
+    """Return where embedded services listen, by the setting that names another, as people read it: passwords masked."""
+    found = {}
+    for setting, name in (("KAFKA_BOOTSTRAP", "kafka"), ("DATABASE_URL", "postgres"), ("REGISTRY_URL", "registry")):
+        address = read_state(name).get("address")
+        found[f"TIDEMARK_{setting}"] = f"{masked(address)} (embedded)" if address else "(embedded, never started)"
+    return found
 
 
 def read_state(name: str) -> dict[str, Any]:

@@ -122,6 +122,10 @@ def test_every_topic_and_dag_is_told_when_pipelines_are_listed_as_json(tmp_path:
     bids = listed["auction_bids"]
     assert bids["dags"] == ["stream__auction_bids", "interval__auction_bids", "daily__auction_bids"]
     assert bids["written_topics"]["auction-flags"] == "flags"
+    places = bids["locations"]
+    assert places["lake.auction_bids"].endswith("/tables/auction_bids")
+    assert places["landing"].endswith("/landing/auction_bids")
+    assert places["proofs"].endswith("/proofs/auction_bids")
     for pipeline in listed.values():
         assert {*pipeline["speed_views"].values()} <= pipeline["written_topics"].keys()
 

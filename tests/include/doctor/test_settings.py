@@ -2,20 +2,46 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
 from include.doctor.examine import effective_settings
 from include.setting_values import masked
-from include.settings import settings
+from include.settings import settings, write_private
 
 
-def test_settings_without_a_service_are_none_when_nobody_set_them() -> None:
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A home in which no service was ever started."""
+    monkeypatch.setenv("TIDEMARK_HOME", str(tmp_path))
+    settings.cache_clear()
+    yield tmp_path
+    settings.cache_clear()
+
+
+def test_settings_without_a_service_are_none_when_nobody_set_them(home: Path) -> None:
     shown = effective_settings()
 
-    embedded = {name for name, value in shown.items() if value == "(embedded)"}
+    embedded = {name for name, value in shown.items() if value == "(embedded, never started)"}
     assert embedded == {"TIDEMARK_KAFKA_BOOTSTRAP", "TIDEMARK_DATABASE_URL", "TIDEMARK_REGISTRY_URL"}
     assert shown["TIDEMARK_CONTACT"] == shown["TIDEMARK_OPENLINEAGE_URL"] == "(none)"
     assert shown["TIDEMARK_SPARK_UI"] == "false"
+
+
+def test_address_of_an_embedded_service_is_shown_without_its_password_when_it_was_started(home: Path) -> None:
+    for name, address in {
+        "kafka": "127.0.0.1:19092",
+        "postgres": "postgresql://tidemark:canary@127.0.0.1:15432",
+    }.items():
+        write_private(home / "services" / f"{name}.json", json.dumps({"address": address, "pid": 1}))
+    shown = effective_settings()
+
+    assert shown["TIDEMARK_KAFKA_BOOTSTRAP"] == "127.0.0.1:19092 (embedded)"
+    assert shown["TIDEMARK_DATABASE_URL"] == "postgresql://tidemark:***@127.0.0.1:15432 (embedded)"
+    assert shown["TIDEMARK_REGISTRY_URL"] == "(embedded, never started)"
 
 
 @pytest.mark.parametrize(
@@ -46,4 +72,4 @@ def test_secret_of_a_setting_is_masked_when_it_is_shown(monkeypatch: pytest.Monk
         settings.cache_clear()
 
     assert "canary" not in str(shown)
-    assert shown["TIDEMARK_DATABASE_URL"] != "(embedded)"
+    assert "(embedded" not in shown["TIDEMARK_DATABASE_URL"]
