@@ -39,7 +39,6 @@ PIPELINE = Pipeline(
         rules=(
             Required("zipcode"),
             Required("hittime"),
-            Required("isp"),
             MaxBytes("isp", 200),
             EventTimeWithin(behind="30d", ahead="1h"),
         ),
@@ -65,7 +64,7 @@ PIPELINE = Pipeline(
         ),
         AdditiveView(
             name="by_isp",
-            rows="counted_hits",
+            rows="hits_of_providers",
             aggregate="hits_by_isp",
             key=("isp", "window"),
             measures=("hits",),
@@ -75,7 +74,7 @@ PIPELINE = Pipeline(
             speed=CompactedTopic("isp-hits-by-isp", watermark="1h"),
             mode="complete",
             sinks=(JdbcTable(), Console(rows=10)),
-            description="hits per internet provider and day",
+            description="hits per internet provider and day, of hits that name one",
         ),
         AdditiveView(
             name="zip_totals",
@@ -91,7 +90,7 @@ PIPELINE = Pipeline(
         ),
         AdditiveView(
             name="isp_totals",
-            rows="counted_hits",
+            rows="hits_of_providers",
             aggregate="total_by_isp",
             key=("isp",),
             measures=("hits",),
@@ -100,7 +99,7 @@ PIPELINE = Pipeline(
             max_keys=5_000,
             mode="complete",
             sinks=(JdbcTable(),),
-            description="hits per internet provider since the beginning",
+            description="hits per internet provider since the beginning, of hits that name one",
         ),
     ),
     reports=(

@@ -16,6 +16,11 @@ def counted_hits(archive: DataFrame, references: dict[str, DataFrame]) -> DataFr
     return archive
 
 
+def hits_of_providers(archive: DataFrame, references: dict[str, DataFrame]) -> DataFrame:
+    """Return the hits that name a provider. Columns: those of `archive`, and `event_time`."""
+    return archive.where(F.length("isp") > 0)
+
+
 def hits_by_zip(hits: DataFrame, window: Column) -> DataFrame:
     """Count hits per zip code and window; where windows overlap, a hit counts in each.
 

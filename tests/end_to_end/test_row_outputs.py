@@ -246,17 +246,18 @@ def test_replayed_record_is_sent_too_and_a_new_generation_sends_nothing_again(
     checkout: Checkout, streamed: Home, shop: Shop
 ) -> None:
     before = in_archive(streamed)
-    send(streamed, hit(isp=""))
+    long = "n" * 201
+    send(streamed, hit(isp=long))
     checkout.run("stream", "isp_hits", "--until-caught-up", **shop.setting)
     assert in_archive(streamed).keys() == before.keys()
     sent = coordinates(read(streamed, "isp-hits-clean"))
-    checkout.edit(PIPELINE, '            Required("isp"),\n', "")
+    checkout.edit(PIPELINE, 'MaxBytes("isp", 200)', 'MaxBytes("isp", 400)')
     assert checkout.json("quarantine", "replay", "isp_hits")["replayed"] >= 1
-    checkout.run("new-generation", "isp_hits", "--reason", "providers may be unknown")
+    checkout.run("new-generation", "isp_hits", "--reason", "long names of providers")
     checkout.run("stream", "isp_hits", "--until-caught-up", **shop.setting)
     records = read(streamed, "isp-hits-clean")
     replayed = [each for each in records if not coordinates([each]).keys() <= before.keys()]
-    assert "" in {json.loads(each.value or b"")["isp"] for each in replayed}
+    assert long in {json.loads(each.value or b"")["isp"] for each in replayed}
     assert coordinates(records) == sent + coordinates(replayed)
     assert set(coordinates(replayed).values()) == {1}
     kept, sold = in_tables(streamed, shop)

@@ -55,7 +55,7 @@ def hit_of(record: audit.Record) -> dict[str, Any] | None:
     except (UnicodeDecodeError, ValueError, KeyError, TypeError):
         return None
     safe = isinstance(found.get("zipcode"), str) and found["zipcode"].isascii() and found["zipcode"].isdigit()
-    named = isinstance(found.get("isp"), str) and 1 <= len(found["isp"].encode(errors="replace")) <= 200
+    named = isinstance(found.get("isp"), str | None) and len((found.get("isp") or "").encode(errors="replace")) <= 200
     in_time = -3600 <= record.timestamp / 1000 - moment <= 30 * 86_400
     return {**found, "seconds": moment} if safe and named and in_time else None
 

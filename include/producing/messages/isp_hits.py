@@ -39,12 +39,12 @@ def bad_messages(moment: datetime, rng: random.Random) -> list[tuple[str, bytes]
 
     return [
         ("required_missing", changed(zipcode=None)),
-        ("required_missing", changed(isp=None)),
+        ("required_missing", _encoded({name: value for name, value in hit.items() if name != "zipcode"})),
         ("required_missing", _encoded({name: value for name, value in hit.items() if name != "hittime"})),
         ("unsafe_partition_value", changed(zipcode="../../etc/passwd")),
         ("unsafe_partition_value", changed(zipcode="__HIVE_DEFAULT_PARTITION__")),
         ("required_missing", changed(zipcode="")),
-        ("required_missing", changed(isp="")),
+        ("required_missing", changed(hittime=None)),
         ("value_too_long", changed(isp="x" * 201)),
         ("wrong_type", changed(hittime="yesterday")),
         ("event_time_out_of_bounds", changed(hittime=(moment + timedelta(days=365)).isoformat())),

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from include.pipelines.isp_hits import PIPELINE
 from tests.support.views import aggregated
 
 pytestmark = pytest.mark.spark
@@ -39,6 +40,16 @@ def test_hits_by_isp_are_those_of_a_utc_day_when_they_are_counted(spark: Any) ->
     counted = aggregated("isp_hits", "by_isp", spark.createDataFrame(rows, HITS))
     found = {r.window.start.day: r.hits for r in counted.collect()}
     assert found == {20: 2, 21: 1}
+
+
+def test_hits_without_a_provider_are_counted_by_zip_code_only_when_they_name_none(spark: Any) -> None:
+    from spark_jobs.views.aggregate import aggregate_view
+
+    rows = spark.createDataFrame([("1", "a", "u", at(2)), ("1", None, "u", at(2)), ("1", "", None, at(2))], HITS)
+    views = {view.name: view for view in PIPELINE.views}
+    found = {name: aggregate_view(PIPELINE, view, rows, {}).collect() for name, view in views.items()}
+    assert {(row.isp, row.hits) for name in ("by_isp", "isp_totals") for row in found[name]} == {("a", 1)}
+    assert {(row.zipcode, row.hits) for name in ("by_zip", "zip_totals") for row in found[name]} == {("1", 3)}
 
 
 def test_counts_go_to_their_half_of_the_country_when_they_are_sent(spark: Any) -> None:
