@@ -13,6 +13,7 @@ from include.catalog.columns import declared_types
 from include.catalog.renames import shown_names
 from include.crash_points import crash_point
 from include.erasure.views import check_built
+from include.errors import AnotherWriter
 from include.iceberg.numbers import numbers_of_tables
 from include.intervals.references import references_of
 from include.ledger.connection import await_ledger
@@ -38,6 +39,7 @@ from spark_jobs.intervals.revision_comparison import compare_revisions
 from spark_jobs.intervals.write import (
     TableLayout,
     archive_layout,
+    deleted_on_failure,
     revision_name,
     view_layout,
     write_counted,
@@ -89,22 +91,33 @@ def build(run: IntervalRun, *, new_references: bool = False) -> None:
         attempt = attempts.resume_attempt(run.attempt.id, version, source)
         run = replace(run, attempt=attempt)
         erasure = last_erasure(pipeline.name)
-        built, findings = _build(run, numbers, also_named)
+        built: list[BuiltRevision] = []
+        locations = (each.location for each in built)
+        with deleted_on_failure(locations):
+            findings = _build(run, built, numbers, also_named)
         named_too = {table: each for table, each in also_named.items() if each}
-        builds.note_build(attempt, built, findings, erasure, declared_types(pipeline), named_too)
+        # After any other failure the ledger may list them.
+        with deleted_on_failure(locations, AnotherWriter):
+            builds.note_build(attempt, built, findings, erasure, declared_types(pipeline), named_too)
         crash_point("revisions_noted")
 
 
 def _build(
-    run: IntervalRun, numbers: Mapping[str, Mapping[str, int]], also_named: Mapping[str, Mapping[str, str]]
-) -> tuple[list[BuiltRevision], BuildFindings]:
-    """Write the revisions and return them with the findings; the ledger does not list them yet."""
+    run: IntervalRun,
+    built: list[BuiltRevision],
+    numbers: Mapping[str, Mapping[str, int]],
+    also_named: Mapping[str, Mapping[str, str]],
+) -> BuildFindings:
+    """Write the revisions, add each to `built`, and return the findings; the ledger does not list them yet.
+
+    A rebuild is compared with what is registered, not with what the stream made: its result is not published.
+    """
     spark, pipeline, pinned = run.spark, run.pipeline, run.pinned
     revision, watch = revision_name(run.attempt.id, datetime.now(UTC)), Stopwatch()
     registered = revisions.registered_of_interval(pinned.id)
     hashed_by = common_version(each.content_hash for each in registered)
     replayed = replayed_rows(spark, pipeline, pinned)
-    built: list[BuiltRevision] = []
+    meets_stream = not run.attempt.is_rebuild
 
     def numbered(layout: TableLayout) -> TableLayout:
         return replace(layout, numbers=numbers.get(layout.table, {}), also_named=also_named[layout.table])
@@ -123,15 +136,16 @@ def _build(
     for view in pipeline.views:
         with watch.part(f"view {view.name}"):
             batch_view = aggregate_view(pipeline, view, rows, load_references(spark, pipeline)).persist()
-            reconcile = reconcile_total if view.is_total else reconcile_view
-            reconciliation += reconcile(run, view, batch_view, replayed)
+            if meets_stream:
+                reconcile = reconcile_total if view.is_total else reconcile_view
+                reconciliation += reconcile(run, view, batch_view, replayed)
             layout = numbered(view_layout(pipeline, view, hashed_by))
             built += write_revisions(batch_view, layout, pinned.interval, revision)
-    if pipeline.flags:
+    if pipeline.flags and meets_stream:
         with watch.part("flags"):
             # Without replayed rows: the stream saw those records in quarantine.
             reconciliation += reconcile_flags(run, reading.rows)
-    for watched in pipeline.watched_reports:
+    for watched in pipeline.watched_reports if meets_stream else ():
         with watch.part(f"outages of {watched.title}"):
             # Without replayed rows here, too.
             reconciliation += reconcile_outages(run, watched, reading.rows)
@@ -139,7 +153,7 @@ def _build(
         report = collect_report(run, rows, built)
         findings = _findings(run, reading, reconciliation, replayed.records, report, (registered, built))
         findings = _with_drift(pipeline, rows, findings)
-    return built, replace(findings, seconds=watch.seconds, references=run.references)
+    return replace(findings, seconds=watch.seconds, references=run.references)
 
 
 def _with_drift(pipeline: Pipeline, rows: DataFrame, findings: BuildFindings) -> BuildFindings:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import reduce
@@ -104,6 +105,22 @@ class _File:
     """`records`, the records that the rows come from, and bounds of columns; each where the table has it."""
 
 
+@contextmanager
+def deleted_on_failure(locations: Iterable[str], failure: type[BaseException] = BaseException) -> Iterator[None]:
+    """Delete what lies at these URIs, which are read only then, when an exception of this class leaves the block.
+
+    The ledger does not list them, but a reader of the table's whole folder would see their rows.
+    """
+    try:
+        yield
+    except failure:
+        for location in locations:
+            # The first error is the one to report; housekeeping finds what is left.
+            with suppress(TidemarkError, OSError):
+                lake.delete(location)
+        raise
+
+
 def write_revisions(rows: DataFrame, layout: TableLayout, interval: Interval, revision: str) -> list[BuiltRevision]:
     """Write rows to revisions. Raises as `write_counted`."""
     return write_counted(rows, layout, interval, revision).revisions
@@ -114,10 +131,24 @@ def write_counted(rows: DataFrame, layout: TableLayout, interval: Interval, revi
 
     The same rows give the same bytes (except in Avro, whose files carry a random marker): columns are cast to the
     declared schema, and rows totally ordered inside one file per table partition. The files appear under their final
-    names only when all are complete. Raises TidemarkError when rows do not come back from the files as they were.
+    names only when all are complete, and none stays when an exception ends this. Raises TidemarkError when rows do not
+    come back from the files as they were.
     """
-    schema, partition_by = layout.schema, layout.partition_by
     staging = lake.uri("tables", layout.table, f"_staging-{revision}")
+    begun = [staging]
+    with deleted_on_failure(begun):
+        files = _write_staged(rows, layout, staging)
+        folders = _by_folder(files)
+        begun += [lake.uri("tables", layout.table, _partition(folder, interval), revision) for folder in folders]
+        built = [_move(staging, folder, names, layout, revision, interval) for folder, names in folders.items()]
+        lake.delete(staging)
+    crash_point("revision_written")
+    return Written(built, reduce(added, (file.counted for file in files.values()), {}))
+
+
+def _write_staged(rows: DataFrame, layout: TableLayout, staging: str) -> dict[str, _File]:
+    """Write rows below the staging folder, and describe the files by what they hold."""
+    schema, partition_by = layout.schema, layout.partition_by
     declared = [F.col(field.name).cast(field.dataType).alias(field.name) for field in schema.fields]
     kinds = {field.name: field.dataType for field in schema.fields}
     again = [F.col(name).cast(kinds[name]).alias(before) for before, name in layout.also_named.items()]
@@ -138,10 +169,11 @@ def write_counted(rows: DataFrame, layout: TableLayout, interval: Interval, revi
         _check_kept(meant.get, files.values(), prepared, staged, layout)
     for path in files if layout.numbers else ():
         give_ids(rows.sparkSession, f"{staging}/{path}", layout.numbers)
-    built = [_move(staging, folder, names, layout, revision, interval) for folder, names in _by_folder(files).items()]
-    lake.delete(staging)
-    crash_point("revision_written")
-    return Written(built, reduce(added, (file.counted for file in files.values()), {}))
+    return files
+
+
+def _partition(folder: str, interval: Interval) -> str:
+    return "/".join(part for part in (folder, f"interval={interval.label}") if part)
 
 
 def _by_folder(files: Mapping[str, _File]) -> dict[str, dict[str, _File]]:
@@ -156,7 +188,7 @@ def _move(
     staging: str, folder: str, files: Mapping[str, _File], layout: TableLayout, revision: str, interval: Interval
 ) -> BuiltRevision:
     """Move a table partition's files to their revision directory."""
-    partition = "/".join(part for part in (folder, f"interval={interval.label}") if part)
+    partition = _partition(folder, interval)
     location = lake.uri("tables", layout.table, partition, revision)
     noted: dict[str, Any] = {}
     for name, written in files.items():

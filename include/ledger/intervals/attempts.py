@@ -38,6 +38,8 @@ class AttemptSpec:
     """Findings of its latest build."""
     build: int | None
     """The latest build; None before the first."""
+    is_rebuild: bool = False
+    """Whether its build is only compared with what is registered, and then discarded."""
 
 
 @contextmanager
@@ -98,7 +100,8 @@ def load_attempt(attempt: int) -> AttemptSpec:
         build = latest_build(ledger, attempt)
         findings = findings_of(build.findings) if build else Findings()
         number = build.id if build else None
-        return AttemptSpec(row.id, pinned, Source(row.source), row.code_version, findings, number)
+        is_rebuild = row.run_by == REBUILD
+        return AttemptSpec(row.id, pinned, Source(row.source), row.code_version, findings, number, is_rebuild)
 
 
 def of_build(build: int) -> AttemptSpec:
