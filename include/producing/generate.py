@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import chain, islice
 from typing import Any
 
 from confluent_kafka import KafkaError, Message, Producer
@@ -90,6 +91,9 @@ def produce(
     if span > datetime.max.replace(tzinfo=UTC) - start:
         raise UsageError(f"{format_time(start)} and the span end after the year 9999", remedy="an earlier --start")
     topic = topic or _first_topic(pipeline)
+    generated = messages(pipeline, events=events, seed=seed, bad_fraction=bad_fraction, start=start, span=span)
+    # Before the topic is created: without a schema registry, for example, there may be no message to write.
+    begin = list(islice(generated, 1))
     kafka.create_topic(topic, pipeline.source.topic_partitions)
     written: Counter[str] = Counter()
     refused: list[KafkaError] = []
@@ -104,8 +108,7 @@ def produce(
     producer = kafka.producer(**{"linger.ms": 20, "message.max.bytes": 4_000_000})
     pace = Pace(rate)
     moment = start
-    generated = messages(pipeline, events=events, seed=seed, bad_fraction=bad_fraction, start=start, span=span)
-    for number, (moment, key, value, reason) in enumerate(generated):
+    for number, (moment, key, value, reason) in enumerate(chain(begin, generated)):
         if number % _TOLD_AFTER == 0:
             enqueued(number)
         bad += bool(reason)
