@@ -28,7 +28,7 @@ from include.setting_values import masked
 from include.times import format_time
 
 if TYPE_CHECKING:
-    from include.doctor.examine import Finding
+    from include.doctor.finding import Finding
     from include.services.process import ServiceStatus
     from include.streams.stopping import UndeclaredStream
 

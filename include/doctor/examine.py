@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import platform
-import re
-import shutil
-import subprocess
-import tomllib
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
-
-import psutil
+from collections.abc import Callable, Iterator, Mapping
 
 from include import lake
 from include.doctor import repair as repairing
 from include.doctor.compare import disagreements_of
+from include.doctor.finding import Finding
+from include.doctor.machine import examine_machine, repair_machine
 from include.erasure import accounts
 from include.errors import LogTruncated, TidemarkError
 from include.housekeeping.renaming import left_to_rename
@@ -30,25 +22,11 @@ from include.monitor.missing import building_commands, summarize_missing
 from include.pipelines import declarations
 from include.pipelines.spec import Pipeline
 from include.services import airflow, supervisor
-from include.services.process import embedded_addresses, read_state
-from include.settings import REPOSITORY, Settings, settings
-from include.spark import class_archive, jars
-from include.spark.class_training import ensure_class_archive
+from include.services.process import ServiceStatus, embedded_addresses, read_state
+from include.services.supervisor import ServiceName
+from include.settings import Settings, settings
 from include.streams.start import check_log
 from include.streams.stopping import undeclared_streams
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One thing that was looked at, and whether it is as it should be."""
-
-    ok: bool
-    what: str
-    remedy: str = ""
-    kind: str = ""
-    """The kind of a disagreement between ledger, catalog and files (`include/doctor/disagreement.py`)."""
-    notice: bool = False
-    """Whether the operator should know it although nothing is wrong."""
 
 
 def effective_settings() -> dict[str, str]:
@@ -69,11 +47,7 @@ def effective_settings() -> dict[str, str]:
 
 def repair_all(progress: Callable[[str], None], *, deep: bool) -> None:
     """Fetch damaged jars, close open files and start dead services; then tell what the tables need, and do it."""
-    jars.ensure_jars(progress)
-    ensure_class_archive(progress)
-    for path in _open_secrets():
-        progress(f"chmod 600 {path}")
-        path.chmod(0o600)
+    repair_machine(progress)
     dead = [n for n, s in supervisor.status().items() if not s.healthy and not s.external and read_state(n).get("pid")]
     if dead:
         supervisor.up(dead, progress)
@@ -83,79 +57,13 @@ def repair_all(progress: Callable[[str], None], *, deep: bool) -> None:
 
 def examine(*, deep: bool) -> list[Finding]:
     """Look at everything and return what was found; `deep` also reads every file whole."""
-    machine = [*_machine(), *_packages(), *_jars(), *_class_archive(), *_secrets(), *_services(), *_declarations()]
+    services = supervisor.status()
+    around = [*examine_machine(), *_services(services), *_declarations()]
     place = list(_lake())
-    return [*machine, *place, *(_tables(deep=deep) if all(each.ok for each in place) else ())]
-
-
-def _machine() -> Iterator[Finding]:
-    text = subprocess.run([jars.java(), "-version"], capture_output=True, text=True, check=False).stderr
-    named = re.search(r'version "(\d+)', text)
-    major = int(named[1]) if named else 0
-    yield Finding(major >= 17, f"Java {major}", "" if major >= 17 else "install Java 17 or newer")
-    yield Finding(
-        True, f"Python {platform.python_version()}, PySpark {version('pyspark')}, Airflow {version('apache-airflow')}"
-    )
-    free = psutil.virtual_memory().available / 2**30
-    yield Finding(
-        free > 3, f"{free:.1f} GiB of memory available", "" if free > 3 else "end something: 3 GiB are needed"
-    )
-    folder = settings().home if settings().home.exists() else settings().home.parent
-    disk = shutil.disk_usage(folder).free / 2**30
-    yield Finding(
-        disk > 2, f"{disk:.0f} GiB of disk free in {folder}", "" if disk > 2 else "make room: 2 GiB are needed"
-    )
-
-
-def _packages() -> Iterator[Finding]:
-    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
-    # Without the extras that a requirement names.
-    pinned = (re.sub(r"\[.*?\]", "", each) for each in project["dependencies"] if "==" in each)
-    pins = dict(each.split("==") for each in pinned)
-    wrong = [name for name, wanted in pins.items() if _installed(name) != wanted]
-    what = f"{len(pins) - len(wrong)} of {len(pins)} pinned packages as pinned"
-    remedy = f"{', '.join(wrong)}: remove .venv and start ./tidemark again, which installs it" if wrong else ""
-    yield Finding(not wrong, what, remedy)
-
-
-def _installed(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
-
-
-def _jars() -> Iterator[Finding]:
-    wrong = jars.damaged()
-    yield Finding(
-        not wrong,
-        f"{len(jars.wanted()) - len(wrong)} of {len(jars.wanted())} jars as pinned",
-        "./tidemark doctor --repair" if wrong else "",
-    )
-    spark = version("pyspark")
-    others = [jar.name for jar in sorted(jars.folder().glob("*/spark-*.jar")) if not jar.stem.endswith(f"-{spark}")]
-    # Known and tested (include/spark/ivy.xml), but shown so that nobody has to find it out.
-    yield Finding(True, f"jars of Spark not at {spark}: {', '.join(others) or 'none'}")
-
-
-def _class_archive() -> Iterator[Finding]:
-    made = class_archive.find() is not None
-    yield Finding(True, f"Spark's classes are {'prepared' if made else 'not prepared: ./tidemark doctor --repair'}")
-
-
-def _secret_files() -> list[Path]:
-    patterns = ("services/*.json", "airflow/*.json", "airflow/*.key", "airflow/*.secret")
-    return [path for pattern in patterns for path in settings().home.glob(pattern)]
-
-
-def _open_secrets() -> list[Path]:
-    return [path for path in _secret_files() if path.stat().st_mode & 0o077]
-
-
-def _secrets() -> Iterator[Finding]:
-    files, open_ones = len(_secret_files()), _open_secrets()
-    what = f"{files - len(open_ones)} of {files} files with secrets are private"
-    yield Finding(not open_ones, what, "./tidemark doctor --repair" if open_ones else "")
+    if not all(each.ok for each in place):
+        return [*around, *place]
+    # A broker that is away has its finding; each pipeline's log would wait for it again.
+    return [*around, *place, *_tables(deep=deep, logs=services["kafka"].healthy)]
 
 
 def _declarations() -> Iterator[Finding]:
@@ -163,8 +71,8 @@ def _declarations() -> Iterator[Finding]:
         yield Finding(False, reason)
 
 
-def _services() -> Iterator[Finding]:
-    for name, state in supervisor.status().items():
+def _services(states: Mapping[ServiceName, ServiceStatus]) -> Iterator[Finding]:
+    for name, state in states.items():
         if state.address and not state.external and not read_state(name).get("pid"):
             yield Finding(True, f"{name}: stopped by ./tidemark down")
         elif state.address:
@@ -205,7 +113,7 @@ def _repair_tables(progress: Callable[[str], None], *, deep: bool) -> None:
         progress(f"not repaired: {error}")
 
 
-def _tables(*, deep: bool) -> Iterator[Finding]:
+def _tables(*, deep: bool, logs: bool) -> Iterator[Finding]:
     try:
         yield from _elsewhere()
         yield from undeclared()
@@ -216,7 +124,8 @@ def _tables(*, deep: bool) -> Iterator[Finding]:
                 yield Finding(True, f"{pipeline.name}: {lake.below_lake(checkpoint)}", OF_OTHER_LEDGER, notice=True)
             for table in pipeline.tables:
                 yield Finding(True, f"{table}: {len(registered_partitions(table))} registered partitions looked at")
-            yield from cut_back(pipeline)
+            if logs:
+                yield from cut_back(pipeline)
             yield from _missing(pipeline)
             yield from unproved(pipeline)
             yield from unrenamed(pipeline)

@@ -41,7 +41,7 @@ DOCTOR = """
 import typer
 from include.cli import services
 from include.doctor import examine
-from include.doctor.examine import Finding
+from include.doctor.finding import Finding
 examine.examine = lambda **_: [Finding(True, "a file [red]x[/red] and [/nothing]", "look at [b]")]
 services.doctor()
 """

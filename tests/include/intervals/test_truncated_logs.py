@@ -9,11 +9,14 @@ from dataclasses import replace
 import pytest
 from confluent_kafka import TopicPartition
 
+from include.doctor import examine
 from include.doctor.examine import cut_back
 from include.errors import LogTruncated
 from include.monitor.lag import lag_of
-from include.pipelines import load_pipeline
+from include.pipelines import all_pipelines, load_pipeline
 from include.pipelines.spec import KafkaTopics
+from include.services import supervisor
+from include.services.process import ServiceStatus
 from include.streams.start import check_retention
 from tests.conftest import Home, settings_of
 from tests.support.broker_copy import BrokerCopy
@@ -84,6 +87,18 @@ def test_doctor_names_what_a_log_lacks(logs: dict[str, Log]) -> None:
     assert not found.ok
     assert f"{logs['shorter'].topic}-0 ends at offset 2, it was read up to 5 before" in found.what
     assert list(cut_back(load_pipeline("nest_cameras"))) == []
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_doctor_waits_once_for_a_broker_that_is_away(
+    logs: dict[str, Log], monkeypatch: pytest.MonkeyPatch, answers: bool
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(examine, "check_log", lambda pipeline: asked.append(pipeline.name))
+    monkeypatch.setattr(examine, "examine_machine", tuple)
+    monkeypatch.setattr(supervisor, "status", lambda: {"kafka": ServiceStatus("broker:9092", answers, None)})
+    examine.examine(deep=False)
+    assert asked == ([each.name for each in all_pipelines()] if answers else [])
 
 
 def test_next_interval_is_refused_when_other_records_have_taken_the_offsets_of_a_pinned_one(

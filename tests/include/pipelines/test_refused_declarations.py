@@ -18,6 +18,7 @@ from include.cli.data import pipelines as list_pipelines
 from include.cli.housekeeping import housekeeping
 from include.cli.services import status
 from include.doctor import examine
+from include.doctor.finding import Finding
 from include.errors import UsageError
 from include.housekeeping import run as keeping
 from include.monitor import lag as lags
@@ -25,6 +26,7 @@ from include.monitor import missing
 from include.monitor.missing import MissingSummary
 from include.pipelines import all_pipelines, declarations, load_pipeline, pipeline_of_table
 from include.services import supervisor
+from include.services.process import ServiceStatus
 
 Write = Callable[[str, str], None]
 
@@ -123,7 +125,7 @@ def test_neither_pipeline_runs_when_both_write_what_must_be_of_one(declare: Writ
 def test_commands_over_all_pipelines_go_on_and_name_the_refused_one(
     declare: Write, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(supervisor, "status", dict)
+    monkeypatch.setattr(supervisor, "status", lambda: {"kafka": ServiceStatus("", False, None)})
     monkeypatch.setitem(supervisor.SERVICES, "postgres", SimpleNamespace(status=lambda: SimpleNamespace(healthy=False)))
     declare("broken", "PIPELINE = (")
     status(as_json=True)
@@ -135,11 +137,10 @@ def test_commands_over_all_pipelines_go_on_and_name_the_refused_one(
     listed = capsys.readouterr()
     assert len(json.loads(listed.out)) == 5
     assert "include/pipelines/broken.py cannot be loaded" in " ".join(listed.err.split())
-    monkeypatch.setattr(examine, "_machine", lambda: ())
-    for name in ("_packages", "_jars", "_class_archive", "_secrets", "_services", "_lake"):
-        monkeypatch.setattr(examine, name, lambda: ())
-    monkeypatch.setattr(examine, "_tables", lambda *, deep: ())
-    assert examine.examine(deep=False) == [examine.Finding(False, reason)]
+    monkeypatch.setattr(examine, "examine_machine", tuple)
+    monkeypatch.setattr(examine, "_lake", tuple)
+    monkeypatch.setattr(examine, "_tables", lambda **_: ())
+    assert examine.examine(deep=False) == [Finding(False, reason)]
 
 
 def test_house_is_kept_for_the_others_and_the_refused_one_named(

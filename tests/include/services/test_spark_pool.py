@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from include.doctor import examine
-from include.doctor.examine import Finding
+from include.doctor.finding import Finding
 from include.pipelines import load_pipeline
-from include.services import airflow, spark_pool, supervisor
+from include.services import airflow, spark_pool
 from include.services.process import ServiceStatus
 from include.settings import settings
 from tests.support.json_server import answering
@@ -86,17 +86,15 @@ def test_pipeline_is_named_when_the_pool_has_fewer_slots_than_its_driver_takes(
 def test_doctor_names_the_pool_when_it_was_deleted_while_airflow_runs(
     served: Airflow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    running = {"airflow": ServiceStatus(served.address, True, 1)}
-    monkeypatch.setattr(supervisor, "status", lambda: running)
     monkeypatch.setattr(examine, "read_state", lambda name: {"pid": 1})
     missing = "Airflow has no pool tidemark_spark: every interval waits for it"
-    assert list(examine._services()) == [
+    assert list(examine._services({"airflow": ServiceStatus(served.address, True, 1)})) == [
         Finding(True, f"airflow at {served.address}"),
         Finding(False, missing, "./tidemark up airflow makes it"),
     ]
     # One that does not run has no pool, either.
-    running["airflow"] = ServiceStatus(served.address, False, 1)
-    assert [each.what for each in examine._services()] == [f"airflow at {served.address}"]
+    ended = examine._services({"airflow": ServiceStatus(served.address, False, 1)})
+    assert [each.what for each in ended] == [f"airflow at {served.address}"]
 
 
 def test_it_is_said_when_airflow_does_not_answer(served: Airflow) -> None:

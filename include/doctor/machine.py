@@ -1,0 +1,107 @@
+"""The machine and the set-up: Java, packages, jars, memory, disk and files with secrets."""
+
+from __future__ import annotations
+
+import platform
+import re
+import shutil
+import subprocess
+import tomllib
+from collections.abc import Callable, Iterator
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import psutil
+
+from include.doctor.finding import Finding
+from include.settings import REPOSITORY, settings
+from include.spark import class_archive, jars
+from include.spark.class_training import ensure_class_archive
+
+
+def examine_machine() -> Iterator[Finding]:
+    """Yield what is found of the machine, the packages, the jars and the files with secrets."""
+    yield from _machine()
+    yield from _packages()
+    yield from _jars()
+    yield from _class_archive()
+    yield from _secrets()
+
+
+def repair_machine(progress: Callable[[str], None]) -> None:
+    """Fetch damaged jars, prepare Spark's classes and close open files with secrets."""
+    jars.ensure_jars(progress)
+    ensure_class_archive(progress)
+    for path in _open_secrets():
+        progress(f"chmod 600 {path}")
+        path.chmod(0o600)
+
+
+def _machine() -> Iterator[Finding]:
+    text = subprocess.run([jars.java(), "-version"], capture_output=True, text=True, check=False).stderr
+    named = re.search(r'version "(\d+)', text)
+    major = int(named[1]) if named else 0
+    yield Finding(major >= 17, f"Java {major}", "" if major >= 17 else "install Java 17 or newer")
+    yield Finding(
+        True, f"Python {platform.python_version()}, PySpark {version('pyspark')}, Airflow {version('apache-airflow')}"
+    )
+    free = psutil.virtual_memory().available / 2**30
+    yield Finding(
+        free > 3, f"{free:.1f} GiB of memory available", "" if free > 3 else "end something: 3 GiB are needed"
+    )
+    folder = settings().home if settings().home.exists() else settings().home.parent
+    disk = shutil.disk_usage(folder).free / 2**30
+    yield Finding(
+        disk > 2, f"{disk:.0f} GiB of disk free in {folder}", "" if disk > 2 else "make room: 2 GiB are needed"
+    )
+
+
+def _packages() -> Iterator[Finding]:
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    # Without the extras that a requirement names.
+    pinned = (re.sub(r"\[.*?\]", "", each) for each in project["dependencies"] if "==" in each)
+    pins = dict(each.split("==") for each in pinned)
+    wrong = [name for name, wanted in pins.items() if _installed(name) != wanted]
+    what = f"{len(pins) - len(wrong)} of {len(pins)} pinned packages as pinned"
+    remedy = f"{', '.join(wrong)}: remove .venv and start ./tidemark again, which installs it" if wrong else ""
+    yield Finding(not wrong, what, remedy)
+
+
+def _installed(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _jars() -> Iterator[Finding]:
+    wrong = jars.damaged()
+    yield Finding(
+        not wrong,
+        f"{len(jars.wanted()) - len(wrong)} of {len(jars.wanted())} jars as pinned",
+        "./tidemark doctor --repair" if wrong else "",
+    )
+    spark = version("pyspark")
+    others = [jar.name for jar in sorted(jars.folder().glob("*/spark-*.jar")) if not jar.stem.endswith(f"-{spark}")]
+    # Known and tested (include/spark/ivy.xml), but shown so that nobody has to find it out.
+    yield Finding(True, f"jars of Spark not at {spark}: {', '.join(others) or 'none'}")
+
+
+def _class_archive() -> Iterator[Finding]:
+    made = class_archive.find() is not None
+    yield Finding(True, f"Spark's classes are {'prepared' if made else 'not prepared: ./tidemark doctor --repair'}")
+
+
+def _secret_files() -> list[Path]:
+    patterns = ("services/*.json", "airflow/*.json", "airflow/*.key", "airflow/*.secret")
+    return [path for pattern in patterns for path in settings().home.glob(pattern)]
+
+
+def _open_secrets() -> list[Path]:
+    return [path for path in _secret_files() if path.stat().st_mode & 0o077]
+
+
+def _secrets() -> Iterator[Finding]:
+    files, open_ones = len(_secret_files()), _open_secrets()
+    what = f"{files - len(open_ones)} of {files} files with secrets are private"
+    yield Finding(not open_ones, what, "./tidemark doctor --repair" if open_ones else "")
