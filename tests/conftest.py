@@ -24,12 +24,13 @@ from fasteners import InterProcessLock
 from tenacity import RetryError, Retrying, retry_if_not_result, stop_after_delay, wait_fixed
 
 from include.services.process import running
+from include.spark.kept import KEPT_CLASSES
 from include.spark.submission import FIRST_COMPILER
 from tests.support.browser import headless_chromium
 from tests.support.cpu_seconds import CpuSeconds
 from tests.support.shared_services import SharedServices
 from tests.support.warm_python import WarmPython
-from tests.support.warm_spark import KEPT_CLASSES, WarmJvm
+from tests.support.warm_spark import WarmJvm
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 

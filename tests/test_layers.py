@@ -86,6 +86,7 @@ SPARK_JOBS = (
     "spark_jobs.quarantine",
     "spark_jobs.erasure",
     "spark_jobs.training",
+    "spark_jobs.kept",
     "spark_jobs",
 )
 """Packages of `spark_jobs/`, low to high; its own modules are the entries."""

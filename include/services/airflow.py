@@ -176,17 +176,17 @@ def _start(port: int) -> None:
 
 def ensure_pool(address: str) -> None:
     """Create the pool of Spark drivers; one that exists keeps its slots, and a line says if these are too few."""
-    from include.services import spark_pool
+    from include.services.spark import pool
 
-    spark_pool.ensure(address, _login())
+    pool.ensure(address, _login())
 
 
 def lack_of_slots(address: str) -> tuple[str, str] | None:
     """Return whose Spark drivers wait for ever, or that Airflow does not say it, and what to do; None for nobody's."""
-    from include.services import spark_pool
+    from include.services.spark import pool
 
     try:
-        return spark_pool.lack_of_slots(address, _login())
+        return pool.lack_of_slots(address, _login())
     except ServiceUnreachable as error:
         return error.message, error.remedy
 

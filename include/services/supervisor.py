@@ -11,19 +11,23 @@ import psutil
 from include.errors import ServiceUnreachable, TidemarkError, UsageError
 from include.services import airflow, kafka, postgres, registry, yarn
 from include.services.process import ServiceStatus, log_path, read_state, services_lock, write_state
+from include.services.spark import jvm
 
-ServiceName = Literal["kafka", "postgres", "registry", "yarn", "airflow"]
+ServiceName = Literal["kafka", "postgres", "registry", "spark", "yarn", "airflow"]
 
 SERVICES: dict[ServiceName, ModuleType] = {
     "kafka": kafka,
     "postgres": postgres,
     "registry": registry,
+    "spark": jvm,
     "yarn": yarn,
     "airflow": airflow,
 }
 DEFAULT: tuple[ServiceName, ...] = ("kafka", "postgres")
 ALL: tuple[ServiceName, ...] = ("kafka", "postgres", "registry", "airflow")
-"""What `up all` starts; YARN, 90 MB of jars and three Java processes, starts only when it is named."""
+"""What `up all` starts; only when it is named: `spark`, a gigabyte of memory, and YARN, three Java processes."""
+
+_ON_REQUEST: frozenset[ServiceName] = frozenset({"spark", "yarn"})
 
 _STREAM_SECONDS = 90.0
 """How long `down` waits for streams to finish their micro-batch."""
@@ -152,6 +156,6 @@ def _stop_streams(progress: Callable[[str], None], only: Set[psutil.Process] | N
 
 
 def status() -> dict[ServiceName, ServiceStatus]:
-    """Return address and health of every service; YARN, which few need, only once it was started."""
+    """Return address and health of every service; of those that few need, only once they were started."""
     services = {name: module.status() for name, module in SERVICES.items()}
-    return {name: each for name, each in services.items() if name != "yarn" or each.address}
+    return {name: each for name, each in services.items() if name not in _ON_REQUEST or each.address}

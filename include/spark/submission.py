@@ -15,7 +15,7 @@ from include.lake import object_store
 from include.pipelines.spec import Pipeline
 from include.pipelines.spec.decoders import Decoder
 from include.settings import REPOSITORY, Settings, settings
-from include.spark import class_archive, cluster, driver_folders
+from include.spark import class_archive, cluster, driver_folders, kept
 from include.spark.cluster import DeployMode
 from include.spark.compiled_jars import LOG_STORE_CLASS, decoder_jars, log_store_jar
 from include.spark.jars import classpath, ensure_fetched, pyspark_home
@@ -74,6 +74,13 @@ class SparkSubmission:
         """Path of the entry."""
         return str(JOBS / f"{self.job}.py")
 
+    @property
+    def program(self) -> Path:
+        """Path of the `spark-submit`: the settings', or what stands in for PySpark's own while a JVM is kept."""
+        if self.mode == "client" and kept.can_run(self.job, self.conf):
+            return kept.STAND_IN
+        return settings().spark_submit or OWN_SPARK_SUBMIT
+
     def command(self) -> list[str]:
         """Return the command line; it holds no secret."""
         current, options, application = settings(), dict(self.conf), self.application
@@ -84,7 +91,7 @@ class SparkSubmission:
             application = cluster.application_uri(current, application)
         conf = [part for key, value in sorted(options.items()) for part in ("--conf", f"{key}={value}")]
         master += ["--name", self.name]
-        return [spark_submit_binary(), *master, *conf, application, *self.arguments]
+        return [str(self.program), *master, *conf, application, *self.arguments]
 
     def attached(self) -> tuple[list[str], dict[str, str]]:
         """Return command and environment of a driver that keeps its caller's terminal.
@@ -109,11 +116,6 @@ def _young_generation(heap: str) -> str:
     return f"-XX:NewSize={size // 3}"
 
 
-def spark_submit_binary() -> str:
-    """Return the path of the settings' `spark-submit`, else of the one that this Python's PySpark has."""
-    return str(settings().spark_submit or OWN_SPARK_SUBMIT)
-
-
 def submission(
     job: str,
     *arguments: str,
@@ -132,16 +134,17 @@ def submission(
     """
     current = settings()
     on_cluster = (mode or cluster.deploy_mode(job, current)) == "cluster"
-    jars, own, folder = _jars(decoder, delta=delta), dict[str, str](), None
+    jars, own, folder = driver_jars(decoder, delta=delta), dict[str, str](), None
     if not on_cluster:
         driver_folders.sweep()
         folder = driver_folders.make(job)
         own = {driver_folders.VARIABLE: str(folder), "TMPDIR": str(folder)}
+        own[kept.GATEWAY] = str(kept.gateway_file(current))
     conf = {
         **(_delta_options() if delta else {}),
         "spark.jars": ",".join(map(str, jars)),
         "spark.driver.extraClassPath": str(class_archive.driver_jar()),
-        "spark.driver.extraJavaOptions": _driver_options(current, folder, short=short),
+        "spark.driver.extraJavaOptions": driver_options(current, folder, short=short),
         "spark.driver.memory": current.driver_memory,
         # For executors that a cluster starts: they need the code at the same path, as in the containers.
         "spark.executor.extraJavaOptions": f"-Duser.timezone=UTC {_HUGE_METHODS}",
@@ -173,7 +176,8 @@ def stream_submission(
     )
 
 
-def _jars(decoder: Decoder | None, *, delta: bool) -> list[Path]:
+def driver_jars(decoder: Decoder | None, *, delta: bool) -> list[Path]:
+    """Return the jars of a driver; the connector of a lake in a bucket is fetched if it is missing."""
     jars = classpath("spark") + (classpath("delta") if delta else []) + decoder_jars(decoder)
     if object_store.is_bucket_uri(settings().lake_uri):
         ensure_fetched("s3", lambda line: print(f"tidemark: {line}", file=sys.stderr, flush=True))
@@ -186,7 +190,7 @@ def _delta_options() -> dict[str, str]:
     return {**DELTA, **({"spark.delta.logStore.s3a.impl": LOG_STORE_CLASS} if in_bucket else {})}
 
 
-def _driver_options(current: Settings, folder: Path | None, *, short: bool) -> str:
+def driver_options(current: Settings, folder: Path | None, *, short: bool) -> str:
     """Return the options of a driver's JVM; without a folder it runs in a container, which has one of its own."""
     # Quoted for Spark, which splits its options at blanks. Spark's local folder is below it, too.
     here = (f'"-Djava.io.tmpdir={folder}"', *class_archive.options()) if folder is not None else ()

@@ -10,7 +10,19 @@ from typing import Any, NoReturn
 
 from include.errors import UsageError
 from include.pipelines import pipeline_names
-from tests.benchmarks import archive, batches, commands, flags, iceberg, interval, pages, pipelines, reads, scale
+from tests.benchmarks import (
+    archive,
+    batches,
+    commands,
+    flags,
+    iceberg,
+    interval,
+    pages,
+    pipelines,
+    reads,
+    scale,
+    starts,
+)
 from tests.benchmarks.targets import Target
 
 BENCHMARKS = {
@@ -24,6 +36,7 @@ BENCHMARKS = {
     "reads": reads,
     "pipelines": pipelines,
     "scale": scale,
+    "starts": starts,
 }
 """Modules with `run`, whose parameters are a benchmark's options, and `targets` for its results."""
 

@@ -2,7 +2,7 @@
 
 What a short application costs is mostly the start of its JVM: classes, and code that is not compiled yet. Here
 `spark-submit` has started a JVM that stays, and each driver is a Python process of its own with a Spark context of its
-own in that JVM: the way PySpark itself connects a driver to the JVM that launched it. `TIDEMARK_SPARK_SUBMIT` names
+own in that JVM, as with `include/spark/kept/`, but for many homes and for streams, too. `TIDEMARK_SPARK_SUBMIT` names
 the script that does so, by way of `tests/support/warm_python.py`.
 
 An application has a JVM of its own, as in production, wherever the process is part of what is tested: kills and
@@ -12,7 +12,6 @@ machine's cores, and every module with the marker `own_drivers`.
 
 from __future__ import annotations
 
-import argparse
 import fcntl
 import json
 import os
@@ -28,16 +27,14 @@ import psutil
 
 from include.settings import write_private
 from include.spark.submission import OWN_SPARK_SUBMIT
+from spark_jobs.kept.application import parse_submission
+from spark_jobs.kept.context import prepare
 
 if TYPE_CHECKING:
     from tests.support.warm_python import WarmPython
 
 GATEWAY = "TIDEMARK_TEST_GATEWAY"
 """Environment variable that names the file with the JVM's port and secret, which is the lock on the JVM, too."""
-
-KEPT_CLASSES = {"spark.sql.codegen.cache.maxEntries": "2000"}
-"""Setting by which a JVM keeps generated and compiled code for the next test or driver: an interval alone has some 280
-classes, and Spark keeps 100 by default."""
 
 
 class WarmJvm:
@@ -115,7 +112,7 @@ def host(gateway: Path, tests: int) -> None:
 def submit(arguments: list[str]) -> None:
     """In place of `spark-submit`: become the driver in the running JVM, unless another one uses it."""
     own = [str(OWN_SPARK_SUBMIT), *arguments]
-    conf, application = _parse(arguments)
+    conf, application = parse_submission(arguments)
     gateway = Path(os.environ[GATEWAY])
     try:
         # Held until this process ends.
@@ -131,39 +128,10 @@ def submit(arguments: list[str]) -> None:
     runpy.run_path(application[0], run_name="__main__")
 
 
-def _parse(arguments: list[str]) -> tuple[dict[str, str], list[str]]:
-    """The configuration that the options make, and the application with its arguments."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--master", required=True)
-    # Given by Airflow's Spark provider. Other masters than this machine's cores are not for this JVM.
-    parser.add_argument("--deploy-mode")
-    parser.add_argument("--name", required=True)
-    parser.add_argument("--conf", action="append", default=[])
-    parser.add_argument("application", nargs=argparse.REMAINDER)
-    given = parser.parse_args(arguments)
-    conf = dict(pair.split("=", 1) for pair in given.conf)
-    return {"spark.master": given.master, "spark.app.name": given.name, **conf}, given.application
-
-
 def _prepare(conf: dict[str, str]) -> None:
-    """Give the JVM the configuration of this driver, in place of the last one's."""
-    from pyspark import SparkContext
-
-    SparkContext._ensure_initialized()
-    jvm = SparkContext._jvm
-    assert jvm is not None
-    left = getattr(getattr(jvm.org.apache.spark, "SparkContext$"), "MODULE$").getActive()
-    if left.isDefined():
-        # Left by a driver that died.
-        left.get().stop()
-    system = jvm.java.lang.System
-    for name in list(system.getProperties().stringPropertyNames()):
-        if name.startswith("spark."):
-            system.clearProperty(name)
     # Python workers get the JVM's environment, which is not this driver's.
     own = {f"spark.executorEnv.{name}": value for name, value in os.environ.items() if name.startswith("TIDEMARK_")}
-    for name, value in {**conf, **own, **KEPT_CLASSES, **_own_metastore_client()}.items():
-        system.setProperty(name, value)
+    prepare({**conf, **own, **_own_metastore_client()})
 
 
 def _own_metastore_client() -> dict[str, str]:

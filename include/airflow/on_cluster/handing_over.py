@@ -11,6 +11,7 @@ from include.errors import UsageError
 from include.settings import settings
 from include.spark import cluster
 from include.spark.driver_lines import DriverLines
+from include.spark.kept import STAND_IN
 from include.spark.submission import SparkSubmission
 
 
@@ -24,6 +25,9 @@ def take_submission(operator: SparkSubmitOperator, resolved: SparkSubmission) ->
     operator.application_args = list(resolved.arguments)
     operator.conf = resolved.conf
     operator.env_vars = cluster.without_secrets(resolved.env)
+    if resolved.program == STAND_IN:
+        # The provider takes a program's name only, not a path.
+        operator.env_vars["PATH"] = os.pathsep.join([str(STAND_IN.parent), os.environ["PATH"]])
     if resolved.mode == "cluster":
         if settings().spark_master != "yarn":
             raise UsageError(

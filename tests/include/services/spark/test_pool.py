@@ -14,8 +14,9 @@ import pytest
 from include.doctor import examine
 from include.doctor.finding import Finding
 from include.pipelines import load_pipeline
-from include.services import airflow, spark_pool
+from include.services import airflow
 from include.services.process import ServiceStatus
+from include.services.spark import pool
 from include.settings import settings
 from tests.support.json_server import answering
 
@@ -46,7 +47,7 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Airflow]
     settings.cache_clear()
     declared = load_pipeline("isp_hits")
     pipelines = (declared, replace(declared, name="nightly", spark_slots=MANY))
-    monkeypatch.setattr(spark_pool, "declarations", lambda: SimpleNamespace(loaded=pipelines))
+    monkeypatch.setattr(pool, "declarations", lambda: SimpleNamespace(loaded=pipelines))
     there = Airflow()
 
     with answering(there.answer) as there.address:

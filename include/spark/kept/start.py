@@ -1,0 +1,33 @@
+"""With what the kept JVM starts."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from pathlib import Path
+
+from include.settings import settings
+from include.spark import class_archive, driver_folders
+from include.spark.kept import KEPT_CLASSES
+from include.spark.submission import driver_jars, driver_options
+
+
+def submit_arguments() -> str:
+    """Return the JVM's options, as PySpark takes them from the environment."""
+    current = settings()
+    conf = {
+        **KEPT_CLASSES,
+        "spark.jars": ",".join(kept_jars()),
+        "spark.driver.extraClassPath": str(class_archive.driver_jar()),
+        "spark.driver.extraJavaOptions": driver_options(
+            current, Path(os.environ[driver_folders.VARIABLE]), short=False
+        ),
+        "spark.driver.memory": current.driver_memory,
+    }
+    options = [part for name, value in conf.items() for part in ("--conf", f"{name}={value}")]
+    return shlex.join(["--master", current.spark_master, "--name", "kept", *options, "pyspark-shell"])
+
+
+def kept_jars() -> list[str]:
+    """Return the jars that the JVM has: all that an application may need but those of decoders."""
+    return [str(jar) for jar in driver_jars(None, delta=True)]

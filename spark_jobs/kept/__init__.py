@@ -1,0 +1,1 @@
+"""The JVM that `./tidemark up spark` keeps, and the applications in it (`include/spark/kept/`)."""

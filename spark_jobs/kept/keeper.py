@@ -1,0 +1,121 @@
+"""The service `spark`: starts the JVM, and again when it has ended or has served its time.
+
+`python -m spark_jobs.kept.keeper` runs until it is stopped. A driver that is killed takes its JVM along, as it does
+without this service: its tasks would go on, and nobody could end them for certain.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+from typing import Any, BinaryIO, NoReturn
+
+from py4j.protocol import Py4JError
+
+from include.settings import settings, write_private
+from include.spark import driver_folders
+from include.spark.kept import as_note, gateway_file, read_note
+from include.spark.kept.start import submit_arguments
+
+MOST_SERVED = 100
+"""Applications after which a JVM is replaced: whatever one leaves in it, a month of them would add up."""
+
+_LOOK_AGAIN = 1.0
+_SHORT_LIFE = 60.0
+"""Seconds; a JVM that lives shorter, without having served anything, would not live longer the next time."""
+
+
+class Keeper:
+    """A JVM after the other, and the file by which applications find the present one."""
+
+    def __init__(self, log: Path) -> None:
+        self._log = log
+        self._file = gateway_file(settings())
+
+    def run(self) -> NoReturn:
+        """Keep a JVM until the process is ended; end with 1 when a JVM does not live."""
+        while True:
+            started = time.monotonic()
+            gateway = self._start()
+            served = self._watch(gateway)
+            self._end(gateway)
+            if not served and time.monotonic() - started < _SHORT_LIFE:
+                sys.exit("the JVM ended by itself")
+
+    def _start(self) -> Any:
+        from pyspark.java_gateway import launch_gateway
+
+        gateway = launch_gateway()  # type: ignore[no-untyped-call]
+        told = {
+            "port": gateway.gateway_parameters.port,
+            "secret": gateway.gateway_parameters.auth_token,
+            "log": str(self._log),
+            "served": 0,
+            # The process that uses it, or was killed while it did.
+            "by": 0,
+        }
+        # Another file in the place of the last one: who still has that one's lock has no other JVM than that one's.
+        write_private(self._file, as_note(told))
+        return gateway
+
+    def _watch(self, gateway: Any) -> int:
+        """Return how many applications the JVM has served, once it has ended or is to be replaced."""
+        tidied, served = 0, 0
+        with self._file.open("rb") as file:
+            while gateway.proc.poll() is None:
+                time.sleep(_LOOK_AGAIN)
+                # An application has the lock, or the JVM has just ended.
+                with suppress(OSError, Py4JError), locked(file):
+                    told = read_note(file.fileno())
+                    served = int(told["served"])
+                    if told["by"] or served >= MOST_SERVED:
+                        # No other application begins: the file is gone before its lock is free.
+                        self._file.unlink()
+                        return served
+                    if served != tidied:
+                        # What the last one used goes back to the system while the JVM waits.
+                        gateway.jvm.java.lang.System.gc()
+                        tidied = served
+        self._file.unlink(missing_ok=True)
+        return served
+
+    def _end(self, gateway: Any) -> None:
+        # At once: it is idle, or runs the tasks of a driver that is no more.
+        gateway.proc.kill()
+        gateway.proc.wait()
+        with suppress(Py4JError, OSError):
+            gateway.shutdown()
+
+
+@contextmanager
+def locked(file: BinaryIO) -> Iterator[None]:
+    """Hold the lock of the file in this block. Raises BlockingIOError while an application holds it."""
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    try:
+        yield
+    finally:
+        fcntl.flock(file, fcntl.LOCK_UN)
+
+
+def main(log: str) -> NoReturn:
+    """Keep a JVM until SIGTERM."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        gateway_file(settings()).unlink(missing_ok=True)
+        sys.exit(0)
+
+    signal.signal(signal.SIGTERM, stop)
+    driver_folders.hold()
+    os.environ["PYSPARK_SUBMIT_ARGS"] = submit_arguments()
+    Keeper(Path(log)).run()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,152 @@
+"""The JVM that stays: who uses it, who does not, and that nothing which ends badly in it is felt by the next."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from include.spark.kept import as_note
+from spark_jobs.kept.keeper import MOST_SERVED
+from tests.conftest import Home, end_of, iso, last_hours, lives, wait_for
+
+pytestmark = [pytest.mark.services, pytest.mark.own_services, pytest.mark.own_drivers]
+
+OTHER = {"TIDEMARK_DRIVER_MEMORY": "900m"}
+"""Settings with which the JVM is not to be used."""
+
+
+@pytest.fixture(scope="module")
+def kept(home: Home) -> Iterator[Home]:
+    home.run("up", "spark")
+    yield home
+    home.run("down", "spark")
+
+
+def gateway_file(home: Home) -> Path:
+    return home.path / "services" / "spark.gateway"
+
+
+def gateway(home: Home) -> dict[str, Any]:
+    told: dict[str, Any] = json.loads(gateway_file(home).read_text())
+    return told
+
+
+def keeper(home: Home) -> psutil.Process:
+    return psutil.Process(json.loads((home.path / "services" / "spark.json").read_text())["pid"])
+
+
+def jvm(home: Home) -> psutil.Process:
+    return next(each for each in keeper(home).children() if each.name() == "java")
+
+
+def answer(home: Home, **settings: str) -> object:
+    return home.json("sql", "SELECT 6 * 7 AS answer", "--json", **settings)
+
+
+def has_executor(home: Home) -> bool:
+    """Whether the JVM has threads for tasks of Spark: they end with the context, or a minute after the last task."""
+    names = (each.read_text() for each in Path(f"/proc/{jvm(home).pid}/task").glob("*/comm"))
+    return any(name.startswith("Executor task l") for name in names)
+
+
+def test_interval_is_built_and_its_table_read_in_the_jvm_that_stays(kept: Home) -> None:
+    start = last_hours(2)
+    kept.run("produce", "nest_cameras", "--events", "500", "--start", iso(start), "--span", "1h")
+    kept.run("stream", "nest_cameras", "--until-caught-up")
+    before = gateway(kept)
+    first = kept.interval("nest_cameras", start)
+    assert first["records"]["in_ranges"] == 500
+    [counted] = kept.json("sql", "SELECT count(*) AS n FROM lake.nest_cameras", "--json")
+    assert counted["n"] == sum(each["rows"] for each in first["registered"] if each["table"].endswith("nest_cameras"))
+    # Once more, beside what the first one has left in the JVM.
+    assert kept.interval("nest_cameras", start)["registered"] == first["registered"]
+    assert gateway(kept) == {**before, "served": before["served"] + 3, "by": gateway(kept)["by"]}
+    shown = kept.services["spark"]
+    assert (shown["healthy"], shown["address"]) == (True, f"127.0.0.1:{before['port']}")
+    assert shown["detail"] == f"{before['served'] + 3} applications served"
+
+
+def test_error_of_a_statement_is_told_as_by_a_jvm_of_its_own(kept: Home) -> None:
+    failed = [kept.run("sql", "SELECT nothing", expect=None, **extra) for extra in ({}, OTHER)]
+    assert [each.returncode for each in failed] == [64, 64]
+    assert failed[0].stderr == failed[1].stderr
+
+
+def test_application_has_a_jvm_of_its_own_when_another_one_uses_that(kept: Home) -> None:
+    before = gateway(kept)
+    with gateway_file(kept).open("r+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        os.pwrite(file.fileno(), as_note({**before, "by": os.getpid()}).encode(), 0)
+        assert answer(kept) == [{"answer": 42}]
+        os.pwrite(file.fileno(), as_note(before).encode(), 0)
+    assert gateway(kept)["served"] == before["served"]
+    assert answer(kept) == [{"answer": 42}]
+    assert gateway(kept)["served"] == before["served"] + 1
+
+
+def test_status_says_that_the_jvm_is_not_used_when_the_settings_are_others(kept: Home) -> None:
+    assert "started with other settings" in kept.json("status", "--json", **OTHER)["services"]["spark"]["detail"]
+
+
+def test_tasks_of_a_killed_driver_end_with_its_jvm_and_the_next_one_has_another(kept: Home) -> None:
+    before, java = gateway(kept), jvm(kept)
+    endless = kept.start("sql", "SELECT count(*) FROM range(1e12) WHERE sqrt(id) < 0")
+    wait_for("the driver to have the JVM", lambda: gateway(kept)["by"])
+    wait_for("its tasks to run", lambda: has_executor(kept))
+    end_of(endless)
+    # Whoever comes before the keeper has looked has a JVM of its own.
+    assert answer(kept) == [{"answer": 42}]
+    wait_for("its tasks to end", lambda: not lives(java), 60)
+    wait_for("another JVM", lambda: gateway_file(kept).exists() and gateway(kept)["port"] != before["port"])
+    assert answer(kept) == [{"answer": 42}]
+    assert gateway(kept)["served"] == 1
+
+
+def test_jvm_is_started_again_when_it_was_killed(kept: Home) -> None:
+    before = gateway(kept)
+    jvm(kept).kill()
+    wait_for("another JVM", lambda: gateway_file(kept).exists() and gateway(kept)["port"] != before["port"])
+    assert answer(kept) == [{"answer": 42}]
+    assert gateway(kept)["served"] == 1
+
+
+def test_jvm_is_replaced_when_it_has_served_its_time(kept: Home) -> None:
+    before = gateway(kept)
+    with gateway_file(kept).open("r+") as file:
+        os.pwrite(file.fileno(), as_note({**before, "served": MOST_SERVED - 1}).encode(), 0)
+    assert answer(kept) == [{"answer": 42}]
+    wait_for("another JVM", lambda: gateway_file(kept).exists() and gateway(kept)["port"] != before["port"])
+    assert answer(kept) == [{"answer": 42}]
+    assert gateway(kept)["served"] == 1
+
+
+def test_catalog_is_read_when_postgresql_was_started_again_meanwhile(kept: Home) -> None:
+    tables = kept.json("sql", "SHOW TABLES IN lake", "--json")
+    kept.run("down", "postgres")
+    kept.run("up", "postgres")
+    assert kept.json("sql", "SHOW TABLES IN lake", "--json") == tables
+
+
+def test_doctor_says_that_it_is_down_and_repairs_it_when_its_keeper_was_killed(kept: Home) -> None:
+    java = jvm(kept)
+    keeper(kept).kill()
+    wait_for("its JVM to end, too", lambda: not lives(java))
+    assert answer(kept) == [{"answer": 42}]
+    found = kept.json("doctor", "--json", expect=1)["findings"]
+    assert [each["remedy"] for each in found if not each["ok"]] == ["./tidemark up spark"]
+    kept.run("doctor", "--repair")
+    assert answer(kept) == [{"answer": 42}]
+    assert gateway(kept)["served"] == 1
+
+
+def test_it_is_refused_where_applications_run_elsewhere(kept: Home) -> None:
+    kept.run("down", "spark")
+    refused = kept.run("up", "spark", expect=64, TIDEMARK_SPARK_MASTER="spark://127.0.0.1:7077")
+    assert "TIDEMARK_SPARK_MASTER=local[*]" in refused.stderr
