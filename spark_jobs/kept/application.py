@@ -19,7 +19,7 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 _PR_SET_PDEATHSIG = 1
 
@@ -99,7 +99,7 @@ def parse_submission(arguments: list[str]) -> tuple[dict[str, str], list[str]]:
     return {"spark.master": given.master, "spark.app.name": given.name, **conf}, given.application
 
 
-def _become_driver(told: dict[str, Any], conf: dict[str, str], application: list[str]) -> None:
+def _become_driver(told: dict[str, Any], conf: dict[str, str], application: list[str]) -> NoReturn:
     import runpy
 
     from spark_jobs.kept.context import prepare
@@ -109,6 +109,7 @@ def _become_driver(told: dict[str, Any], conf: dict[str, str], application: list
     sys.argv = application
     sys.path[0] = str(Path(application[0]).parent)
     runpy.run_path(application[0], run_name="__main__")
+    sys.exit()
 
 
 def _follow(driver: int, log: int) -> int:

@@ -78,6 +78,9 @@ def read_note(file: int) -> dict[str, Any]:
 def key(current: Settings) -> str:
     """Return what tells JVMs apart that may serve different applications: settings, JVM options and PySpark's place."""
     told = hashlib.sha256(f"{pyspark_home()}|{os.environ.get('TIDEMARK_JVM_OPTIONS', '')}".encode())
+    # Of a bucket, where there is one: the JVM has those with which it was started.
+    credentials = sorted((name, value) for name, value in os.environ.items() if name.startswith("AWS_"))
+    told.update(repr(credentials).encode())
     for name in _OF_THE_JVM:
         value = getattr(current, name)
         told.update(f"|{name}={value.get_secret_value() if isinstance(value, Secret) else value}".encode())

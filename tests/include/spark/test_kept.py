@@ -72,6 +72,7 @@ CHANGES: dict[str, Change] = {
     "another lake": lambda patch, home: patch.setenv("TIDEMARK_LAKE", str(home / "other")),
     "another heap": lambda patch, home: patch.setenv("TIDEMARK_DRIVER_MEMORY", "2g"),
     "another database": lambda patch, home: patch.setenv("TIDEMARK_DATABASE_URL", "postgresql://a:b@c:1"),
+    "other credentials of a bucket": lambda patch, home: patch.setenv("AWS_SESSION_TOKEN", "renewed"),
     "options of the JVM": lambda patch, home: patch.setenv("TIDEMARK_JVM_OPTIONS", "-Xint"),
     "a cluster": lambda patch, home: patch.setenv("TIDEMARK_SPARK_MASTER", "spark://127.0.0.1:7077"),
     "being replaced": lambda patch, home: (home / "services" / "spark.gateway").unlink(),
