@@ -49,8 +49,17 @@ _STORES = ("s3", "s3a", "file", "hdfs", "abfs", "abfss", "gs")
 """Schemes that both Hadoop and Arrow read."""
 
 OF_OTHER_SERVERS = (
-    *("PGHOSTADDR", "PGSERVICE", "PGSSLMODE", "PGREQUIRESSL", "PGSSLNEGOTIATION", "PGGSSENCMODE", "PGCHANNELBINDING"),
-    *("PGREQUIREAUTH", "PGTARGETSESSIONATTRS", "PGOPTIONS", "PGCLIENTENCODING"),
+    *(
+        "PGHOSTADDR",
+        "PGSERVICE",
+        "PGSSLMODE",
+        "PGSSLROOTCERT",
+        "PGREQUIRESSL",
+        "PGSSLNEGOTIATION",
+        "PGGSSENCMODE",
+        "PGCHANNELBINDING",
+    ),
+    *("PGCHANNELBINDING", "PGREQUIREAUTH", "PGTARGETSESSIONATTRS", "PGOPTIONS", "PGCLIENTENCODING"),
 )
 """Variables by which PostgreSQL's clients add to an address, or connect to another one than it names.
 

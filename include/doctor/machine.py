@@ -93,7 +93,7 @@ def _class_archive() -> Iterator[Finding]:
 
 
 def _secret_files() -> list[Path]:
-    patterns = ("services/*.json", "airflow/*.json", "airflow/*.key", "airflow/*.secret")
+    patterns = ("services/*.json", "services/spark.gateway", "airflow/*.json", "airflow/*.key", "airflow/*.secret")
     return [path for pattern in patterns for path in settings().home.glob(pattern)]
 
 

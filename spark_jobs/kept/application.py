@@ -26,6 +26,9 @@ _PR_SET_PDEATHSIG = 1
 _KILLED = 128
 """Exit codes from here on are of a driver that a signal has ended."""
 
+_TIDY = {0, 2, 64}
+"""Exit codes of drivers that have left nothing behind: success, a failed validation, wrong usage."""
+
 _LOOK_AGAIN = 0.2
 """Seconds between two looks at what the JVM has logged, or at who has it."""
 
@@ -37,8 +40,12 @@ def main(arguments: list[str]) -> int:
     """Return the driver's exit code."""
     from include.spark.kept import GATEWAY, as_note
 
-    conf, application = parse_submission(arguments)
-    held = _take(Path(os.environ[GATEWAY]))
+    try:
+        conf, application = parse_submission(arguments)
+    except ValueError:
+        held = None
+    else:
+        held = _take(Path(os.environ.get(GATEWAY, "")))
     if held is None:
         own = str(Path(sys.executable).parent / "spark-submit")
         os.execv(own, [own, *arguments])
@@ -47,14 +54,17 @@ def main(arguments: list[str]) -> int:
     os.pwrite(file, as_note({**told, "by": os.getpid()}).encode(), 0)
     with Path(told["log"]).open("rb") as log:
         log.seek(0, os.SEEK_END)
-        driver = os.fork()
+        holder, driver = os.getpid(), os.fork()
         if not driver:
             # A driver that outlived this process would have its Spark context, and nobody to tell how it ended.
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != holder:
+                os._exit(_KILLED)
             _become_driver(told, conf, application)
         code = _follow(driver, log.fileno())
-    if code < _KILLED:
-        # Otherwise its tasks may still run: nobody uses the JVM any more, and the keeper replaces it.
+    if code in _TIDY:
+        # Otherwise its tasks may still run, or it is out of memory: nobody uses the JVM any more, and the keeper
+        # replaces it.
         os.pwrite(file, as_note(told).encode(), 0)
     return code
 
@@ -85,9 +95,17 @@ def _take(path: Path) -> tuple[int, dict[str, Any]] | None:
     return None
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(message)
+
+
 def parse_submission(arguments: list[str]) -> tuple[dict[str, str], list[str]]:
-    """Return the configuration that `spark-submit`'s options make, and the application with its arguments."""
-    parser = argparse.ArgumentParser()
+    """Return the configuration that `spark-submit`'s options make, and the application with its arguments.
+
+    Raises ValueError for options that Tidemark does not give; Airflow's connection may.
+    """
+    parser = _Parser(allow_abbrev=False)
     parser.add_argument("--master", required=True)
     # Given by Airflow's Spark provider.
     parser.add_argument("--deploy-mode")

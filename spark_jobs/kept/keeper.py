@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import signal
 import sys
 import time
@@ -38,6 +39,7 @@ class Keeper:
     def __init__(self, log: Path) -> None:
         self._log = log
         self._file = gateway_file(settings())
+        self._temporary = Path(os.environ[driver_folders.VARIABLE])
 
     def run(self) -> NoReturn:
         """Keep a JVM until the process is ended; end with 1 when a JVM does not live."""
@@ -77,14 +79,21 @@ class Keeper:
                     served = int(told["served"])
                     if told["by"] or served >= MOST_SERVED:
                         # No other application begins: the file is gone before its lock is free.
-                        self._file.unlink()
+                        self._withdraw(file)
                         return served
                     if served != tidied:
                         # What the last one used goes back to the system while the JVM waits.
                         gateway.jvm.java.lang.System.gc()
                         tidied = served
-        self._file.unlink(missing_ok=True)
-        return served
+            self._withdraw(file)
+            told = read_note(file.fileno())
+            return int(told["served"]) + bool(told["by"])
+
+    def _withdraw(self, file: BinaryIO) -> None:
+        """Remove the file, unless another keeper has put its own there."""
+        with suppress(FileNotFoundError):
+            if self._file.stat().st_ino == os.fstat(file.fileno()).st_ino:
+                self._file.unlink()
 
     def _end(self, gateway: Any) -> None:
         # At once: it is idle, or runs the tasks of a driver that is no more.
@@ -92,6 +101,9 @@ class Keeper:
         gateway.proc.wait()
         with suppress(Py4JError, OSError):
             gateway.shutdown()
+        # What a JVM that was killed has left, shuffle files of the last application among it.
+        for left in self._temporary.glob("[!.]*"):
+            shutil.rmtree(left, ignore_errors=True)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ def counted_hits(archive: DataFrame, references: dict[str, DataFrame]) -> DataFr
 
 def hits_of_providers(archive: DataFrame, references: dict[str, DataFrame]) -> DataFrame:
     """Return the hits that name a provider. Columns: those of `archive`, and `event_time`."""
-    return archive.where(F.length("isp") > 0)
+    return archive.where(F.col("isp").isNotNull())
 
 
 def hits_by_zip(hits: DataFrame, window: Column) -> DataFrame:

@@ -92,7 +92,6 @@ def test_contact_is_refused_when_nobody_can_be_reached(monkeypatch: pytest.Monke
         ("MAX_OFFSETS_PER_TRIGGER", "0", "greater than or equal to 1"),
         ("SPARK_UI", "perhaps", "valid boolean"),
         ("UNUSUAL", "loud", "'info', 'warn' or 'fail'"),
-        ("SPARK_MASTER", "", "not a master"),
         ("SPARK_MASTER", "local[many]", "not a master"),
         ("SPARK_MASTER", "spark:/host:7077", "not a master"),
         ("SPARK_MASTER", "spark://host", "not a master"),

@@ -11,7 +11,7 @@ from include.errors import UsageError
 from include.settings import settings
 from include.spark import cluster
 from include.spark.driver_lines import DriverLines
-from include.spark.kept import STAND_IN
+from include.spark.kept import GATEWAY, STAND_IN
 from include.spark.submission import SparkSubmission
 
 
@@ -27,6 +27,7 @@ def take_submission(operator: SparkSubmitOperator, resolved: SparkSubmission) ->
     operator.env_vars = cluster.without_secrets(resolved.env)
     if resolved.program == STAND_IN:
         # The provider takes a program's name only, not a path.
+        operator.env_vars[GATEWAY] = resolved.env[GATEWAY]
         operator.env_vars["PATH"] = os.pathsep.join([str(STAND_IN.parent), os.environ["PATH"]])
     if resolved.mode == "cluster":
         if settings().spark_master != "yarn":

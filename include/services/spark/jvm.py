@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 from include.errors import UsageError
@@ -29,6 +30,7 @@ def up() -> None:
             f"no JVM can be kept for applications that run on {current.spark_submit or current.spark_master}",
             remedy="./tidemark up spark is for TIDEMARK_SPARK_MASTER=local[*], with PySpark's own spark-submit",
         )
+    process.end_left_over(SERVICE)
     driver_folders.sweep()
     gateway_file(current).unlink(missing_ok=True)
     folder = driver_folders.make(SERVICE)
@@ -40,9 +42,11 @@ def up() -> None:
     }
     command = [sys.executable, "-m", "spark_jobs.kept.keeper", str(process.log_path(SERVICE))]
     started = process.start_detached(SERVICE, command, environment)
+    known = {"key": key(current), "jars": kept_jars(), "cwd": str(Path.cwd())}
+    # Before it is awaited: `down` finds it, however this command ends.
+    process.write_started(SERVICE, started, address="127.0.0.1", **known)
     process.wait_until(SERVICE, lambda: bool(_gateway()), started, 90)
-    address = f"127.0.0.1:{_gateway()['port']}"
-    process.write_started(SERVICE, started, address=address, key=key(current), jars=kept_jars())
+    process.write_started(SERVICE, started, address=f"127.0.0.1:{_gateway()['port']}", **known)
 
 
 def _gateway() -> dict[str, Any]:
@@ -72,4 +76,5 @@ def down() -> None:
     keeper = process.running(process.read_state(SERVICE))
     if keeper is not None:
         process.stop(keeper, 30)
+    process.end_left_over(SERVICE)
     gateway_file(settings()).unlink(missing_ok=True)

@@ -59,6 +59,10 @@ _OF_THE_JVM = (
 """Settings that the JVM and its Python workers have from its start on."""
 
 
+_OF_STORES = ("AWS_", "AZURE_", "GOOGLE_", "HADOOP_", "KRB5")
+"""How the names of variables begin that say where a store is and who may use it."""
+
+
 def gateway_file(current: Settings) -> Path:
     """Return the private file with the JVM's port and secret, which is the lock on the JVM, too."""
     return current.home / "services" / "spark.gateway"
@@ -78,8 +82,8 @@ def read_note(file: int) -> dict[str, Any]:
 def key(current: Settings) -> str:
     """Return what tells JVMs apart that may serve different applications: settings, JVM options and PySpark's place."""
     told = hashlib.sha256(f"{pyspark_home()}|{os.environ.get('TIDEMARK_JVM_OPTIONS', '')}".encode())
-    # Of a bucket, where there is one: the JVM has those with which it was started.
-    credentials = sorted((name, value) for name, value in os.environ.items() if name.startswith("AWS_"))
+    # Of the lake's store: the JVM has those with which it was started.
+    credentials = sorted((name, value) for name, value in os.environ.items() if name.startswith(_OF_STORES))
     told.update(repr(credentials).encode())
     for name in _OF_THE_JVM:
         value = getattr(current, name)
@@ -100,4 +104,6 @@ def can_run(job: str, conf: Mapping[str, str]) -> bool:
         and state.get("key") == key(current)
         and set(conf["spark.jars"].split(",")) <= set(state.get("jars", ()))
         and gateway_file(current).exists()
+        # A statement may name files by relative paths, which the JVM reads from where it was started.
+        and (job != "run_sql" or state.get("cwd") == str(Path.cwd()))
     )

@@ -28,12 +28,22 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         "pid": os.getpid(),
         "process": str(ProcessIdentity.of(os.getpid())),
         "key": kept.key(settings()),
+        "cwd": str(Path.cwd()),
         "jars": [str(jar) for jar in driver_jars(None, delta=True)],
     }
     (services / "spark.json").write_text(json.dumps(state))
     kept.gateway_file(settings()).write_text("{}")
     yield tmp_path
     settings.cache_clear()
+
+
+def test_statement_has_a_jvm_of_its_own_when_its_relative_paths_begin_elsewhere(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert program("run_sql") == kept.STAND_IN
+    monkeypatch.chdir(home)
+    assert program("run_sql") == OWN_SPARK_SUBMIT
+    assert program() == kept.STAND_IN
 
 
 def program(job: str = "build_interval", *, delta: bool = False) -> Path:
@@ -104,6 +114,7 @@ def test_task_of_airflow_finds_what_stands_in_by_its_name(home: Path, monkeypatc
     operator.take(submission("publish", name="publish nest_cameras"))
     assert operator.env_vars is not None
     assert operator.env_vars["PATH"] == os.pathsep.join([str(kept.STAND_IN.parent), os.environ["PATH"]])
+    assert operator.env_vars[kept.GATEWAY] == str(home / "services" / "spark.gateway")
     (home / "services" / "spark.gateway").unlink()
     operator.take(submission("publish", name="publish nest_cameras"))
     assert "PATH" not in operator.env_vars

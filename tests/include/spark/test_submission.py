@@ -14,7 +14,7 @@ from include.errors import UsageError
 from include.pipelines import load_pipeline
 from include.settings import settings
 from include.spark.jars import pyspark_home
-from include.spark.submission import DELTA, LOGGING, spark_submit_binary, stream_submission, submission
+from include.spark.submission import DELTA, LOGGING, OWN_SPARK_SUBMIT, stream_submission, submission
 
 
 @pytest.fixture(autouse=True)
@@ -69,7 +69,7 @@ def test_spark_of_this_python_is_started_when_the_shell_exports_another(
     monkeypatch.setenv("SPARK_HOME", str(tmp_path / "spark-3.5"))
     environment = submission("stream", name="stream").env
     assert environment["SPARK_HOME"] == str(pyspark_home())
-    asked = [spark_submit_binary(), "--version"]
+    asked = [str(OWN_SPARK_SUBMIT), "--version"]
     told = subprocess.run(asked, env={**os.environ, **environment}, capture_output=True, text=True, check=True).stderr
     assert f"version {version('pyspark')}" in told
     # One of the settings brings its own.
