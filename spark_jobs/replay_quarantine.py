@@ -13,10 +13,11 @@ from pathlib import Path
 
 from include.pipelines import load_pipeline
 from include.quarantine import Selection
+from include.versions import decoder_version
 from spark_jobs.quarantine.replay import replay
 from spark_jobs.spark.entry import run_entry
 from spark_jobs.spark.session import build_session
-from spark_jobs.streaming.started_code import load_code, versions_of
+from spark_jobs.streaming.started_code import check_code, load_code
 
 
 def main(argv: list[str]) -> int:
@@ -35,7 +36,9 @@ def main(argv: list[str]) -> int:
     named = (arguments.topic, arguments.partition, arguments.offset, arguments.reason, arguments.topic_id)
     selection = Selection.of(pipeline, *named)
     # Before Spark starts: what is deployed meanwhile is not the code that decodes these records.
-    versions_of(pipeline, load_code(pipeline))
+    code = load_code(pipeline)
+    decoder_version(pipeline.code)
+    check_code(pipeline, code, "replay")
     counts = replay(build_session(f"replay {pipeline.name}"), pipeline, selection, by=arguments.by)
     arguments.result.write_text(json.dumps(counts))
     return 0

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
 from include.ledger.alerts import Alert, open_alerts
 from include.monitor.text import clean
-from include.pipelines import declarations
 
 SHOWN = 20
 """How many alerts a page shows; the oldest, since what followed from them comes after them."""
@@ -38,15 +37,12 @@ class OpenAlert:
         return cls(alert.pipeline, what, where, alert.since, todo, dismiss_command(alert), alert.key)
 
 
-def alerts_of(pipelines: Collection[str]) -> tuple[OpenAlert, ...]:
-    """Return the open alerts of these pipelines, oldest first; if no other can be loaded, all that are open.
+def alerts_of(may_read: Callable[[str], bool]) -> tuple[OpenAlert, ...]:
+    """Return the open alerts of the pipelines that may be read, oldest first.
 
-    Those of a pipeline whose declaration is refused or gone are then among them: nobody else would show them.
+    Their declaration may be refused, or gone.
     """
-    loaded = {each.name for each in declarations().loaded}
-    is_all = loaded <= set(pipelines)
-    shown = [each for each in open_alerts() if each.pipeline in pipelines or (is_all and each.pipeline not in loaded)]
-    return tuple(map(OpenAlert.of, shown))
+    return tuple(OpenAlert.of(each) for each in open_alerts() if may_read(each.pipeline))
 
 
 def dismiss_command(alert: Alert) -> str:

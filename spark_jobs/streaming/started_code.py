@@ -8,10 +8,12 @@ from dataclasses import dataclass
 
 from include.errors import TidemarkError
 from include.intervals.references import taken_contents
-from include.pipelines.spec import Pipeline
+from include.pipelines.spec import Pipeline, UserDefined
+from include.pipelines.spec.references import check_references
 from include.versions import decoder_version, rules_version, view_version
 from include.versions.loaded_modules import Code, changed_code, loaded_code
 from spark_jobs.decoding.decoders import code_of_workers
+from spark_jobs.decoding.user_defined import python_function
 from spark_jobs.spark.worker_code import files_of
 
 
@@ -28,8 +30,10 @@ class StreamVersions:
 
 def load_code(pipeline: Pipeline) -> dict[str, str]:
     """Import the pipeline's transforms too, and return the hashes of all modules that this process and its Python
-    workers run.
+    workers run. Raises UsageError when a decoder of the user's cannot be imported.
     """
+    if isinstance(pipeline.decoder, UserDefined):
+        python_function.prepare(pipeline.decoder)
     importlib.import_module(f"spark_jobs.transforms.{pipeline.code}")
     return loaded_code(files_of(code_of_workers(pipeline)))
 
@@ -37,17 +41,24 @@ def load_code(pipeline: Pipeline) -> dict[str, str]:
 def versions_of(pipeline: Pipeline, code: Code) -> StreamVersions:
     """Return the versions of the pipeline's code; they are computed from files, and kept for the process.
 
-    `code` is what the process runs. Raises TidemarkError when the files are of other code by now.
+    `code` is what the process runs. Raises TidemarkError when the files are of other code by now, UsageError when a
+    reference cannot be read.
     """
+    check_references(pipeline)
     versions = StreamVersions(
         decoder_version(pipeline.code),
         {view.name: view_version(pipeline.code, view.name, taken_contents(pipeline)) for view in pipeline.views},
         rules_version(pipeline.code),
     )
+    check_code(pipeline, code, "stream")
+    return versions
+
+
+def check_code(pipeline: Pipeline, code: Code, what: str) -> None:
+    """Raise TidemarkError when the files are of other code than the process runs; `what`: stream, or replay."""
     if changed := sorted(changed_code(code)):
         raise TidemarkError(
-            f"code was deployed while the stream started: {', '.join(changed[:3])} changed",
-            remedy="start the stream again",
+            f"code was deployed while the {what} started: {', '.join(changed[:3])} changed",
+            remedy=f"start the {what} again",
             pipeline=pipeline.name,
         )
-    return versions

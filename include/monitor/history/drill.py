@@ -11,7 +11,9 @@ import pyarrow.compute as pc
 from pyarrow import ArrowInvalid
 
 from include import lake, quarantine
+from include.errors import ValidationFailed
 from include.ledger.erasures.coordinates import erased_within
+from include.ledger.intervals.attempts import REBUILD
 from include.ledger.intervals.states import RevisionState
 from include.ledger.lineage import RangeFates
 from include.ledger.pages import calendar as calendar_pages
@@ -60,6 +62,10 @@ class IntervalPage:
     @property
     def missed(self) -> Sequence[Mapping[str, Any]]:
         """The expectations that the last attempt's output did not meet, the gravest first."""
+        last = next((each for each in self.attempts if each.run_by != REBUILD), None)
+        if last is None or last.exit_code != ValidationFailed.exit_code:
+            # The verdict is of an earlier attempt.
+            return ()
         return (self.verdict.get("validation") or {}).get("failed") or ()
 
     @property

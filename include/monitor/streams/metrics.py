@@ -8,7 +8,7 @@ before Prometheus gives up (`scrape_timeout` in include/deploy/prometheus).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
@@ -65,9 +65,9 @@ class Scrape:
     is_ledger_up: bool = True
 
 
-def metrics_text(pipelines: Iterable[Pipeline]) -> bytes:
-    """Return the metrics of these pipelines."""
-    return as_text(read(pipelines))
+def metrics_text(pipelines: Iterable[Pipeline], may_read: Callable[[str], bool] | None = None) -> bytes:
+    """Return the metrics of these pipelines; `may_read`: whose alerts are counted, by default theirs."""
+    return as_text(read(pipelines, may_read))
 
 
 def as_text(scrape: Scrape) -> bytes:
@@ -77,7 +77,7 @@ def as_text(scrape: Scrape) -> bytes:
     return generate_latest(registry)
 
 
-def read(pipelines: Iterable[Pipeline]) -> Scrape:
+def read(pipelines: Iterable[Pipeline], may_read: Callable[[str], bool] | None = None) -> Scrape:
     """Read everything that is exported."""
     declared = list(pipelines)
     broker_watch().watch(declared)
@@ -86,18 +86,18 @@ def read(pipelines: Iterable[Pipeline]) -> Scrape:
         for each in declared:
             # The first look at a broker takes its time, which is not the ledger's.
             broker_watch().view(each)
-        scrape = within(READ_SECONDS, lambda: _read_ledger(declared))
+        scrape = within(READ_SECONDS, lambda: _read_ledger(declared, may_read))
     except ServiceUnreachable:
         return Scrape(is_ledger_up=False)
     return replace(scrape, alerts=_alerts(scrape.pipelines))
 
 
-def _read_ledger(declared: Sequence[Pipeline]) -> Scrape:
+def _read_ledger(declared: Sequence[Pipeline], may_read: Callable[[str], bool] | None) -> Scrape:
     # All plain SQL uses one connection and one snapshot.
     with reading():
         observed = [_observe(each) for each in declared]
         names = [each.name for each in declared]
-        raised = dict.fromkeys(names, 0) | Counter(each.pipeline for each in alerts_of(names))
+        raised = dict.fromkeys(names, 0) | Counter(each.pipeline for each in alerts_of(may_read or names.__contains__))
     counts = [each for each in interval_counts() if each.pipeline in names]
     return Scrape(observed, counts, raised, ledger_bytes())
 

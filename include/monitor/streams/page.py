@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from include.doctor.watch import doctor_watch
 from include.errors import TidemarkError, error_class
@@ -119,15 +119,17 @@ class StreamPage:
     tables: tuple[str, ...] = ()
 
 
-def streams_page(pipelines: Sequence[Pipeline], refused: Mapping[str, TidemarkError]) -> StreamsPage:
+def streams_page(
+    pipelines: Sequence[Pipeline], refused: Mapping[str, TidemarkError], may_read: Callable[[str], bool]
+) -> StreamsPage:
     """Return the page of all streams. Raise ServiceUnreachable when the ledger does not answer.
 
-    `refused`: why pipelines cannot run, by name.
+    `refused`: why pipelines cannot run, by name. `may_read`: whether alerts of a pipeline, declared or not, are shown.
     """
     broker_watch().watch(pipelines)
     with reading():
         states = [_states.of(each) for each in pipelines]
-        alerts = alerts_of([each.name for each in pipelines])
+        alerts = alerts_of(may_read)
     ordered = tuple(sorted(states, key=lambda each: (ORDER[each.tone], each.pipeline)))
     cannot_run = tuple(
         RefusedPipeline(name, clean(error.message, 1000), clean(error.remedy, 1000)) for name, error in refused.items()
@@ -151,7 +153,7 @@ def stream_page(pipeline: Pipeline) -> StreamPage:
         lags = sorted(broker_watch().view(pipeline).lags, key=lambda each: (-each.lag, each.query, each.topic))
         return StreamPage(
             state,
-            alerts_of([pipeline.name])[:SHOWN],
+            alerts_of(lambda name: name == pipeline.name)[:SHOWN],
             tuple(query_rates(query, told) for query, told in progress.recent(pipeline.name).items()),
             quarantined_by_reason(pipeline.name, RECENTLY),
             tuple(_restarts(started, is_live=bool(state.holder))),
@@ -210,13 +212,18 @@ class _Attention:
     def count(self, pipelines: Sequence[Pipeline]) -> int:
         """Return the number, at most `_RECENT` seconds old."""
         names = tuple(each.name for each in pipelines)
-        with self._reading:
-            at, count = self._read.get(names, (float("-inf"), 0))
-            if time.monotonic() - at > _RECENT:
-                calendar = read_calendar(pipelines, now=datetime.now(UTC))
+        at, count = self._read.get(names, (float("-inf"), 0))
+        # While another page reads it, the last number will do: a slow ledger holds up one page and not all.
+        if time.monotonic() - at > _RECENT and self._reading.acquire(blocking=False):
+            try:
+                # An interval that has just ended is on its way.
+                on_its_way = max((each.schedule.registered_within for each in pipelines), default=timedelta())
+                calendar = read_calendar(pipelines, now=datetime.now(UTC) - on_its_way)
                 count = len(calendar.attention) + calendar.attention_left_out
                 self._read[names] = (time.monotonic(), count)
-            return count
+            finally:
+                self._reading.release()
+        return count
 
 
 _attention = _Attention()

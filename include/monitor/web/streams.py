@@ -29,7 +29,7 @@ def streams_events(request: Request, visitor: CurrentVisitor) -> Response:
 
 
 def _streams(visitor: Visitor) -> StreamsPage:
-    return streams_page(readable(visitor), readable_refusals(visitor))
+    return streams_page(readable(visitor), readable_refusals(visitor), visitor.may_read)
 
 
 @router.get("/pipelines/{pipeline}")
@@ -57,4 +57,4 @@ def spark(pipeline: ReadablePipeline) -> Response:
 @router.api_route("/metrics", methods=["GET", "HEAD"])
 def metrics(visitor: CurrentVisitor) -> Response:
     """The metrics of the pipelines that the visitor may read."""
-    return Response(metrics_text(readable(visitor)), media_type=CONTENT_TYPE_LATEST)
+    return Response(metrics_text(readable(visitor), visitor.may_read), media_type=CONTENT_TYPE_LATEST)

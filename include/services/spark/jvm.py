@@ -66,7 +66,7 @@ def status() -> ServiceStatus:
         return ServiceStatus(state.get("address", ""), False, None)
     told = _gateway()
     is_of_these = state.get("key") == key(settings())
-    detail = f"{told.get('served', 0)} applications served" if is_of_these else "started with other settings: not used"
+    detail = f"applications served: {told.get('served', 0)}" if is_of_these else "started with other settings: not used"
     address = f"127.0.0.1:{told['port']}" if told else state["address"]
     return ServiceStatus(address, True, keeper.pid, detail=detail)
 

@@ -16,7 +16,7 @@ from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StringType, StructType
 
-from include.errors import UsageError, one_line
+from include.errors import TidemarkError, UsageError, one_line
 from include.pipelines.spec import UserDefined
 from spark_jobs.decoding.reasons import because, first_of, unreadable
 from spark_jobs.spark.schemas import struct_of
@@ -29,7 +29,7 @@ def prepare(decoder: UserDefined) -> None:
     """Import the function. Raises UsageError when that fails, with the reason."""
     try:
         _function(decoder.function)
-    except (ImportError, AttributeError, SyntaxError) as error:
+    except Exception as error:
         raise UsageError(
             f"{decoder.function} cannot decode: {one_line(f'{type(error).__name__}: {error}')}",
             remedy="correct the decoder's function, or install what it imports",
@@ -72,18 +72,33 @@ def _function(path: str) -> Callable[..., Any]:
     return function
 
 
+def _in_worker(path: str, code: WorkerCode) -> Callable[..., Any]:
+    """Return the function in a Python worker.
+
+    Raises TidemarkError where it cannot be imported, or is of newer code than the driver's: that is no record's fault.
+    """
+    function, failure = None, ""
+    try:
+        function = _function(path)
+    except Exception as error:
+        failure = one_line(f"{type(error).__name__}: {error}")
+    # Outside of the handler: an error's context would hide what it is from those who read it in Spark's words.
+    check_unchanged(code)
+    if function is None:
+        raise TidemarkError(
+            f"a Python worker cannot import {path}: {failure}",
+            remedy="nothing of the micro-batch was committed: install what it imports there, and start it again",
+        )
+    return function
+
+
 def _scalar(decoder: UserDefined, returned: StructType) -> Callable[[Column], Column]:
     path, names, code = decoder.function, struct_of(decoder.schema).names, code_of(decoder)
 
     def decode(value: bytearray | None) -> tuple[object, str | None]:
         if value is None:
             return None, None
-        try:
-            # A function that cannot be imported concerns all records.
-            function = _function(path)
-        finally:
-            # Also where newer code has no such function: that is no record's fault.
-            check_unchanged(code)
+        function = _in_worker(path, code)
         try:
             decoded = function(bytes(value))
             return (None if decoded is None else tuple(decoded.get(name) for name in names)), None
@@ -99,11 +114,7 @@ def _vectorised(decoder: UserDefined, returned: StructType) -> Callable[[Column]
     fields = to_arrow_schema(struct_of(decoder.schema), timezone="UTC")
 
     def decode(values: pa.Array) -> pa.Array:
-        try:
-            return decode_batch(_function(path), values, pa.struct(list(fields)))
-        finally:
-            # Also where newer code has no such function: that is no record's fault.
-            check_unchanged(code)
+        return decode_batch(_in_worker(path, code), values, pa.struct(list(fields)))
 
     decode.__annotations__ = {"values": pa.Array, "return": pa.Array}
     function: Callable[[Column], Column] = arrow_udf(decode, returned)  # type: ignore[call-overload]

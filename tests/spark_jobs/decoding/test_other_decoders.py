@@ -157,13 +157,19 @@ def test_nothing_is_decoded_when_the_user_s_function_cannot_be_imported(
         fates(spark, decoder, METER, [meter(1, 1.5)], monkeypatch)
 
 
-def test_no_record_is_blamed_when_an_executor_alone_cannot_import_the_user_s_function(
-    spark: Any, monkeypatch: Any
+@pytest.mark.parametrize("vectorised", [False, True])
+@pytest.mark.parametrize("function", ["tests.support.no_such_module:meter", "tests.support.own_decoders:no_such"])
+def test_no_record_is_blamed_when_a_worker_alone_cannot_import_the_user_s_function(
+    spark: Any, monkeypatch: Any, function: str, vectorised: bool
 ) -> None:
-    decoder = UserDefined("tests.support.no_such_module:meter", schema=METER)
-    monkeypatch.setattr(python_function, "prepare", lambda decoder: None, raising=False)
-    with pytest.raises(PySparkException, match="no_such_module"):
+    decoder = UserDefined(function, schema=METER, vectorised=vectorised)
+    monkeypatch.setattr(python_function, "prepare", lambda decoder: None)
+    with pytest.raises(PySparkException) as failed:
         fates(spark, decoder, METER, [meter(1, 1.5)], monkeypatch)
+    # What has a meaning is not looked for in the records.
+    meaning = translate(failed.value)
+    assert type(meaning) is TidemarkError
+    assert str(meaning).startswith(f"a Python worker cannot import {function}: ")
 
 
 def test_function_s_naive_times_are_in_utc_in_both_forms(spark: Any, monkeypatch: Any) -> None:

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from include import versions
-from include.errors import TidemarkError
+from include.errors import TidemarkError, UsageError
 from include.ledger.archive.micro_batches import BatchCommit
 from include.ledger.streams.generations import StreamGeneration
 from include.ledger.streams.writers import Lease
 from include.pipelines import load_pipeline
-from include.pipelines.spec import Pipeline
+from include.pipelines.spec import Pipeline, UserDefined
 from include.pipelines.spec.lines import parse_line_source
 from spark_jobs.lines import line_sinks, line_stream
 from spark_jobs.sinks import landing, speed_view
@@ -166,3 +167,17 @@ def test_stream_does_not_start_when_code_is_deployed_while_its_versions_are_comp
     versions_of(pipeline, code)
     with pytest.raises(TidemarkError, match=r"transforms/nest_cameras\.py changed — start the stream again"):
         started_code.versions_of(pipeline, {**code, "spark_jobs/transforms/nest_cameras.py": "another"})
+
+
+def test_reference_that_cannot_be_read_is_wrong_usage_when_a_stream_starts(tmp_path: Path) -> None:
+    pipeline = load_pipeline("nest_cameras")
+    [(name, reference)] = pipeline.references.items()
+    without = replace(pipeline, references={name: replace(reference, path=tmp_path / "gone.csv")})
+    with pytest.raises(UsageError, match=r"gone\.csv"):
+        versions_of(without, load_code(without))
+
+
+def test_decoder_that_cannot_be_imported_is_wrong_usage_when_a_stream_starts() -> None:
+    decoder = UserDefined("spark_jobs.transforms.nest_cameras:no_such", schema="n BIGINT")
+    with pytest.raises(UsageError, match="no_such"):
+        load_code(replace(load_pipeline("nest_cameras"), decoder=decoder))

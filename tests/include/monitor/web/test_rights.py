@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
 import pytest
 from fastapi import FastAPI, Request
 from fastapi.testclient import TestClient
 
+from include.ledger.alerts import Alert
+from include.monitor import open_alerts
+from include.monitor.streams.page import StreamsPage
+from include.monitor.web import streams
 from include.monitor.web.alone import app_alone
 from include.monitor.web.app import monitor_app
 from include.monitor.web.pages import POLICY
@@ -196,3 +201,26 @@ def test_head_is_answered_as_get_is_when_a_checker_asks(alone: TestClient, path:
 def test_calendar_is_refused_when_the_visitor_may_not_read_its_pipeline(client: TestClient) -> None:
     assert client.get("/intervals?pipeline=nest_cameras", headers={"x-name": "reader"}).status_code == 403
     assert client.get("/intervals?pipeline=nope", headers={"x-name": "reader"}).status_code == 404
+
+
+def test_alerts_of_pipelines_that_a_visitor_may_not_read_are_not_shown_when_none_or_others_can_be_loaded(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = datetime.now(UTC)
+    raised = [Alert(f"stream/{name}", name, "it ended", "", now, "") for name in ("isp_hits", "refused_one", "gone")]
+    monkeypatch.setattr(open_alerts, "open_alerts", lambda: raised)
+    shown: list[list[str]] = []
+
+    def page(pipelines: object, refused: object, may_read: Callable[[str], bool]) -> StreamsPage:
+        shown.append([each.pipeline for each in open_alerts.alerts_of(may_read)])
+        return StreamsPage((), (), 0)
+
+    def metrics(pipelines: object, may_read: Callable[[str], bool]) -> bytes:
+        shown.append([each.pipeline for each in open_alerts.alerts_of(may_read)])
+        return b""
+
+    monkeypatch.setattr(streams, "streams_page", page)
+    monkeypatch.setattr(streams, "metrics_text", metrics)
+    for path in ("/", "/metrics"):
+        assert client.get(path, headers={"x-name": "reader"}).status_code == 200
+    assert shown == [["isp_hits"], ["isp_hits"]]

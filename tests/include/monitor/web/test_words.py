@@ -15,6 +15,7 @@ from starlette.requests import Request
 from include import lake
 from include.ledger import quarantine as ledger_quarantine
 from include.ledger.completeness import Completeness, Open
+from include.ledger.pages.interval import AttemptFacts
 from include.ledger.quarantine import QuarantineFile
 from include.monitor.history.calendar import MEANINGS, Calendar, Cell, CellState, Day, Strip
 from include.monitor.history.drill import IntervalPage
@@ -38,11 +39,16 @@ def rendered(template: str, data: Any) -> str:
     return re.sub(r"\s+", " ", unescape(render(request, template, data)))
 
 
-def interval_page(verdict: Mapping[str, Any], *, has_report: bool = False) -> IntervalPage:
+def interval_page(verdict: Mapping[str, Any], *, has_report: bool = False, code: int = 2) -> IntervalPage:
     interval = Interval(START, START + HOUR)
     state = CellState.FAILED
-    advice = of_failure(NAME, interval, 2)
-    nothing: tuple[Any, ...] = ((), (), {}, ())
+    advice = of_failure(NAME, interval, code)
+    # A rebuild is no attempt to register it.
+    attempts = (
+        AttemptFacts(3, START, START, "rebuild", "1", "kafka", 0, False),
+        AttemptFacts(2, START, START, "eve", "1", "kafka", code, False),
+    )
+    nothing: tuple[Any, ...] = ((), attempts, {}, ())
     return IntervalPage(
         NAME, interval.label, interval, state, MEANINGS[state], advice, "command", START, "eve", *nothing,
         verdict, "", "", {}, has_report=has_report,
@@ -54,6 +60,12 @@ def test_failed_expectations_stand_below_the_advice_when_an_interval_was_rejecte
     page = rendered("interval.html", interval_page({"validation": {"success": False, "failed": [failed]}}))
     assert '<td>expect_<it></td><td>user</td><td>0.5</td><td class="n">1,234</td>' in page
     assert "not met" not in rendered("interval.html", interval_page({"validation": {"success": None, "failed": []}}))
+
+
+def test_expectations_of_an_earlier_verdict_are_not_shown_when_the_last_attempt_failed_otherwise() -> None:
+    verdict = {"validation": {"success": False, "failed": [{"expectation": "expect_it", "column": "user"}]}}
+    assert "expect_it" in rendered("interval.html", interval_page(verdict))
+    assert "expect_it" not in rendered("interval.html", interval_page(verdict, code=6))
 
 
 def test_report_is_linked_only_when_one_is_written() -> None:

@@ -70,7 +70,7 @@ def test_interval_is_built_and_its_table_read_in_the_jvm_that_stays(kept: Home) 
     assert gateway(kept) == {**before, "served": before["served"] + 3, "by": gateway(kept)["by"]}
     shown = kept.services["spark"]
     assert (shown["healthy"], shown["address"]) == (True, f"127.0.0.1:{before['port']}")
-    assert shown["detail"] == f"{before['served'] + 3} applications served"
+    assert shown["detail"] == f"applications served: {before['served'] + 3}"
 
 
 def test_error_of_a_statement_is_told_as_by_a_jvm_of_its_own(kept: Home) -> None:
