@@ -63,7 +63,8 @@ def test_failed_expectations_stand_below_the_advice_when_an_interval_was_rejecte
 
 
 def test_expectations_of_an_earlier_verdict_are_not_shown_when_the_last_attempt_failed_otherwise() -> None:
-    verdict = {"validation": {"success": False, "failed": [{"expectation": "expect_it", "column": "user"}]}}
+    failed = {"expectation": "expect_it", "column": "user", "observed": "0.5", "unexpected_count": 1}
+    verdict = {"validation": {"success": False, "failed": [failed]}}
     assert "expect_it" in rendered("interval.html", interval_page(verdict))
     assert "expect_it" not in rendered("interval.html", interval_page(verdict, code=6))
 
