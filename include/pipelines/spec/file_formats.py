@@ -86,12 +86,14 @@ def _all(fields: tuple[Field, ...], above: str = "") -> Iterator[tuple[str, Fiel
 
 
 def _remedy(file_format: FileFormat, field: Field) -> str:
-    instead = ""
+    instead, registered = "", ""
     if file_format == "csv":
         instead = "make it text in the rows function, e.g. with to_json or base64, or"
     elif field.kind == "MAP":
         instead = "make it an array of structs in the rows function, with map_entries, or"
-    return f"{instead} choose another file_format, e.g. parquet".strip()
+        # Such files may be registered: this was not refused before.
+        registered = "; where files are registered already, in a pipeline of another name"
+    return f"{instead} choose another file_format, e.g. parquet{registered}".strip()
 
 
 def _refused(file_format: FileFormat, path: str, why: str, remedy: str) -> UsageError:
