@@ -15,6 +15,7 @@
     ├── MessageRefused             1  Kafka does not take a message, whenever it is sent
     ├── ArchiveBehind              7  the archive did not reach the interval's end in time
     └── UsageError                64  unknown pipeline, malformed time, wrong setting
+        └── PipelinesClash        64  two pipelines write what must be of one
 
 The text of an error is one line: what is wrong, where, and what to do. The class states whether the same step may
 succeed when it is run again (`retryable`), and what its exit code means (`meaning`).
@@ -140,6 +141,14 @@ class UsageError(TidemarkError):
     exit_code = 64
     retryable = False
     meaning = "wrong usage or settings"
+
+
+class PipelinesClash(UsageError):
+    """Two pipelines write what must be of one; the message names both."""
+
+    def __init__(self, message: str, *, remedy: str = "", pipelines: tuple[str, ...] = ()) -> None:
+        self.pipelines = pipelines
+        super().__init__(message, remedy=remedy)
 
 
 def error_class(exit_code: int) -> type[TidemarkError]:

@@ -12,7 +12,7 @@ from functools import cache
 from itertools import combinations
 from pathlib import Path
 
-from include.errors import TidemarkError, UsageError, one_line
+from include.errors import PipelinesClash, TidemarkError, UsageError, one_line
 from include.pipelines.spec import DatabaseTable, Pipeline
 from include.pipelines.spec.lines import declared_name, no_offsets, read_from_lines
 from include.pipelines.spec.outputs import tables_of
@@ -121,7 +121,7 @@ def declarations() -> Declarations:
     for pair in combinations(loaded, 2):
         try:
             check_apart(pair)
-        except UsageError as error:
+        except PipelinesClash as error:
             # Which of them was there first is not known: what both write must be written by neither.
             for each in pair:
                 refused.setdefault(each.name, error)
@@ -139,7 +139,7 @@ def all_pipelines() -> tuple[Pipeline, ...]:
 
 
 def check_apart(pipelines: Sequence[Pipeline]) -> None:
-    """Raise UsageError when two pipelines have a table in common, or one writes a topic that another reads back.
+    """Raise PipelinesClash when two pipelines have a table in common, or one writes a topic that another reads back.
 
     The ledger knows a revision by its table, and an interval takes each key of a speed view's topic for one of its own.
     A database's table knows an output's row by its coordinates, so two pipelines share one only without a common topic.
@@ -154,10 +154,11 @@ def check_apart(pipelines: Sequence[Pipeline]) -> None:
             _refuse(one, other, f"the table {tables[0]} of serving")
         common, shared = one.source.common(other.source), _output_tables(one) & _output_tables(other)
         if common and shared:
-            raise UsageError(
+            raise PipelinesClash(
                 f"outputs of {one.name} and {other.name} both write {min(map(str, shared))}, and both read {common}: "
                 "rows of the same coordinates would replace each other",
                 remedy=f"give the output a table of its own in include/pipelines/{other.name}.py",
+                pipelines=(one.name, other.name),
             )
 
 
@@ -171,8 +172,10 @@ def _of_serving(pipeline: Pipeline) -> set[str]:
 
 
 def _refuse(one: Pipeline, other: Pipeline, what: str) -> None:
-    raise UsageError(
-        f"{one.name} and {other.name} both write {what}", remedy=f"rename it in include/pipelines/{other.name}.py"
+    raise PipelinesClash(
+        f"{one.name} and {other.name} both write {what}",
+        remedy=f"rename it in include/pipelines/{other.name}.py",
+        pipelines=(one.name, other.name),
     )
 
 

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from fastapi import Depends, HTTPException, Request
 
-from include.errors import TidemarkError
+from include.errors import PipelinesClash, TidemarkError
 from include.pipelines import declarations, load_pipeline, pipeline_names
 from include.pipelines.spec import Pipeline
 
@@ -58,7 +58,15 @@ def readable(visitor: Visitor) -> list[Pipeline]:
 
 def readable_refusals(visitor: Visitor) -> dict[str, TidemarkError]:
     """Return why pipelines that the visitor may read cannot run, by name."""
-    return {name: error for name, error in declarations().refused.items() if visitor.may_read(name)}
+    refused = declarations().refused.items()
+    return {name: _without_others(error, visitor) for name, error in refused if visitor.may_read(name)}
+
+
+def _without_others(error: TidemarkError, visitor: Visitor) -> TidemarkError:
+    """Return an error that names no pipeline that the visitor may not read."""
+    if isinstance(error, PipelinesClash) and not all(map(visitor.may_read, error.pipelines)):
+        return PipelinesClash("it writes what another pipeline writes", remedy="ask its operators")
+    return error
 
 
 def readable_pipeline(pipeline: str, visitor: CurrentVisitor) -> Pipeline:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from include.errors import UsageError
+from include.errors import PipelinesClash, UsageError
 from include.pipelines import all_pipelines, check_apart, load_pipeline
 from include.pipelines.spec import (
     AdditiveView,
@@ -81,8 +81,9 @@ def test_pipelines_are_refused_when_a_view_of_one_has_the_table_of_the_other() -
     one = replace(NEST, name="nest", views=(renamed(NEST, "cameras_counts", "nest-counts"),), reports=())
     other = replace(NEST, views=(renamed(NEST, "counts", "nest-camera-counts"),), reports=())
     assert isinstance(one.views[0].speed, CompactedTopic)
-    with pytest.raises(UsageError, match="nest and nest_cameras both write the table nest_cameras_counts"):
+    with pytest.raises(PipelinesClash, match="nest and nest_cameras both write the table nest_cameras_counts") as clash:
         check_apart([one, other])
+    assert clash.value.pipelines == ("nest", "nest_cameras")
 
 
 @pytest.mark.parametrize("changes", [{"outputs": (Rows("clean", to=KafkaTopic("auction-flags")),)}])
@@ -113,8 +114,9 @@ WITH_A_COMMON_TOPIC = {
 @pytest.mark.parametrize("case", WITH_A_COMMON_TOPIC)
 def test_pipelines_are_refused_when_they_read_one_topic_and_write_one_table_of_a_database(case: str) -> None:
     one, other, common = WITH_A_COMMON_TOPIC[case]
-    with pytest.raises(UsageError) as refused:
+    with pytest.raises(PipelinesClash) as refused:
         check_apart([selling(ISP, one, SHOP), selling(NEST, other, SHOP)])
+    assert refused.value.pipelines == ("isp_hits", "nest_cameras")
     text = f"outputs of isp_hits and nest_cameras both write the table sold of shop, and both read {common}"
     assert text in str(refused.value)
     assert "a table of its own in include/pipelines/nest_cameras.py" in str(refused.value)

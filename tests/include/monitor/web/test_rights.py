@@ -10,6 +10,7 @@ import pytest
 from fastapi import FastAPI, Request
 from fastapi.testclient import TestClient
 
+from include.errors import PipelinesClash, TidemarkError, UsageError
 from include.ledger.alerts import Alert
 from include.monitor import open_alerts
 from include.monitor.streams.page import StreamsPage
@@ -17,7 +18,8 @@ from include.monitor.web import streams
 from include.monitor.web.alone import app_alone
 from include.monitor.web.app import monitor_app
 from include.monitor.web.pages import POLICY
-from include.monitor.web.rights import ActedPipeline, NotKnown, Visitor
+from include.monitor.web.rights import ActedPipeline, NotKnown, Visitor, readable_refusals
+from include.pipelines import Declarations
 
 TOKEN = "t" * 43
 PAGES = ("/", "/?format=json", "/pipelines/nest_cameras")
@@ -224,3 +226,16 @@ def test_alerts_of_pipelines_that_a_visitor_may_not_read_are_not_shown_when_none
     for path in ("/", "/metrics"):
         assert client.get(path, headers={"x-name": "reader"}).status_code == 200
     assert shown == [["isp_hits"], ["isp_hits"]]
+
+
+def test_refusal_names_no_pipeline_that_the_visitor_may_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    clash = PipelinesClash("a and secret both write t", remedy="rename it in secret.py", pipelines=("a", "secret"))
+    broken = UsageError("b is broken")
+    found = Declarations((), {"a": clash, "b": broken, "secret": clash})
+    monkeypatch.setattr("include.monitor.web.rights.declarations", lambda: found)
+    shown = readable_refusals(Somebody(reads=frozenset({"a", "b"})))
+    assert set(shown) == {"a", "b"}
+    assert (shown["a"].message, shown["a"].remedy) == ("it writes what another pipeline writes", "ask its operators")
+    assert shown["b"] is broken
+    everything: dict[str, TidemarkError] = readable_refusals(Somebody(reads=frozenset({"a", "b", "secret"})))
+    assert everything == found.refused
