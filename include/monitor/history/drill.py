@@ -58,12 +58,14 @@ class IntervalPage:
     """What the doctor found about it last."""
     has_report: bool = False
     """Whether an attempt's report lies in the lake."""
+    is_asked: bool = False
+    """Whether a person has still to decide about its latest build."""
 
     @property
     def missed(self) -> Sequence[Mapping[str, Any]]:
         """The expectations that the last attempt's output did not meet, the gravest first."""
         last = next((each for each in self.attempts if each.run_by != REBUILD), None)
-        if last is None or last.exit_code != ValidationFailed.exit_code:
+        if not self.is_asked and (last is None or last.exit_code != ValidationFailed.exit_code):
             # The verdict is of an earlier attempt.
             return ()
         return (self.verdict.get("validation") or {}).get("failed") or ()
@@ -108,6 +110,7 @@ def read_interval(pipeline: Pipeline, label: str) -> IntervalPage | None:
         whole.before.label if whole.before else "",
         whole.after.label if whole.after else "",
         {each.topic: each.topic_id for each in whole.ranges},
+        is_asked=known.question is not None,
     )
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from html import unescape
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,6 +26,7 @@ from include.monitor.history.quarantine import read_quarantine
 from include.monitor.history.remedies import of_failure
 from include.monitor.history.trend import TablePage
 from include.monitor.streams.page import RefusedPipeline, StreamsPage
+from include.monitor.streams.state import StreamState
 from include.monitor.web.pages import render
 from include.pipelines import load_pipeline
 from include.times import Interval
@@ -67,6 +70,8 @@ def test_expectations_of_an_earlier_verdict_are_not_shown_when_the_last_attempt_
     verdict = {"validation": {"success": False, "failed": [failed]}}
     assert "expect_it" in rendered("interval.html", interval_page(verdict))
     assert "expect_it" not in rendered("interval.html", interval_page(verdict, code=6))
+    # A person decides about that verdict, whatever became of a later attempt.
+    assert "expect_it" in rendered("interval.html", replace(interval_page(verdict, code=6), is_asked=True))
 
 
 def test_report_is_linked_only_when_one_is_written() -> None:
@@ -111,6 +116,13 @@ def test_strip_has_no_days_when_nothing_of_its_table_is_pinned() -> None:
     assert page.index("What needs attention") < page.index("registered: validated")
 
 
+def stopped_stream(name: str) -> StreamState:
+    lag: Any = SimpleNamespace(offsets=0, seconds=None, direction="steady")
+    return StreamState(
+        name, "", "bad", "No driver runs.", "", lag, None, 0, 0, "", None, None, "", "", 0, None, "", START
+    )  # fmt: skip
+
+
 def test_streams_page_names_what_cannot_run_and_what_waits() -> None:
     refused = (RefusedPipeline("broken", "invalid <syntax>", "correct it"),)
     page = rendered("streams.html", StreamsPage((), (), 0, refused, intervals=2))
@@ -118,6 +130,10 @@ def test_streams_page_names_what_cannot_run_and_what_waits() -> None:
     assert '<p class="state bad">invalid <syntax></p>' in page
     assert "What to do: correct it" in page
     assert '<a href="/intervals">2 intervals</a> need attention.' in page
+    # One whose stream is stopped and whose declaration is refused is one problem.
+    for name, bad in (("broken", 1), ("Broken", 2)):
+        page = rendered("streams.html", StreamsPage((stopped_stream(name),), (), 0, refused))
+        assert f"<title>({bad}) Streams" in page
     assert "No pipeline is declared" in rendered("streams.html", StreamsPage((), (), 0, is_any_declared=False))
     assert "that you may read" in rendered("streams.html", StreamsPage((), (), 0))
 
