@@ -139,6 +139,8 @@ class Calendar:
     days: int = DAYS
     only: str = ""
     """The one pipeline that is shown; empty for all."""
+    on_their_way: int = 0
+    """How many of those that need attention are due, and still have time by their schedule."""
     pipelines: tuple[str, ...] = ()
     """Those that the visitor may choose from."""
 
@@ -154,6 +156,7 @@ def read_calendar(pipelines: Sequence[Pipeline], *, now: datetime, days: int = D
     pinned = pinned_time(names)
     strips: list[Strip] = []
     attention: list[Attention] = []
+    on_their_way = 0
     for pipeline in pipelines:
         begun = pinned.get(pipeline.name) or _nothing_pinned(pipeline)
         # The schedule may have changed since they were pinned.
@@ -164,13 +167,16 @@ def read_calendar(pipelines: Sequence[Pipeline], *, now: datetime, days: int = D
             time: interval_state(known[pipeline.name].get(time.from_time), time, begun, missing) for time in times
         }
         attention += _attention(pipeline.name, states, known[pipeline.name])
+        in_time = until - pipeline.schedule.registered_within
+        on_their_way += sum(state is CellState.DUE and time.to_time > in_time for time, state in states.items())
         strips += [_strip(pipeline.name, table, states, known[pipeline.name]) for table in pipeline.tables]
     attention.sort(key=lambda each: each.label, reverse=True)
     attention.sort(key=lambda each: RED.index(each.state))
     strips.sort(key=lambda strip: -sum(strip.counts.get(state.value, 0) for state in RED))
     meanings = {state.value: words for state, words in MEANINGS.items()}
     left_out = max(len(attention) - MOST_ATTENTION, 0)
-    return Calendar(since, until, tuple(attention[:MOST_ATTENTION]), left_out, tuple(strips), meanings)
+    shown = tuple(attention[:MOST_ATTENTION])
+    return Calendar(since, until, shown, left_out, tuple(strips), meanings, on_their_way=on_their_way)
 
 
 def _nothing_pinned(pipeline: Pipeline) -> tuple[datetime, datetime] | None:

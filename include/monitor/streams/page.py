@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 from include.doctor.watch import doctor_watch
 from include.errors import TidemarkError, error_class
@@ -41,6 +41,9 @@ _FRESH = 1.5
 _RECENT = 30.0
 """Seconds for which the number of intervals that need attention is reused."""
 
+_KEPT = 600.0
+"""Seconds for which such a number is kept, in case the calendar is being read for somebody else."""
+
 
 @dataclass(frozen=True)
 class RefusedPipeline:
@@ -62,7 +65,7 @@ class StreamsPage:
     refused: tuple[RefusedPipeline, ...] = ()
     is_any_declared: bool = True
     intervals: int = 0
-    """Intervals that need attention, by the intervals page."""
+    """Intervals that need attention, by the intervals page; without those that still have time by their schedule."""
 
 
 @dataclass(frozen=True)
@@ -216,11 +219,11 @@ class _Attention:
         # While another page reads it, the last number will do: a slow ledger holds up one page and not all.
         if time.monotonic() - at > _RECENT and self._reading.acquire(blocking=False):
             try:
-                # An interval that has just ended is on its way.
-                on_its_way = max((each.schedule.registered_within for each in pipelines), default=timedelta())
-                calendar = read_calendar(pipelines, now=datetime.now(UTC) - on_its_way)
-                count = len(calendar.attention) + calendar.attention_left_out
-                self._read[names] = (time.monotonic(), count)
+                calendar = read_calendar(pipelines, now=datetime.now(UTC))
+                count = len(calendar.attention) + calendar.attention_left_out - calendar.on_their_way
+                now = time.monotonic()
+                kept = {each: read for each, read in self._read.items() if now - read[0] < _KEPT}
+                self._read = {**kept, names: (now, count)}
             finally:
                 self._reading.release()
         return count
