@@ -110,11 +110,15 @@ function follow(place) {
   function disconnect() {
     source?.close();
     source = null;
+  }
+
+  function pause() {
+    disconnect();
     say("Paused while the page is hidden.", false);
   }
 
   // A browser opens six connections to a host at once: hidden pages must not hold them.
-  document.addEventListener("visibilitychange", () => (document.hidden ? disconnect() : connect()));
+  document.addEventListener("visibilitychange", () => (document.hidden ? pause() : connect()));
   window.addEventListener("pagehide", disconnect);
   window.addEventListener("pageshow", connect);
   setInterval(check, 1000);

@@ -173,6 +173,14 @@ def test_age_is_told_when_a_page_does_not_follow(browser: Any, served: Served) -
     browser.get("about:blank")
 
 
+def test_page_is_not_called_hidden_when_it_is_left(page: Any, served: Served) -> None:
+    page.execute_script("window.dispatchEvent(new Event('pagehide'))")
+    wait_for("no connection", lambda: served.connections == 0, 30)
+    assert "Paused" not in text(page, "#connection")
+    page.execute_script("window.dispatchEvent(new Event('pageshow'))")
+    wait_for("a connection", lambda: served.connections == 1, 30)
+
+
 STYLES = '<link rel="stylesheet" href="/static/frame.css"><link rel="stylesheet" href="/static/history.css">'
 
 
