@@ -48,8 +48,9 @@ def run_line_stream(
     """
     pipeline = read_from_lines(declared, source.kind)
     stop = Stop()
+    # Before the lease, which may be waited for: what is deployed meanwhile is not the code that runs.
+    code = load_code(pipeline)
     with leased(pipeline.name) as (lease, heartbeat):
-        code = load_code(pipeline)
         early = open_session() if has_sources(pipeline) else None
         if early:
             pipeline = with_content(early, pipeline, contents_of_generation(pipeline.name))

@@ -51,8 +51,9 @@ def run_stream(open_session: Callable[[], SparkSession], pipeline: Pipeline, *, 
     it when a generation begins, and do not change until the next one.
     """
     stop = Stop()
+    # Before the lease, which may be waited for: what is deployed meanwhile is not the code that runs.
+    code = load_code(pipeline)
     with leased(pipeline.name) as (lease, heartbeat):
-        code = load_code(pipeline)
         if not pipeline.source.fail_on_data_loss:
             _accept_losses(pipeline, lease)
         spark = open_session() if has_sources(pipeline) else None

@@ -169,6 +169,31 @@ def test_stream_does_not_start_when_code_is_deployed_while_its_versions_are_comp
         started_code.versions_of(pipeline, {**code, "spark_jobs/transforms/nest_cameras.py": "another"})
 
 
+@pytest.mark.parametrize("stream", [kafka_stream, line_stream])
+def test_driver_does_not_start_when_code_is_deployed_while_it_waits_for_the_lease(
+    monkeypatch: pytest.MonkeyPatch, stream: Any
+) -> None:
+    path = "spark_jobs/transforms/nest_cameras.py"
+    lies_there: dict[str, str] = {}
+
+    @contextmanager
+    def leased(pipeline: str) -> Iterator[tuple[Lease, Any]]:
+        lies_there[path] = "newer"
+        yield LEASE, SimpleNamespace()
+
+    monkeypatch.setattr(stream, "load_code", lambda pipeline: {**load_code(pipeline), **lies_there})
+    monkeypatch.setattr(
+        started_code, "changed_code", lambda code: [p for p, new in lies_there.items() if code[p] != new]
+    )
+    monkeypatch.setattr(stream, "Stop", SimpleNamespace)
+    monkeypatch.setattr(stream, "leased", leased)
+    monkeypatch.setattr(stream, "has_sources", lambda pipeline: False)
+    source = [parse_line_source("socket://localhost:9999")] if stream is line_stream else []
+    run: Any = stream.run_line_stream if source else stream.run_stream
+    with pytest.raises(TidemarkError, match=f"code was deployed while the stream started: {path} changed"):
+        run(lambda: None, load_pipeline("nest_cameras"), *source, until_caught_up=True)
+
+
 def test_reference_that_cannot_be_read_is_wrong_usage_when_a_stream_starts(tmp_path: Path) -> None:
     pipeline = load_pipeline("nest_cameras")
     [(name, reference)] = pipeline.references.items()
