@@ -9,13 +9,8 @@ from __future__ import annotations
 import errno
 import re
 import secrets
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
 
-from py4j.java_gateway import is_instance_of
 from py4j.protocol import Py4JJavaError
-from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -32,6 +27,7 @@ from include.errors import (
     one_line,
 )
 from include.lake import object_store
+from spark_jobs.spark.thrown import Thrown, causes_of, chain_of
 
 SPARK_FAILURES = (PySparkException, Py4JJavaError)
 
@@ -61,30 +57,22 @@ _UNREACHABLE = {
 }
 _STORE = ("software.amazon.awssdk.", "org.apache.hadoop.fs.s3a.")
 _SOURCE_FAILED = "PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR"
-_FIRST_RAISED = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t][^\n]*\n)*([^\n]+)")
+_FIRST_RAISED = re.compile(r"Traceback \(most recent call last\):\n((?:[ \t][^\n]*\n)*)([^\n]+)")
+_LOADING = re.compile(
+    r'\A  File "[^"\n]*", line \d+, in <module>$|^  File ".*", line \d+, in read_command$', re.MULTILINE
+)
+"""Frames of a worker that loads what it will call: PySpark's function that does, or, since PySpark leaves its own frames
+out where there are others, those of a module that nothing else imports."""
+
 _LAST_RAISED = re.compile(r".*\n(?=\S)([^\n]+)", re.DOTALL)
 _OWN_ERROR = re.compile(r"include\.errors\.(\w+): (.+)")
-
-
-@dataclass(frozen=True)
-class Thrown:
-    """One Java exception in the chain of a failure."""
-
-    kinds: tuple[str, ...]
-    """Its class and the classes above that."""
-    message: str
-    thrower: str
-    """The class whose method threw it."""
-    condition: str
-    """Spark's error class; empty for other exceptions."""
-    parameters: Mapping[str, str]
 
 
 def translate(error: Exception) -> TidemarkError | None:
     """Return the error of Tidemark's tree that a failure means, or None for any other failure."""
     if isinstance(error, OSError):
         return _meaning_of_system(error)
-    chain = list(_chain(error))
+    chain = list(chain_of(error))
     known = (meaning(each) for meaning in _MEANINGS for each in chain)
     return next((each for each in known if each is not None), None)
 
@@ -102,49 +90,16 @@ def end_of_query(query: StreamingQuery) -> Exception | None:
 
 def is_unresolved(error: Exception) -> bool:
     """Return whether a query ended at a schema id that was unknown when it was planned."""
-    return any(_raised(each).startswith(UNRESOLVED) for each in _chain(error))
+    return any(_raised(each).startswith(UNRESOLVED) for each in chain_of(error))
 
 
 def root_cause(error: Exception) -> str:
     """Return kind and message of the innermost cause of Spark's error, as one line."""
-    causes = list(_causes(error))
+    causes = list(causes_of(error))
     if not causes:
         return f"{type(error).__name__}: {one_line(str(error))}"
     # The message may quote the record.
     return f"{causes[-1].getClass().getSimpleName()}: {one_line(str(causes[-1].getMessage() or ''))}"
-
-
-def _causes(error: Exception) -> Iterator[Any]:
-    """Yield the Java exceptions behind an error, the outermost first; none for a Python error."""
-    cause = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
-    if cause is None:
-        # A query's own report holds its cause as a Python error.
-        inner = getattr(error, "_cause", None)
-        if isinstance(inner, Exception):
-            yield from _causes(inner)
-    while cause is not None:
-        yield cause
-        cause = cause.getCause()
-
-
-def _chain(error: Exception) -> Iterator[Thrown]:
-    for cause in _causes(error):
-        kinds, kind = [], cause.getClass()
-        while kind is not None:
-            kinds.append(str(kind.getName()))
-            kind = kind.getSuperclass()
-        trace = cause.getStackTrace()
-        condition, parameters = _error_class(cause)
-        thrower = str(trace[0].getClassName()) if len(trace) else ""
-        yield Thrown(tuple(kinds), str(cause.getMessage() or ""), thrower, condition, parameters)
-
-
-def _error_class(cause: Any) -> tuple[str, Mapping[str, str]]:
-    if not is_instance_of(SparkContext._gateway, cause, "org.apache.spark.SparkThrowable"):
-        return "", {}
-    # By PySpark's helper: Py4J does not find the default methods of an interface.
-    helper: Any = SparkContext._jvm.PythonErrorUtils  # type: ignore[union-attr]
-    return str(helper.getCondition(cause) or ""), dict(helper.getMessageParameters(cause) or {})
 
 
 def _raised(thrown: Thrown) -> str:
@@ -156,16 +111,34 @@ def _failed_in_source(thrown: Thrown) -> TidemarkError | None:
     """Return the error that one of Tidemark's Python data sources raised in its own process."""
     if thrown.condition == _SOURCE_FAILED:
         raised = _LAST_RAISED.match(thrown.parameters.get("msg", "").rstrip())
-    elif "org.apache.spark.api.python.PythonException" in thrown.kinds:
-        # The first error that is named: later text may be an exception's message, which may quote a record.
-        raised = _FIRST_RAISED.search(thrown.message)
     else:
-        return None
-    own = _OWN_ERROR.match(raised[1]) if raised else None
+        raised = _first_raised(thrown)
+    own = _OWN_ERROR.match(raised[raised.re.groups]) if raised else None
     kind = getattr(errors, own[1], None) if own else None
     if own is None or not isinstance(kind, type) or not issubclass(kind, TidemarkError):
         return None
     return kind(one_line(own[2]))
+
+
+def _first_raised(thrown: Thrown) -> re.Match[str] | None:
+    """Return frames and last line of the first traceback that a Python worker sent; None for any other failure.
+
+    Only the first: later text may be an exception's message, which may quote a record.
+    """
+    by_python = "org.apache.spark.api.python.PythonException" in thrown.kinds
+    return _FIRST_RAISED.search(thrown.message) if by_python else None
+
+
+def _not_loaded_by_worker(thrown: Thrown) -> TidemarkError | None:
+    """Return the error of a worker that could not read what to call, before it was given any record."""
+    raised = _first_raised(thrown)
+    if raised is None or not _LOADING.search(raised[1]):
+        return None
+    return TidemarkError(
+        f"a Python worker cannot load what its driver sent: {one_line(raised[2])}; nothing of the micro-batch was "
+        "committed",
+        remedy="start it again: newer code may have been deployed; else install there what the code imports",
+    )
 
 
 def _store_unreachable(thrown: Thrown) -> TidemarkError | None:
@@ -267,6 +240,7 @@ def _service_unreachable(thrown: Thrown) -> TidemarkError | None:
 
 _MEANINGS = (
     _failed_in_source,
+    _not_loaded_by_worker,
     _store_unreachable,
     _file_of_another_type,
     _file_unreadable,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -35,6 +36,7 @@ WORDS = [
     "AWS Error NETWORK_CONNECTION during HeadObject operation",
     "Unable to execute HTTP request: connect timed out",
     "Traceback (most recent call last):\n  File x\ninclude.errors.ServiceUnreachable: PostgreSQL",
+    'Traceback (most recent call last):\n  File "/a/pyspark/b.py", line 1, in read_command\nImportError: x',
 ]
 
 
@@ -88,6 +90,31 @@ def test_words_of_a_record_are_no_outage_when_a_function_of_a_transform_throws_t
         failed = failure_of(computed(records(spark, text).select(F.udf(throw)("text"))))
         assert translate(failed) is None, text
         assert not is_unresolved(failed)
+
+
+@pytest.mark.parametrize("now", [None, "import no_such_module_either\n", "def decode(:\n", "other = 1\n"])
+def test_no_record_is_blamed_when_a_worker_cannot_load_a_function_as_newer_code_lies_there(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, now: str | None
+) -> None:
+    from pyspark.sql import functions as F
+
+    from spark_jobs.spark.failures import translate
+
+    name = f"known_to_the_driver_{abs(hash(now))}"
+    file = tmp_path / f"{name}.py"
+    file.write_text("def decode(value):\n    return value\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    function = F.udf(importlib.import_module(name).decode)
+    if now is None:
+        file.unlink()
+    else:
+        file.write_text(now)
+    # The worker's path, too: as that of modules which all drivers find.
+    monkeypatch.setitem(spark.sparkContext.environment, "PYTHONPATH", str(tmp_path))
+    meaning = translate(failure_of(computed(records(spark, "a").select(function("text")))))
+    assert type(meaning) is TidemarkError
+    assert meaning.retryable
+    assert str(meaning).startswith("a Python worker cannot load what its driver sent: ")
 
 
 def test_words_of_a_record_are_no_outage_when_a_cast_quotes_them(spark: Any) -> None:

@@ -1,0 +1,58 @@
+"""The Java exceptions behind an error of Spark, with what tells them apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from py4j.java_gateway import is_instance_of
+from pyspark import SparkContext
+
+
+@dataclass(frozen=True)
+class Thrown:
+    """One Java exception in the chain of a failure."""
+
+    kinds: tuple[str, ...]
+    """Its class and the classes above that."""
+    message: str
+    thrower: str
+    """The class whose method threw it."""
+    condition: str
+    """Spark's error class; empty for other exceptions."""
+    parameters: Mapping[str, str]
+
+
+def causes_of(error: Exception) -> Iterator[Any]:
+    """Yield the Java exceptions behind an error, the outermost first; none for a Python error."""
+    cause = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+    if cause is None:
+        # A query's own report holds its cause as a Python error.
+        inner = getattr(error, "_cause", None)
+        if isinstance(inner, Exception):
+            yield from causes_of(inner)
+    while cause is not None:
+        yield cause
+        cause = cause.getCause()
+
+
+def chain_of(error: Exception) -> Iterator[Thrown]:
+    """Yield what is known of each Java exception behind an error, the outermost first."""
+    for cause in causes_of(error):
+        kinds, kind = [], cause.getClass()
+        while kind is not None:
+            kinds.append(str(kind.getName()))
+            kind = kind.getSuperclass()
+        trace = cause.getStackTrace()
+        condition, parameters = _error_class(cause)
+        thrower = str(trace[0].getClassName()) if len(trace) else ""
+        yield Thrown(tuple(kinds), str(cause.getMessage() or ""), thrower, condition, parameters)
+
+
+def _error_class(cause: Any) -> tuple[str, Mapping[str, str]]:
+    if not is_instance_of(SparkContext._gateway, cause, "org.apache.spark.SparkThrowable"):
+        return "", {}
+    # By PySpark's helper: Py4J does not find the default methods of an interface.
+    helper: Any = SparkContext._jvm.PythonErrorUtils  # type: ignore[union-attr]
+    return str(helper.getCondition(cause) or ""), dict(helper.getMessageParameters(cause) or {})
