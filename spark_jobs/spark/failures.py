@@ -61,8 +61,8 @@ _FIRST_RAISED = re.compile(r"Traceback \(most recent call last\):\n((?:[ \t][^\n
 _LOADING = re.compile(
     r'\A  File "[^"\n]*", line \d+, in <module>$|^  File ".*", line \d+, in read_command$', re.MULTILINE
 )
-"""Frames of a worker that loads what it will call: PySpark's function that does, or, since PySpark leaves its own frames
-out where there are others, those of a module that nothing else imports."""
+"""Frames of a worker that loads what it will call: PySpark's function that does, or, since PySpark leaves its own
+frames out where there are others, those of a module that nothing else imports."""
 
 _LAST_RAISED = re.compile(r".*\n(?=\S)([^\n]+)", re.DOTALL)
 _OWN_ERROR = re.compile(r"include\.errors\.(\w+): (.+)")
