@@ -18,13 +18,16 @@ PATIENCE = 0.5
 
 
 @pytest.fixture
-def hung(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """A broker that answers no look until the test ends; returns the pipelines that were looked at."""
-    looked: list[str] = []
+def hung(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[threading.Thread, str]]]:
+    """A broker that answers no look until the test ends; returns who looked at which pipeline.
+
+    The watch of pages that were shown before in this process looks, too.
+    """
+    looked: list[tuple[threading.Thread, str]] = []
     over = threading.Event()
 
     def seen_now(known: broker._Pipeline) -> BrokerView:
-        looked.append(known.declared.name)
+        looked.append((threading.current_thread(), known.declared.name))
         over.wait(60)
         raise ServiceUnreachable("Kafka does not answer", remedy="")
 
@@ -34,7 +37,7 @@ def hung(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     over.set()
 
 
-def test_pages_wait_once_for_all_pipelines_when_the_broker_hangs(hung: list[str]) -> None:
+def test_pages_wait_once_for_all_pipelines_when_the_broker_hangs(hung: list[tuple[threading.Thread, str]]) -> None:
     watch = BrokerWatch()
     began = time.monotonic()
     watch.watch(PIPELINES)
@@ -47,7 +50,7 @@ def test_pages_wait_once_for_all_pipelines_when_the_broker_hangs(hung: list[str]
     began = time.monotonic()
     assert watch.view(PIPELINES[-1]).error
     assert time.monotonic() - began < PATIENCE / 2
-    assert hung == [PIPELINES[0].name]
+    assert [name for thread, name in hung if thread is watch._thread] == [PIPELINES[0].name]
 
 
 def test_one_pipeline_is_looked_at_in_a_round_when_the_broker_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
