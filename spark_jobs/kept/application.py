@@ -2,26 +2,27 @@
 
     spark-submit --master MASTER --name NAME --conf KEY=VALUE … APPLICATION ARGUMENTS…
 
-This process holds the JVM, passes on what the JVM logs meanwhile, and ends with its driver's exit code; the driver is
-its child, as it is the JVM's child otherwise.
+This process holds the JVM, passes on what the JVM logs meanwhile, and ends with its driver's exit code. The driver is
+forked from a process that has imported what drivers import (`forks.py`), and ends with this one, as it would end with
+a JVM of its own.
 """
 
 from __future__ import annotations
 
 import argparse
-import ctypes
 import fcntl
+import json
 import os
 import signal
 import socket
 import sys
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import FrameType
 from typing import Any, NoReturn
-
-_PR_SET_PDEATHSIG = 1
 
 _KILLED = 128
 """Exit codes from here on are of a driver that a signal has ended."""
@@ -47,26 +48,28 @@ def main(arguments: list[str]) -> int:
     else:
         held = _take(Path(os.environ.get(GATEWAY, "")))
     if held is None:
-        own = str(Path(sys.executable).parent / "spark-submit")
-        os.execv(own, [own, *arguments])
-    file, told = held
-    told = {**told, "served": told["served"] + 1}
+        _have_a_jvm_of_its_own(arguments)
+    file, found = held
+    told = {**found, "served": found["served"] + 1}
     os.pwrite(file, as_note({**told, "by": os.getpid()}).encode(), 0)
     with Path(told["log"]).open("rb") as log:
         log.seek(0, os.SEEK_END)
-        holder, driver = os.getpid(), os.fork()
-        if not driver:
-            # A driver that outlived this process would have its Spark context, and nobody to tell how it ended.
-            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() != holder:
-                os._exit(_KILLED)
-            _become_driver(told, conf, application)
-        code = _follow(driver, log.fileno())
+        try:
+            code = _drive(told, conf, application, log.fileno(), file)
+        except OSError:
+            # Nothing has begun: what makes drivers has ended, or the environment is too large for it.
+            os.pwrite(file, as_note(found).encode(), 0)
+            _have_a_jvm_of_its_own(arguments)
     if code in _TIDY:
         # Otherwise its tasks may still run, or it is out of memory: nobody uses the JVM any more, and the keeper
         # replaces it.
         os.pwrite(file, as_note(told).encode(), 0)
     return code
+
+
+def _have_a_jvm_of_its_own(arguments: list[str]) -> NoReturn:
+    own = str(Path(sys.executable).parent / "spark-submit")
+    os.execv(own, [own, *arguments])
 
 
 def _take(path: Path) -> tuple[int, dict[str, Any]] | None:
@@ -117,21 +120,30 @@ def parse_submission(arguments: list[str]) -> tuple[dict[str, str], list[str]]:
     return {"spark.master": given.master, "spark.app.name": given.name, **conf}, given.application
 
 
-def _become_driver(told: dict[str, Any], conf: dict[str, str], application: list[str]) -> NoReturn:
-    import runpy
+def _drive(told: dict[str, Any], conf: dict[str, str], application: list[str], log: int, lock: int) -> int:
+    """Have the application run, and return its exit code, beyond 128 for a signal."""
+    from spark_jobs.kept import forks
 
-    from spark_jobs.kept.context import prepare
+    gateway = {"PYSPARK_GATEWAY_PORT": str(told["port"]), "PYSPARK_GATEWAY_SECRET": told["secret"]}
+    driver = [str(Path(__file__).with_name("driver.py")), json.dumps(conf), *application]
 
-    os.environ.update(PYSPARK_GATEWAY_PORT=str(told["port"]), PYSPARK_GATEWAY_SECRET=told["secret"])
-    prepare(conf)
-    sys.argv = application
-    sys.path[0] = str(Path(application[0]).parent)
-    runpy.run_path(application[0], run_name="__main__")
-    sys.exit()
+    def begun(process: int) -> None:
+        def forward(number: int, frame: FrameType | None) -> None:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(process, number)
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, forward)
+
+    with _passed_on(log):
+        # The lock is the driver's, too: nobody else has the JVM while it lives.
+        code = forks.ask(told["forks"], driver, {**os.environ, **gateway}, Path.cwd(), (1, 2, lock), begun=begun)
+    return code if code >= 0 else _KILLED - code
 
 
-def _follow(driver: int, log: int) -> int:
-    """Write what is appended to the JVM's log until the driver ends; return its exit code, beyond 128 for a signal."""
+@contextmanager
+def _passed_on(log: int) -> Iterator[None]:
+    """Write what is appended to the JVM's log in this block."""
     ended = threading.Event()
 
     def pass_on() -> None:
@@ -146,14 +158,13 @@ def _follow(driver: int, log: int) -> int:
             if is_last:
                 return
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda received, _: os.kill(driver, received))
     following = threading.Thread(target=pass_on)
     following.start()
-    code = os.waitstatus_to_exitcode(os.waitpid(driver, 0)[1])
-    ended.set()
-    following.join()
-    return code if code >= 0 else _KILLED - code
+    try:
+        yield
+    finally:
+        ended.set()
+        following.join()
 
 
 if __name__ == "__main__":

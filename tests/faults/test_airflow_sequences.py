@@ -3,8 +3,8 @@
     SEQUENCES=200 ./tidemark test -m slow tests/faults/test_airflow_sequences.py
 
 Without the variable there are two sequences. `SEED` chooses what happens; the same seed chooses the same. A sequence is
-dozens of Spark applications: those of the intervals run in the tests' JVM, one after the other, so that it takes a
-minute or two. The stream has a JVM of its own.
+dozens of Spark applications: those of the intervals use the JVM that `up spark` keeps, one at a time, so that it takes
+a minute or two. The stream has a JVM of its own.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ pytestmark = [
     pytest.mark.airflow,
     pytest.mark.faults,
     pytest.mark.slow,
+    pytest.mark.own_drivers,
     pytest.mark.timeout(43_200),
 ]
 
@@ -37,6 +38,7 @@ HOURS = 3
 @pytest.fixture(scope="module")
 def scheduled(home: Home) -> Iterator[Scheduled]:
     made = Scheduled(home, HOURS)
+    home.run("up", "spark")
     made.begin(INTERVAL)
     with (home.path / "stream.log").open("w") as log:
         stream = subprocess.Popen(
@@ -112,4 +114,6 @@ def test_catalog_ledger_and_files_agree_after_each_sequence_of_clears_reruns_bac
     check_agreement(scheduled)
     check_hours(scheduled, hours)
     assert done.total() >= 2 * SEQUENCES
-    print(f"{SEQUENCES} sequences, seed {SEED}: {dict(done)}; lost 0, doubled 0")
+    detail = scheduled.home.services["spark"]["detail"]
+    assert detail != "applications served: 0"
+    print(f"{SEQUENCES} sequences, seed {SEED}: {dict(done)}; lost 0, doubled 0; {detail}")

@@ -52,8 +52,7 @@ class WarmJvm:
         """Return the environment that makes a command submit to the JVM, which is started if it does not run."""
         if self._process is None or self._process.poll() is not None:
             self._process = self._start()
-        gateway = {"TIDEMARK_SPARK_SUBMIT": str(self._script), GATEWAY: str(self._gateway)}
-        return {**gateway, **self._python.environment()}
+        return {"TIDEMARK_SPARK_SUBMIT": str(self._script), GATEWAY: str(self._gateway)}
 
     def _start(self) -> subprocess.Popen[bytes]:
         from include.spark import class_archive

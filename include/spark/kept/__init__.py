@@ -3,10 +3,11 @@
 What a short application costs is mostly the start of its JVM: classes that are loaded, and code that is not compiled
 yet. The service `spark` keeps a JVM, and a command or a task of Airflow that would start one uses it instead: the
 driver is a Python process of its own, with a Spark context of its own in that JVM, as PySpark connects any driver to
-its JVM. One application at a time uses it. Whatever finds it busy, or made for other settings, starts its own.
+its JVM. It is forked from one that has imported what drivers import, which is the other half of a start. One
+application at a time uses the JVM. Whatever finds it busy, or made for other settings, starts its own.
 
 - `spark_jobs/kept/keeper.py` is the service: it starts the JVM, and again when that has ended or has served its time.
-- `spark_jobs/kept/application.py` takes `spark-submit`'s place for one application.
+- `spark_jobs/kept/application.py` takes `spark-submit`'s place for one application; `forks.py` makes its driver.
 - This module tells who may use the JVM, and `start.py` how it is started.
 """
 
@@ -80,8 +81,10 @@ def read_note(file: int) -> dict[str, Any]:
 
 
 def key(current: Settings) -> str:
-    """Return what tells JVMs apart that may serve different applications: settings, JVM options and PySpark's place."""
+    """Return what tells JVMs apart that may serve different applications: settings, JVM options and libraries."""
     told = hashlib.sha256(f"{pyspark_home()}|{os.environ.get('TIDEMARK_JVM_OPTIONS', '')}".encode())
+    # Another one once a library was installed anew: its folder has the version in its name.
+    told.update(f"|{pyspark_home().parent.stat().st_mtime_ns}".encode())
     # Of the lake's store: the JVM has those with which it was started.
     credentials = sorted((name, value) for name, value in os.environ.items() if name.startswith(_OF_STORES))
     told.update(repr(credentials).encode())
