@@ -62,7 +62,11 @@ _FENCED = {
     KafkaError._FENCED,
     KafkaError.INVALID_PRODUCER_EPOCH,
     KafkaError.INVALID_PRODUCER_ID_MAPPING,
+    KafkaError.PRODUCER_FENCED,
 }
+
+_FAILED_BEFORE = {KafkaError._STATE, KafkaError._FATAL}
+"""What the client answers to each further message of a transaction that has failed, whatever the reason is."""
 
 _TOO_LONG = KafkaError.INVALID_TRANSACTION_TIMEOUT
 """The brokers do not let a transaction last as long as this producer asks for; a new producer asks for the same."""
@@ -106,18 +110,33 @@ class FencedProducer:
             try:
                 self._transact(chunk, headers)
                 return
-            except KafkaException as error:
+            except BaseException as error:
+                refused = self._reason(error)
+                # A transaction left open would hold back every reader until the broker ends it.
                 self._give_up()
-                refused: KafkaError = error.args[0]
+                if refused is None:
+                    raise
                 may_pass = refused.fatal() or refused.txn_requires_abort()
                 if attempt == _ATTEMPTS or not may_pass or has_no_answer(refused) or refused.code() == _TOO_LONG:
                     raise self._refusal(refused, chunk) from error
                 # A newer driver shut it out, or the broker after a pause: only the holder of the lease may go on.
                 self.check_lease()
-            except BaseException:
-                # A transaction left open would hold back every reader until the broker ends it.
-                self._give_up()
-                raise
+
+    def _reason(self, error: BaseException) -> KafkaError | None:
+        """Return what brokers or client refused; None for any other error."""
+        if isinstance(error, SystemError):
+            # The client reports deliveries even while it raises; Python puts this error in place of the client's own.
+            error = error.__cause__ or error
+        if not isinstance(error, KafkaException):
+            return None
+        refused: KafkaError = error.args[0]
+        if self._producer is not None and refused.code() in _FAILED_BEFORE:
+            # Commands tell the reason. This one changes nothing: a transaction has begun.
+            try:
+                self._producer.begin_transaction()
+            except KafkaException as told:
+                return told.args[0]
+        return refused
 
     def _transact(self, chunk: Sequence[Message], headers: Headers | None) -> None:
         sender = self._producer or self._open()
@@ -190,7 +209,8 @@ class FencedProducer:
         """Abort the open transaction if the broker lets us, and drop the producer."""
         given_up, self._producer = self._producer, None
         if given_up is not None:
-            with suppress(KafkaException):
+            # SystemError: see `_reason`.
+            with suppress(KafkaException, SystemError):
                 given_up.purge()
                 given_up.abort_transaction(TIMEOUT)
 

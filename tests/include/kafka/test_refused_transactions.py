@@ -7,13 +7,20 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import KafkaError
 
-from include.errors import MessageRefused, ServiceUnreachable
+from include.errors import AnotherWriter, MessageRefused, ServiceUnreachable, TidemarkError
 from include.kafka import fenced_producer
-from include.kafka.fenced_producer import FencedProducer
+from include.kafka.fenced_producer import FencedProducer, Message
 from include.offsets import TopicPartition
 from tests.support.mock_cluster import MockCluster, Request, mock_cluster
 
 TP = TopicPartition("t", 0)
+
+MANY = 20_000
+"""So many messages that a broker refuses the first ones while the last ones are enqueued."""
+
+
+def messages(count: int) -> list[Message]:
+    return [(TP.topic, f"k{number:05}".encode(), b"values") for number in range(count)]
 
 
 @pytest.fixture
@@ -48,3 +55,65 @@ def test_step_may_be_repeated_when_no_message_is_confirmed_in_time(cluster: Mock
     cluster.fail(Request.PRODUCE, *[KafkaError.REQUEST_TIMED_OUT] * 200)
     with pytest.raises(ServiceUnreachable):
         FencedProducer("p", "view", lambda: None, {"message.timeout.ms": "1000"}).write([(TP.topic, b"k", b"v")])
+
+
+@pytest.mark.parametrize("count", [1, MANY])
+@pytest.mark.parametrize(
+    ("request_kind", "code"),
+    [
+        (Request.ADD_PARTITIONS_TO_TXN, KafkaError.PRODUCER_FENCED),
+        (Request.ADD_PARTITIONS_TO_TXN, KafkaError.INVALID_PRODUCER_EPOCH),
+        (Request.ADD_PARTITIONS_TO_TXN, KafkaError.INVALID_PRODUCER_ID_MAPPING),
+        (Request.PRODUCE, KafkaError.INVALID_PRODUCER_EPOCH),
+        (Request.PRODUCE, KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER),
+        (Request.PRODUCE, KafkaError.UNKNOWN_PRODUCER_ID),
+    ],
+)
+def test_transaction_is_repeated_when_brokers_end_it_once(
+    cluster: MockCluster, request_kind: Request, code: int, count: int
+) -> None:
+    checks: list[None] = []
+    driver = FencedProducer("p", "view", lambda: checks.append(None))
+    driver.write([(TP.topic, b"k", b"before")])
+    checks.clear()
+    cluster.fail(request_kind, code)
+    assert driver.write(messages(count)) == count
+    assert checks, "the lease was not checked"
+
+
+@pytest.mark.parametrize("count", [1, MANY])
+@pytest.mark.parametrize(
+    ("request_kind", "code", "kind", "said"),
+    [
+        (
+            Request.ADD_PARTITIONS_TO_TXN,
+            KafkaError.PRODUCER_FENCED,
+            AnotherWriter,
+            "transactional id tidemark-p-view shuts out",
+        ),
+        (
+            Request.ADD_PARTITIONS_TO_TXN,
+            KafkaError.TOPIC_AUTHORIZATION_FAILED,
+            TidemarkError,
+            "must be allowed to write its topics",
+        ),
+        (Request.PRODUCE, KafkaError.PRODUCER_FENCED, AnotherWriter, "transactional id tidemark-p-view shuts out"),
+        (Request.PRODUCE, KafkaError.MSG_SIZE_TOO_LARGE, MessageRefused, "the largest message has 12 bytes"),
+    ],
+)
+def test_reason_is_told_when_brokers_refuse_a_transaction_for_ever(
+    cluster: MockCluster,
+    monkeypatch: pytest.MonkeyPatch,
+    request_kind: Request,
+    code: int,
+    kind: type[TidemarkError],
+    said: str,
+    count: int,
+) -> None:
+    monkeypatch.setattr(fenced_producer, "topic_config", lambda _: {})
+    driver = FencedProducer("p", "view", lambda: None)
+    driver.write([(TP.topic, b"k", b"before")])
+    cluster.fail(request_kind, *[code] * 200)
+    with pytest.raises(kind, match=said) as raised:
+        driver.write(messages(count))
+    assert type(raised.value) is kind
