@@ -96,11 +96,24 @@ def unreachable_error(refused: object, *topics: str) -> ServiceUnreachable | Non
         )
     if refused.code() in _DENIED:
         group = f" (consumer group {READER})" if refused.code() == KafkaError.GROUP_AUTHORIZATION_FAILED else ""
-        return ServiceUnreachable(
-            f"Kafka at {settings().kafka_address()} refuses this user a right{named}: {refused.str()}{group}",
-            remedy="grant the right that is missing: include/docs/deployment.md, “Secured Kafka”",
-        )
+        return denied(f"{refused.str()}{group}", named)
     return None
+
+
+def denied(reason: str, named: str = "") -> ServiceUnreachable:
+    """Return the error for brokers that refuse this user a right."""
+    return ServiceUnreachable(
+        f"Kafka at {settings().kafka_address()} refuses this user a right{named}: {reason}",
+        remedy="grant the right that is missing: include/docs/deployment.md, “Secured Kafka”",
+    )
+
+
+def not_admitted(reason: str) -> ServiceUnreachable:
+    """Return the error for brokers that refuse user, password or certificate."""
+    return ServiceUnreachable(
+        f"Kafka at {settings().kafka_address()} refuses us: {reason}",
+        remedy="user, password and certificate in the file that TIDEMARK_KAFKA_PROPERTIES names",
+    )
 
 
 def has_no_answer(refused: KafkaError) -> bool:
@@ -132,10 +145,7 @@ def asked_again(ask: Callable[[], _Answer]) -> _Answer:
 def not_reached(reason: str) -> ServiceUnreachable:
     """Return the error for brokers that do not answer, which names a refused password or certificate as the reason."""
     if refusal := _refusal():
-        return ServiceUnreachable(
-            f"Kafka at {settings().kafka_address()} refuses us: {refusal}",
-            remedy="user, password and certificate in the file that TIDEMARK_KAFKA_PROPERTIES names",
-        )
+        return not_admitted(refusal)
     return ServiceUnreachable(
         f"Kafka at {settings().kafka_address()}: {reason}", remedy="./tidemark status; ./tidemark up kafka"
     )

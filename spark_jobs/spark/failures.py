@@ -26,6 +26,7 @@ from include.errors import (
     UsageError,
     one_line,
 )
+from include.kafka.refusals import denied, not_admitted
 from include.lake import object_store
 from spark_jobs.spark.thrown import Thrown, causes_of, chain_of
 
@@ -55,6 +56,8 @@ _UNREACHABLE = {
     "java.net.SocketTimeoutException",
     "java.net.UnknownHostException",
 }
+_DENIED = "org.apache.kafka.common.errors.AuthorizationException"
+_NOT_ADMITTED = "org.apache.kafka.common.errors.AuthenticationException"
 _STORE = ("software.amazon.awssdk.", "org.apache.hadoop.fs.s3a.")
 _SOURCE_FAILED = "PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR"
 _FIRST_RAISED = re.compile(r"Traceback \(most recent call last\):\n((?:[ \t][^\n]*\n)*)([^\n]+)")
@@ -238,6 +241,11 @@ def _service_unreachable(thrown: Thrown) -> TidemarkError | None:
     return _unreachable(f"{thrown.kinds[0].rsplit('.', 1)[-1]}: {thrown.message}") if is_unreachable else None
 
 
+def _refused_by_brokers(thrown: Thrown) -> TidemarkError | None:
+    refusal = denied if _DENIED in thrown.kinds else not_admitted if _NOT_ADMITTED in thrown.kinds else None
+    return refusal(f"{thrown.kinds[0].rsplit('.', 1)[-1]}: {one_line(thrown.message)}") if refusal else None
+
+
 _MEANINGS = (
     _failed_in_source,
     _not_loaded_by_worker,
@@ -250,6 +258,7 @@ _MEANINGS = (
     _checkpoint_shared,
     _disk_full,
     _worker_late,
+    _refused_by_brokers,
     _service_unreachable,
 )
 """In this order, each over the whole chain: a store that does not answer also makes files unreadable."""
