@@ -20,6 +20,9 @@ _Client = TypeVar("_Client")
 CLIENT_LIMIT = 1_000_000
 """Bytes of a message that a producer sends where its option `message.max.bytes` is not set."""
 
+BATCH_SIZE = 1_000_000
+"""Bytes of the messages that a producer sends as one batch where its option `batch.size` is not set."""
+
 _ABOUT_THE_MESSAGE = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG_SIZE, KafkaError.INVALID_RECORD}
 """Refusals of a message that others do not share."""
 
@@ -158,13 +161,15 @@ def enqueue(sender: Producer, topic: str, value: bytes | None, key: bytes | None
         return
 
 
-def send(topic: str, messages: Iterable[tuple[bytes, bytes]]) -> int:
+def send(topic: str, messages: Iterable[tuple[bytes, bytes]], batch_size: int = BATCH_SIZE) -> int:
     """Write keys and values to a topic and return how many, once the broker has confirmed all.
+
+    A batch has at most `batch_size` bytes, unless it is a single message.
 
     Raises ServiceUnreachable, MessageRefused for a message that they do not take, and TidemarkError for other refusals.
     """
     refused: list[KafkaError] = []
-    sender = producer()
+    sender = producer(**{"batch.size": batch_size})
     count = 0
     for key, value in messages:
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 
@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import NewTopic
 
 from include.errors import UsageError
-from include.kafka.client import CLIENT_LIMIT, admin
+from include.kafka.client import BATCH_SIZE, CLIENT_LIMIT, admin
 from include.kafka.refusals import TIMEOUT, is_denied, reaching_kafka
 from include.offsets import TopicPartition
 from include.topics import TopicIdentity, check_same_topic
@@ -149,6 +149,8 @@ class TopicLimits:
     largest: int
     """Bytes that key, value and headers of a message may have."""
     is_compacted: bool
+    batch: int = BATCH_SIZE
+    """Bytes that a batch of several messages may have: the topic compares its limit with the batch."""
 
 
 def topic_limits(topic: str, sent: int = CLIENT_LIMIT) -> TopicLimits:
@@ -158,7 +160,12 @@ def topic_limits(topic: str, sent: int = CLIENT_LIMIT) -> TopicLimits:
     """
     config = topic_config(topic)
     taken = min(sent, int(config.get(MAX_MESSAGE_BYTES, sent)))
-    return TopicLimits(taken - _OVERHEAD, "compact" in config.get("cleanup.policy", ""))
+    return TopicLimits(taken - _OVERHEAD, "compact" in config.get("cleanup.policy", ""), batch_taken([config]))
+
+
+def batch_taken(configs: Iterable[Mapping[str, str]]) -> int:
+    """Return the bytes of the largest batch that all topics of these configurations take."""
+    return min([BATCH_SIZE, *(int(config[MAX_MESSAGE_BYTES]) for config in configs if MAX_MESSAGE_BYTES in config)])
 
 
 def is_compacted(topic: str) -> bool:

@@ -38,11 +38,9 @@ class TopicTarget:
     _refused: list[Refused] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
-        options = {PRODUCER_OPTIONS[name]: value for name, value in self.to.options.items()}
-        self._most = int(options.get("message.max.bytes", CLIENT_LIMIT))
-        self._producer = FencedProducer(
-            self.pipeline.name, self.output.name, lambda: writers.renew(self.lease), options
-        )
+        self._options = {PRODUCER_OPTIONS[name]: value for name, value in self.to.options.items()}
+        self._most = int(self._options.get("message.max.bytes", CLIENT_LIMIT))
+        self._producer = FencedProducer(self.pipeline.name, self.output.name, lambda: writers.renew(self.lease))
 
     def send(self, rows: DataFrame, unsent: Unsent) -> tuple[int, Sequence[Refused]]:
         """Write the rows; return their number, and the rows that no broker would take.
@@ -51,6 +49,9 @@ class TopicTarget:
         """
         self._refused = []
         limits = {topic: kafka.topic_limits(topic, self._most) for topic in self.to.topics}
+        batch = min(each.batch for each in limits.values())
+        # For the next client that it opens.
+        self._producer.options = {"batch.size": str(batch), **self._options}
         sent = self._producer.write(self._messages(rows, unsent, limits))
         crash_point("output_sent")
         return sent, self._refused

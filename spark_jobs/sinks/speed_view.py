@@ -18,7 +18,7 @@ from include import kafka
 from include.crash_points import crash_point
 from include.kafka.client import CLIENT_LIMIT
 from include.kafka.fenced_producer import FencedProducer
-from include.kafka.topics import MAX_MESSAGE_BYTES
+from include.kafka.topics import MAX_MESSAGE_BYTES, batch_taken
 from include.ledger.archive import micro_batches
 from include.ledger.archive.micro_batches import BatchCommit
 from include.ledger.streams import writers
@@ -69,9 +69,10 @@ def targets_of(pipeline: Pipeline, view: AdditiveView, lease: writers.Lease) -> 
 
 
 def _client_limits(view: AdditiveView) -> dict[str, str]:
-    """Return the client's option by which it sends messages as large as any topic of the view takes.
+    """Return the client's options by which it sends messages as large as any topic of the view takes.
 
-    It is never less than without the option: topics limit batches after their compression.
+    Messages may never be smaller than without the option: topics limit batches after their compression. Batches of
+    several are as large as each topic takes.
 
     Raises ServiceUnreachable.
     """
@@ -79,8 +80,14 @@ def _client_limits(view: AdditiveView) -> dict[str, str]:
         view.speed.topic,
         *(topic for sink in view.sinks if isinstance(sink, KafkaMessages) for topic in sink.topics),
     ]
-    taken = [int(config[MAX_MESSAGE_BYTES]) for config in map(kafka.topic_config, topics) if config]
-    return {"message.max.bytes": str(max(CLIENT_LIMIT, min(max(taken), _LARGEST)))} if taken else {}
+    configs = [config for config in map(kafka.topic_config, topics) if config]
+    if not configs:
+        return {}
+    largest = max(int(config[MAX_MESSAGE_BYTES]) for config in configs)
+    return {
+        "message.max.bytes": str(max(CLIENT_LIMIT, min(largest, _LARGEST))),
+        "batch.size": str(batch_taken(configs)),
+    }
 
 
 @dataclass

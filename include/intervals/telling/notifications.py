@@ -63,8 +63,9 @@ def _notify(pipeline: Pipeline, pinned: PinnedInterval, listing: Listing) -> int
 
 def _send(topic: str, messages: Iterable[Message]) -> int:
     """Send keys and bodies, shortened where one is larger than the topic takes: it would hold back all others."""
-    largest = kafka.topic_limits(topic).largest
-    return kafka.send(topic, ((key.encode(), fitting(body, largest - len(key.encode()))) for key, body in messages))
+    limits = kafka.topic_limits(topic)
+    fitted = ((key.encode(), fitting(body, limits.largest - len(key.encode()))) for key, body in messages)
+    return kafka.send(topic, fitted, limits.batch)
 
 
 def fitting(body: Mapping[str, Any], most: int) -> bytes:

@@ -107,7 +107,7 @@ def test_message_is_as_large_as_the_topic_takes_when_that_is_less_than_the_clien
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     use(monkeypatch, Admin(EXISTS, {"max.message.bytes": SimpleNamespace(value="50000")}))
-    assert kafka.topic_limits("t").largest == 50_000 - 1024
+    assert kafka.topic_limits("t") == TopicLimits(50_000 - 1024, is_compacted=False, batch=50_000)
     use(monkeypatch, Admin(EXISTS, {"max.message.bytes": SimpleNamespace(value="8000000")}))
-    assert kafka.topic_limits("t").largest == 1_000_000 - 1024
+    assert kafka.topic_limits("t") == TopicLimits(1_000_000 - 1024, is_compacted=False, batch=1_000_000)
     assert kafka.topic_limits("t", 9_000_000).largest == 8_000_000 - 1024
