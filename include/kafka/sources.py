@@ -29,7 +29,7 @@ def check_topics_read(
 
     Those that have `left` the pipeline need not exist. Raises UsageError for another one that the source does not name
     any more, or of which it does not assign a topic partition any more that is `archived`, TopicRecreated for one that
-    is another or gone.
+    is another or gone, ServiceUnreachable for one that this user must not describe.
     """
     if missing := sorted(topic for topic in stored if topic not in left and not source.reads(topic)):
         raise UsageError(
@@ -39,6 +39,9 @@ def check_topics_read(
         )
     for topic, topic_id in stored.items():
         if topic not in left or topic in topics or topic in source.named:
+            if topic not in topics:
+                # A pattern does not find a topic that this user must not describe; asked for by name, it is refused.
+                kafka.describe_topics([topic])
             kafka.check_same_topic(pipeline, topics.get(topic), topic, topic_id)
     # Without this, what is archived of one that is read no longer would be in no interval, and nothing would say so.
     read = {tp for tp in archived if tp.topic in source.assign}

@@ -12,8 +12,10 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from include import kafka
-from include.errors import ServiceUnreachable, UsageError
+from include.errors import ServiceUnreachable, TopicRecreated, UsageError
 from include.kafka import TopicLimits, topics
+from include.kafka.sources import check_topics_read, describe_source
+from include.pipelines.spec import KafkaTopics
 from include.settings import settings
 
 DENIED = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
@@ -35,6 +37,10 @@ class Admin:
 
     def __init__(self, described: Any, config: Any = DENIED) -> None:
         self.described, self.config = described, config
+
+    def list_topics(self, **_: Any) -> Any:
+        """The names of all topics that the user may describe."""
+        return SimpleNamespace(topics={})
 
     def create_topics(self, new: list[Any], **_: Any) -> dict[str, Future[Any]]:
         return {each.topic: answer(DENIED) for each in new}
@@ -101,6 +107,20 @@ def test_topic_and_the_right_are_named_when_it_must_not_even_be_described(monkey
     for ask in (lambda: kafka.create_topic("t", 2), lambda: kafka.describe_topics(["t"])):
         with pytest.raises(ServiceUnreachable, match="refuses this user a right about t"):
             ask()
+
+
+def test_right_is_named_when_a_pattern_s_topic_must_not_be_described_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    use(monkeypatch, Admin(DENIED))
+    source = KafkaTopics(pattern="t|u")
+    with pytest.raises(ServiceUnreachable, match="refuses this user a right about t"):
+        check_topics_read("p", source, {"t": "id"}, describe_source(source), ())
+
+
+def test_topic_is_gone_when_a_pattern_s_topic_is_not_known_by_name_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    use(monkeypatch, Admin(MISSING))
+    source = KafkaTopics(pattern="t|u")
+    with pytest.raises(TopicRecreated, match="no longer exists"):
+        check_topics_read("p", source, {"t": "id"}, describe_source(source), ())
 
 
 def test_message_is_as_large_as_the_topic_takes_when_that_is_less_than_the_client_sends(
