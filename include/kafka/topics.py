@@ -15,6 +15,7 @@ from include.errors import UsageError
 from include.kafka.client import BATCH_SIZE, CLIENT_LIMIT, admin
 from include.kafka.refusals import TIMEOUT, is_denied, reaching_kafka
 from include.offsets import TopicPartition
+from include.settings import settings
 from include.topics import TopicIdentity, check_same_topic
 
 __all__ = [
@@ -73,8 +74,8 @@ def describe_topics(topics: Iterable[str]) -> dict[str, TopicIdentity]:
 def create_topic(topic: str, topic_partitions: int, *, compacted: bool = False) -> bool:
     """Create a topic unless it exists, and return whether it was created.
 
-    Raises UsageError when a topic that must be compacted exists and is not, and for one that is missing where this user
-    must not create any; ServiceUnreachable.
+    Raises UsageError when a topic that must be compacted, and nothing else, exists and is not, and for one that is
+    missing where this user must not create any; ServiceUnreachable.
     """
     config = {"cleanup.policy": "compact"} if compacted else {}
     with reaching_kafka(topic):
@@ -92,10 +93,12 @@ def create_topic(topic: str, topic_partitions: int, *, compacted: bool = False) 
                 raise
         else:
             return True
-    if compacted and (policy := cleanup_policy(topic)) and "compact" not in policy:
+    # `delete` beside it would remove the latest values of keys once they are old.
+    if compacted and (policy := cleanup_policy(topic)) and {each.strip() for each in policy.split(",")} != {"compact"}:
         raise UsageError(
-            f"topic {topic} exists with cleanup.policy={policy}, a speed view needs compact",
-            remedy="alter the topic's cleanup.policy or choose another topic",
+            f"topic {topic} exists with cleanup.policy={policy}, a speed view needs compact alone",
+            remedy=f"kafka-configs.sh --bootstrap-server {settings().kafka_address()} --alter --entity-type topics "
+            f"--entity-name {topic} --add-config cleanup.policy=compact; or choose another topic",
         )
     return False
 

@@ -55,6 +55,7 @@ class Admin:
 EXISTS = SimpleNamespace(topic_id="id", partitions=[0, 1])
 COMPACT = {"cleanup.policy": SimpleNamespace(value="compact")}
 DELETE = {"cleanup.policy": SimpleNamespace(value="delete")}
+BOTH = {"cleanup.policy": SimpleNamespace(value="compact,delete")}
 
 
 @pytest.fixture(autouse=True)
@@ -89,9 +90,19 @@ def test_topic_is_used_when_it_exists_and_the_user_must_not_create_any(
 def test_topic_must_still_be_compacted_when_its_settings_may_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
     use(monkeypatch, Admin(EXISTS, COMPACT))
     assert kafka.create_topic("t", 2, compacted=True) is False
-    use(monkeypatch, Admin(EXISTS, DELETE))
-    with pytest.raises(UsageError, match=r"cleanup\.policy=delete"):
+
+
+@pytest.mark.parametrize("config", [DELETE, BOTH])
+def test_command_is_named_when_retention_would_delete_values_of_a_speed_view(
+    monkeypatch: pytest.MonkeyPatch, config: Any
+) -> None:
+    use(monkeypatch, Admin(EXISTS, config))
+    with pytest.raises(UsageError, match=rf"cleanup\.policy={config['cleanup.policy'].value},") as refused:
         kafka.create_topic("t", 2, compacted=True)
+    assert (
+        "kafka-configs.sh --bootstrap-server 127.0.0.1:1 --alter --entity-type topics --entity-name t "
+        "--add-config cleanup.policy=compact" in refused.value.remedy
+    )
 
 
 def test_topic_and_the_right_are_named_when_it_is_missing_and_must_not_be_created(
