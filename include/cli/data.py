@@ -200,6 +200,8 @@ def lag(
         print_table(columns, [[getattr(each, name) for name in columns] for each in measured])
         for place in dict.fromkeys((each.topic, each.partition) for each in measured if each.is_cut_back):
             progress(f"{place[0]}-{place[1]} ends before what was read of it: the log was truncated")
+        for tp, (stable, end) in lags.open_transactions(measured).items():
+            progress(f"a transaction is open at offset {stable} of {tp}, {end - stable} offsets lie behind it")
         behind = next((each.pipeline for each in measured if each.lag), "")
         stream, interval = f"stream {behind} --until-caught-up", "interval PIPELINE --from TIME --to TIME"
         suggest(f"./tidemark {stream if behind else interval}")

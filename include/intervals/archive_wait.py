@@ -41,7 +41,7 @@ def await_archive(
         remedy = f"is the stream running? ./tidemark status; ./tidemark stream {pipeline.name}"
         if opened := _open_transactions({tp: until[tp] for tp in waited_for}):
             behind += opened
-            remedy = f"end the producer's transaction (kafka-transactions.sh find-hanging, abort), or: {remedy}"
+            remedy = f"{kafka.END_TRANSACTION}, or: {remedy}"
         raise ArchiveBehind(
             f"the archive has not reached the end of {interval}: {'; '.join(behind)}",
             remedy=remedy,

@@ -1,8 +1,10 @@
 """Kafka outside Spark: its topics, offsets and records, as commands and drivers ask for them."""
 
 from include.kafka.bounds import (
+    END_TRANSACTION,
     Isolation,
     check_retained,
+    end_offsets,
     first_timestamp,
     offset_bounds,
     offsets_at,
@@ -35,6 +37,7 @@ from include.kafka.topics import (
 )
 
 __all__ = [
+    "END_TRANSACTION",
     "TIMEOUT",
     "Isolation",
     "TopicIdentity",
@@ -46,6 +49,7 @@ __all__ = [
     "consumer",
     "create_topic",
     "describe_topics",
+    "end_offsets",
     "enqueue",
     "few_records",
     "first_timestamp",

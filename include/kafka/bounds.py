@@ -19,6 +19,9 @@ from include.times import time_of
 _NO_TIME = datetime.fromtimestamp(0, UTC)
 """Timestamps until then stand for none."""
 
+END_TRANSACTION = "end the producer's transaction (kafka-transactions.sh find-hanging, abort)"
+"""What to do about an open transaction that holds readers back."""
+
 Isolation = Literal["read_committed", "read_uncommitted"]
 """Whether records of aborted and open transactions count."""
 
@@ -38,6 +41,13 @@ def offset_bounds(
         earliest = _listed(reader, wanted, OFFSET_BEGINNING)
         ends = _listed(reader, wanted, OFFSET_END)
     return {tp: (earliest[tp], ends[tp]) for tp in wanted}
+
+
+def end_offsets(topic_partitions: Iterable[TopicPartition], isolation: Isolation) -> dict[TopicPartition, int]:
+    """Return the end offset of each topic partition, as `offset_bounds` does. Raises ServiceUnreachable."""
+    wanted = sorted(set(topic_partitions))
+    with reaching_kafka(*topics_of(wanted)), asking(isolation) as reader:
+        return _listed(reader, wanted, OFFSET_END)
 
 
 def offsets_at(

@@ -55,6 +55,17 @@ def lag_of(pipeline: Pipeline) -> list[Lag]:
     return lags
 
 
+def open_transactions(lags: Iterable[Lag]) -> dict[TopicPartition, tuple[int, int]]:
+    """Return where open transactions are, with the end for read_committed readers and the log's end.
+
+    Raise ServiceUnreachable when Kafka does not answer.
+    """
+    # In this order: what is appended in between holds nobody back.
+    ends = kafka.end_offsets({TopicPartition(each.topic, each.partition) for each in lags}, "read_uncommitted")
+    stable = kafka.end_offsets(ends, "read_committed")
+    return {tp: (stable[tp], end) for tp, end in ends.items() if stable[tp] < end}
+
+
 def queries_of(pipeline: Pipeline) -> tuple[str, ...]:
     """Return the names of the pipeline's queries; the archive's is the first, outputs are the last."""
     views, outputs = (tuple(each.name for each in declared) for declared in (pipeline.views, pipeline.outputs))
@@ -83,8 +94,12 @@ def as_metrics(lags: Iterable[Lag], missing: Iterable[MissingSummary] = ()) -> s
     labels = ("pipeline", "query", "topic", "partition")
     gauges = {
         "committed": Gauge("tidemark_committed_offset", "Next offset to be committed", labels, registry=registry),
-        "end": Gauge("tidemark_end_offset", "End offset of the topic partition", labels, registry=registry),
-        "lag": Gauge("tidemark_lag_offsets", "Offsets that are not committed yet", labels, registry=registry),
+        "end": Gauge(
+            "tidemark_end_offset", "End offset of the topic partition's committed records", labels, registry=registry
+        ),
+        "lag": Gauge(
+            "tidemark_lag_offsets", "Offsets before that end that are not committed yet", labels, registry=registry
+        ),
     }
     for each in lags:
         for name, gauge in gauges.items():

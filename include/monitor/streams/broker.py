@@ -16,7 +16,7 @@ from include.errors import ServiceUnreachable, TidemarkError, one_line
 from include.kafka.sources import describe_source, source_topic_partitions
 from include.ledger.archive.committed import ARCHIVE, committed_offsets
 from include.monitor.lag import Lag, queries_of
-from include.monitor.streams.waiting import SeenEnds, waiting_since
+from include.monitor.streams.waiting import HeldBack, SeenEnds, seen_held_back, waiting_since
 from include.offsets import TopicPartition
 from include.pipelines.spec import Pipeline
 
@@ -62,6 +62,8 @@ class BrokerView:
     """Like `waiting_since`, for the other queries."""
     directions: Mapping[str, Direction] = field(default_factory=dict)
     """How the lags of the other queries move."""
+    held_back: tuple[HeldBack, ...] = ()
+    """Where an open transaction keeps records from all queries."""
 
 
 @dataclass
@@ -76,6 +78,7 @@ class _Pipeline:
     topic_partitions: Sequence[TopicPartition] = ()
     described_at: float = -_DESCRIBED
     ends: SeenEnds = field(default_factory=SeenEnds)
+    held_back: Mapping[TopicPartition, HeldBack] = field(default_factory=dict)
     query_lags: dict[str, deque[tuple[float, int]]] = field(default_factory=dict)
     """What each query was behind, and when; oldest first."""
 
@@ -146,9 +149,13 @@ def _seen_now(known: _Pipeline) -> BrokerView:
         known.described_at = time.monotonic()
     positions = committed_offsets(known.declared.name)
     committed = {query: positions.get(query, {}) for query in queries_of(known.declared)}
+    # In this order: what is appended in between holds nobody back.
+    log_ends = kafka.end_offsets(known.topic_partitions, "read_uncommitted")
     bounds = kafka.offset_bounds(known.topic_partitions)
     now = datetime.now(UTC)
-    known.ends.note(now, {tp: end for tp, (_, end) in bounds.items()})
+    stable = {tp: end for tp, (_, end) in bounds.items()}
+    known.ends.note(now, stable)
+    known.held_back = seen_held_back(known.held_back, stable, log_ends, now)
     lags = tuple(
         Lag(known.declared.name, query, tp.topic, tp.partition, of_query.get(tp, low), end)
         for query, of_query in committed.items()
@@ -167,6 +174,7 @@ def _seen_now(known: _Pipeline) -> BrokerView:
         now,
         since={query: at for query, at in since.items() if at is not None},
         directions=directions,
+        held_back=tuple(known.held_back.values()),
     )
 
 

@@ -53,8 +53,8 @@ KEYS = {
 
 OFFSETS = {
     "tidemark_committed_offset": "Next offset to be committed",
-    "tidemark_end_offset": "End offset of the topic partition",
-    "tidemark_lag_offsets": "Offsets that are not committed yet",
+    "tidemark_end_offset": "End offset of the topic partition's committed records",
+    "tidemark_lag_offsets": "Offsets before that end that are not committed yet",
 }
 """Gauges with the labels `pipeline`, `query`, `topic` and `partition`."""
 

@@ -8,11 +8,13 @@ from datetime import datetime, timedelta
 from typing import Literal
 from urllib.parse import urlsplit
 
+from include import kafka
 from include.ledger.archive.committed import FLAGS
 from include.ledger.archive.positions import ARCHIVE
 from include.ledger.streams.overview import StreamOverview, overview
 from include.ledger.streams.writers import LiveWriter
 from include.monitor.streams.broker import BrokerView, Direction, broker_watch
+from include.monitor.streams.waiting import told_at
 from include.monitor.text import clean, duration, quantity
 from include.pipelines.spec import Pipeline
 from include.streams import new_code
@@ -107,6 +109,12 @@ def assess(pipeline: Pipeline, known: StreamOverview, broker: BrokerView) -> Str
     """Return the state that follows from ledger and broker."""
     lag = lag_now(broker, known.read_at)
     tone, sentence = _sentence(known, lag)
+    remedy = _remedy(pipeline.name, known, lag, tone)
+    held, held_for = told_at(broker.held_back, known.read_at)
+    if held:
+        sentence = held if tone == "good" else f"{sentence}; {held}"
+        tone = "bad" if tone == "bad" or held_for > STALLED_AFTER else "open"
+        remedy = remedy if lag.error else "; ".join(filter(None, (remedy, kafka.END_TRANSACTION)))
     if lag.error:
         age = f"for {duration(known.read_at - lag.seen_at)}" if lag.seen_at else "now"
         tone, sentence = "bad", f"Kafka cannot be seen {age}; last known: {sentence}" if lag.seen_at else lag.error
@@ -118,7 +126,7 @@ def assess(pipeline: Pipeline, known: StreamOverview, broker: BrokerView) -> Str
         pipeline.description,
         tone,
         clean(sentence[:1].upper() + sentence[1:], 600) + ".",
-        _remedy(pipeline.name, known, lag, tone),
+        remedy,
         lag,
         known.committed_at,
         known.records,

@@ -3,19 +3,25 @@
 A record's timestamp may be its event's, hours before it was sent. But a record that lies at or after the end that a
 topic partition had at some moment was appended after that moment. The later of the two is the better answer, and the
 wait computed from it grows without another look at the broker.
+
+Records behind an open transaction do not wait for the stream, which must not read them. They are told apart.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 
+from include.monitor.text import duration, quantity
 from include.offsets import TopicPartition
 
 _KEPT = 600
 """How many ends are remembered per topic partition."""
+
+_TOLD_AFTER = timedelta(minutes=1)
+"""How long a transaction may be open: producers' usual ones are shorter."""
 
 
 @dataclass
@@ -50,3 +56,52 @@ def waiting_since(
             # A producer's clock may be ahead of ours.
             since.append(min(max(known), now))
     return min(since, default=None)
+
+
+@dataclass(frozen=True)
+class HeldBack:
+    """A topic partition whose end for readers of committed records does not move, though records lie behind it."""
+
+    topic_partition: TopicPartition
+    stable: int
+    """The end for readers of committed records: the first offset of the open transaction."""
+    end: int
+    """The end of the log."""
+    since: datetime
+    """When it was first seen so."""
+
+
+def seen_held_back(
+    before: Mapping[TopicPartition, HeldBack],
+    stable: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, int],
+    now: datetime,
+) -> dict[TopicPartition, HeldBack]:
+    """Return where readers of committed records are held back, given where they were at the look before."""
+    found = {}
+    for tp, end in ends.items():
+        if stable[tp] < end:
+            known = before.get(tp)
+            since = known.since if known and known.stable == stable[tp] else now
+            found[tp] = HeldBack(tp, stable[tp], end, since)
+    return found
+
+
+def told_at(held: Collection[HeldBack], now: datetime) -> tuple[str, timedelta]:
+    """Return the words for what has been held back for more than a minute, and for how long; empty for nothing."""
+    long = sorted((each for each in held if now - each.since > _TOLD_AFTER), key=lambda each: each.since)
+    if not long:
+        return "", timedelta()
+    first, others = long[0], len(long) - 1
+    lie = quantity(first.end - first.stable, "offset lies", "offsets lie")
+    more = (
+        f", and {quantity(others, 'other topic partition is', 'other topic partitions are')} held back"
+        if others
+        else ""
+    )
+    held_for = now - first.since
+    return (
+        f"held back for {duration(held_for)}: a transaction is open at offset {first.stable} of "
+        f"{first.topic_partition}, {lie} behind it{more}",
+        held_for,
+    )
