@@ -21,7 +21,7 @@ from include.ledger.intervals import pins
 from include.ledger.intervals.odd_timestamps import OddTimestamps
 from include.ledger.intervals.pins import Neighbours, PinnedInterval
 from include.ledger.streams import lines
-from include.offsets import TopicPartition
+from include.offsets import OffsetRange, TopicPartition
 from include.pipelines.spec import Pipeline
 from include.pipelines.spec.lines import no_offsets
 from include.times import Interval
@@ -117,14 +117,40 @@ class SourceLog:
         return begins | {r.topic_partition: r.until_offset for r in ends if r.topic_partition.topic in continued}
 
     def first_time(self, spans: Spans) -> datetime | None:
-        """Return when the records of the spans begin; None when there are none."""
-        begins = {
-            tp: max(begin, self.bounds[tp][0])
+        """Return when the records begin that Kafka still holds of the spans; None when there are none."""
+        return min(self.first_times(spans).values(), default=None)
+
+    def first_times(self, spans: Spans) -> Mapping[TopicPartition, datetime]:
+        """Return when the records begin that Kafka still holds of the spans, where there are any."""
+        retained = {
+            tp: (max(begin, self.bounds[tp][0]), end)
             for tp, (begin, end) in spans.items()
-            if begin < end and tp.topic not in self.left
+            if tp in self.bounds and tp.topic not in self.left
         }
-        times = offset_search.first_times(begins, self.rule)
-        return min(times.values(), default=None)
+        return offset_search.first_times({tp: span for tp, span in retained.items() if span[0] < span[1]}, self.rule)
+
+    def removed(self, spans: Spans) -> list[OffsetRange]:
+        """Return the offsets of the spans that retention has removed: no search finds the times of their records."""
+        lows = {tp: low for tp, (low, _) in self.bounds.items() if tp.topic not in self.left}
+        return [
+            OffsetRange(tp, begin, min(lows[tp], end))
+            for tp, (begin, end) in sorted(spans.items())
+            if tp in lows and begin < min(lows[tp], end)
+        ]
+
+    def unknown_times(self, moment: datetime, spans: Spans, begins: Offsets) -> list[OffsetRange]:
+        """Return removed offsets of the spans that may hold records from `moment` on, which was found at `begins`.
+
+        None do where a retained record lies before it, nor where the archive committed the last of them before then.
+        """
+        unknown = []
+        for each in self.removed(spans):
+            tp = each.topic_partition
+            committed_at = self._committed_at(tp, each.until_offset - 1)
+            is_later = committed_at is not None and committed_at >= _milliseconds(moment - TOLERANCE)
+            if begins[tp] <= each.until_offset and is_later:
+                unknown.append(each)
+        return unknown
 
     def _committed_at(self, tp: TopicPartition, offset: int) -> int | None:
         span = self._commits.get(tp)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime
 
 from include.intervals.boundaries import read_log
 from include.ledger.intervals.missing import find_gaps, missing_intervals
@@ -27,18 +26,34 @@ def missing_in_order(pipeline: Pipeline) -> Iterator[Interval]:
             )
     ends = {each.to_time for each in missing if each.pinned is None}
     for gap in find_gaps(pipeline.name) if ends else ():
-        if gap.after is not None and (end := gap.after.interval.from_time) in ends:
-            begin = _first_boundary(pipeline, gap)
-            if begin is not None:
-                yield from pipeline.schedule.between(begin, end)
+        if gap.after is not None and gap.after.interval.from_time in ends:
+            yield from _intervals_of(pipeline, gap)
 
 
-def _first_boundary(pipeline: Pipeline, gap: Neighbours) -> datetime | None:
-    """Return where the first interval of a gap with a record begins, not before the gap; None without any record."""
-    log = read_log(pipeline)
-    first = log.first_time(log.spans_between(gap))
-    if first is None:
-        return None
+def _intervals_of(pipeline: Pipeline, gap: Neighbours) -> Iterator[Interval]:
+    """Yield the intervals of a gap that hold its offsets, in order; none when there is nothing to pin.
+
+    Offsets without a time, because retention removed their records or none is visible, are in the gap's first
+    interval: its run states that they are lost, or proves that they are gaps. Until it is pinned, only intervals after
+    the first retained record's are exact.
+    """
     assert gap.after is not None
-    begin = min(pipeline.schedule.floor(first), gap.after.interval.from_time - pipeline.schedule.every)
-    return max(begin, gap.before.interval.to_time) if gap.before else begin
+    log, schedule, end = read_log(pipeline), pipeline.schedule, gap.after.interval.from_time
+    spans = log.spans_between(gap)
+    if all(begin >= until for begin, until in spans.values()):
+        return
+    times, last = log.first_times(spans), end - schedule.every
+    # The last interval of the gap has its late records.
+    begin = min(last, schedule.floor(min(times.values()))) if times else last
+    if gap.before is None:
+        yield from schedule.between(begin, end)
+        return
+    opening, removed = gap.before.interval.to_time, {each.topic_partition for each in log.removed(spans)}
+    if times and not removed:
+        yield from schedule.between(max(begin, opening), end)
+        return
+    first = next(schedule.between(opening, end))
+    yield first
+    if removed and removed <= times.keys():
+        retained = schedule.floor(max(times[tp] for tp in removed)) + schedule.every
+        yield from schedule.between(max(first.to_time, retained), end)

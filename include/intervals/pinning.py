@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from include.completeness import follow_ledger
-from include.errors import ArchiveBehind, UsageError
+from include.errors import ArchiveBehind, OffsetsLost, UsageError
 from include.intervals.archive_wait import await_archive
 from include.intervals.boundaries import Offsets, SourceLog, odd_timestamps_of, read_log
 from include.intervals.lake_of_ledger import check_lake
@@ -126,6 +126,7 @@ class _Pinning:
                 return known
             neighbours = pins.find_neighbours(name, step)
             begins, ends = self._resolve(step, neighbours, first_time)
+            self._check_begin(step, neighbours, first_time, begins)
             pinned = pins.write_interval(
                 name,
                 step,
@@ -157,6 +158,24 @@ class _Pinning:
         if neighbours.after is not None and neighbours.after.interval.from_time == step.to_time:
             return begins, {tp: Boundary(end) for tp, (_, end) in rest.items()}
         return begins, self.log.boundaries(step.to_time, rest)
+
+    def _check_begin(self, step: Interval, neighbours: Neighbours, first_time: datetime, begins: Offsets) -> None:
+        """Raise OffsetsLost when records of the interval may be among those before it that retention removed."""
+        opening = neighbours.before.interval.to_time if neighbours.before else first_time
+        if step.from_time == opening:
+            return
+        spans = self.log.spans_between(neighbours)
+        removed = self.log.unknown_times(step.from_time, spans, begins)
+        if not removed:
+            return
+        first, name = next(self.log.pipeline.schedule.between(opening, step.from_time)), self.log.pipeline.name
+        words = "; ".join(f"{each} ({len(each)} offsets)" for each in removed)
+        raise OffsetsLost(
+            f"records of {step} may be among {words}, which are in no interval yet and gone from Kafka",
+            remedy="build from the archive the interval that they are put into, then this one: ./tidemark interval "
+            f"{name} --from {format_time(first.from_time)} --to {format_time(first.to_time)} --source archive",
+            pipeline=name,
+        )
 
 
 def _check_passed(pipeline: Pipeline, interval: Interval) -> None:

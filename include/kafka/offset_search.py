@@ -57,19 +57,21 @@ def find_boundaries(moment: datetime, spans: Spans, rule: TimestampRule) -> dict
     return boundaries
 
 
-def first_times(begins: Mapping[TopicPartition, int], rule: TimestampRule) -> dict[TopicPartition, datetime]:
-    """Return the time at which the records from an offset on begin, for topic partitions that have any.
+def first_times(spans: Spans, rule: TimestampRule) -> dict[TopicPartition, datetime]:
+    """Return the time at which the records of a span begin, for topic partitions that have any in theirs.
 
-    A timestamp that the next records do not confirm is left out. Raises ServiceUnreachable.
+    A timestamp that the span's next records do not confirm is left out. Raises ServiceUnreachable.
     """
-    if not begins:
+    if not spans:
         return {}
-    with kafka.reaching_kafka(*kafka.topics_of(begins)):
+    begins = {tp: begin for tp, (begin, _) in spans.items()}
+    with kafka.reaching_kafka(*kafka.topics_of(spans)):
         reader = kafka.consumer(**kafka.few_records(), **_UNCOMMITTED)
         try:
-            times = {tp: rule.beginning(window) for tp, window in _read_windows(reader, begins).items()}
+            windows = _read_windows(reader, begins)
         finally:
             reader.close()
+    times = {tp: rule.beginning([r for r in window if r.offset < spans[tp][1]]) for tp, window in windows.items()}
     return {tp: datetime.fromtimestamp(at / 1000, UTC) for tp, at in times.items() if at is not None}
 
 

@@ -7,15 +7,16 @@ import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any
 
 import pytest
+from confluent_kafka import TopicPartition
 from confluent_kafka.admin import NewPartitions
 from sqlalchemy import event
 
 from include import kafka
-from include.errors import ArchiveBehind
+from include.errors import ArchiveBehind, OffsetsLost
 from include.intervals.missing import missing_in_order
 from include.intervals.pinning import NEAR, pin_interval
 from include.ledger import quarantine
@@ -207,6 +208,23 @@ def test_first_records_are_missing_when_a_topic_partition_was_added_before_an_un
     assert by_partition(pin(log, begin + 1))[2] == (0, 1)
     assert by_partition(pin(log, begin + 3))[2] == (1, 2)
     assert [each for each in missing_intervals(log.pipeline.name) if each.pinned is None] == []
+
+
+def test_gap_begins_with_its_own_records_when_many_younger_ones_follow(log: Log) -> None:
+    far, old = -90 * 24, -80 * 24
+    log.send(0, far, old, old + 0.1, old + 1, *(each / 100 for each in range(40)))
+    log.archive()
+    pin(log, far)
+    pin(log, 0)
+    assert next(iter(missing_in_order(log.pipeline))) == hour(old)
+    # Retention removes the gap's first two records: their hour is not known any more.
+    next(iter(log.admin.delete_records([TopicPartition(log.topic, 0, 3)]).values())).result(30)
+    assert list(islice(missing_in_order(log.pipeline), 2)) == [hour(far + 1), hour(old + 2)]
+    with pytest.raises(OffsetsLost, match=rf"{log.topic}-0 \[1, 3\) \(2 offsets\)"):
+        pin(log, old)
+    assert by_partition(pin(log, far + 1))[0] == (1, 3)
+    assert by_partition(pin(log, old + 1))[0] == (3, 4)
+    assert not any(each.pinned is None for each in missing_intervals(log.pipeline.name))
 
 
 def test_replayed_rows_go_to_the_asked_interval_when_others_are_pinned_on_the_way(log: Log) -> None:

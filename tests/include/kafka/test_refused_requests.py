@@ -120,7 +120,7 @@ def test_records_are_read_when_the_reader_s_group_must_not_be_described(cluster:
     assert prove_gaps({TP: [(3, 4)]})[TP].seen[0][0] == 3
     assert len(list(offset_search._read_on(TP, 0))) == RECORDS
     at_start = TimestampRule((FIRST_TIMESTAMP + 10**9), lambda *_: None)
-    assert offset_search.first_times({TP: 0}, at_start).keys() == {TP}
+    assert offset_search.first_times({TP: (0, RECORDS)}, at_start).keys() == {TP}
     range_of_proof = {"topic": TP.topic, "partition": TP.partition, "from_offset": 3, "until_offset": 6}
     first, seen = verify._read_range(range_of_proof, {"bootstrap.servers": cluster.address})
     assert (first, sorted(seen)) == (0, [3, 4, 5])
