@@ -13,7 +13,7 @@ from typing import Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import Context
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowRuntimeError
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from include.airflow import backoff
@@ -82,8 +82,28 @@ class StreamTrigger(BaseTrigger):
             await asyncio.sleep(self.poll_seconds)
 
     async def on_kill(self) -> None:
-        """Stop the driver: a person ended the task. (A restarting triggerer only cleans up.)"""
+        """Stop the driver: a person ended the task. (A restarting triggerer only cleans up.)
+
+        One whose task Airflow has no more goes on, for the next run to adopt: `airflow db clean` deletes rows by their
+        age, whatever their state, and so those of the stream that has run longest.
+        """
+        if await asyncio.to_thread(_is_deleted, self.task_instance):
+            self.log.info("the task was deleted from Airflow's database: its driver goes on")
+            return
         await asyncio.to_thread(launching.stop_driver, self.pipeline, self.launch)
+
+
+def _is_deleted(task: Any) -> bool:
+    """Return whether Airflow's database has the task no more; a task that a person ended or cleared is still there."""
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+    if task is None:
+        return False
+    try:
+        states = RuntimeTaskInstance.get_task_states(task.dag_id, task_ids=[task.task_id], run_ids=[task.run_id])
+    except AirflowRuntimeError:
+        return False
+    return task.task_id not in states.get(task.run_id, {})
 
 
 def look_at_progress(pipeline: str, progress: Progress, now: float, launch: str) -> dict[str, Any] | None:

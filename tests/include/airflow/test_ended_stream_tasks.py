@@ -1,0 +1,68 @@
+"""What becomes of a stream's driver when its task ends in Airflow's database; no service is needed."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
+from airflow.sdk.execution_time.comms import ErrorResponse
+from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+from include.airflow import streams
+from include.airflow.driver import launching
+
+TASK = SimpleNamespace(dag_id="stream__nest_cameras", task_id="stream", run_id="scheduled__1")
+
+
+@pytest.fixture
+def stopped(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The launches of the drivers that were stopped."""
+    launches: list[str] = []
+    monkeypatch.setattr(launching, "stop_driver", lambda _pipeline, launch: launches.append(launch))
+    return launches
+
+
+def end(task: Any = TASK) -> None:
+    trigger = streams.StreamTrigger("nest_cameras", "launch-1")
+    trigger.task_instance = task
+    asyncio.run(trigger.on_kill())
+
+
+def test_driver_goes_on_when_its_task_was_cleaned_from_airflow_s_database(
+    stopped: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for left in ({}, {TASK.run_id: {"another": "running"}}):
+        monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", lambda _dag, left=left, **_: left)
+        end()
+    assert stopped == []
+
+
+@pytest.mark.parametrize("state", ["failed", "success", "queued", None])
+def test_driver_is_stopped_when_a_person_ends_or_clears_its_task(
+    stopped: list[str], monkeypatch: pytest.MonkeyPatch, state: str | None
+) -> None:
+    asked: list[object] = []
+
+    def states(*of: object, **which: object) -> dict[str, dict[str, str | None]]:
+        asked.append((of, which))
+        return {TASK.run_id: {TASK.task_id: state}}
+
+    monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", states)
+    end()
+    assert stopped == ["launch-1"]
+    assert asked == [((TASK.dag_id,), {"task_ids": [TASK.task_id], "run_ids": [TASK.run_id]})]
+
+
+def test_driver_is_stopped_when_airflow_does_not_tell_its_task(
+    stopped: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AirflowRuntimeError(ErrorResponse(error=ErrorType.API_SERVER_ERROR))
+
+    monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", refuse)
+    end()
+    end(None)
+    assert stopped == ["launch-1"] * 2
