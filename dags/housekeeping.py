@@ -12,6 +12,9 @@ from include.airflow.tasks import take_step
 from include.housekeeping.run import keep_house
 from include.pipelines import declarations, load_pipeline
 
+PATIENCE = timedelta(minutes=10)
+"""How long the attempts under way are waited for."""
+
 DOC = """
 ### Housekeeping
 
@@ -20,7 +23,8 @@ pipeline's declared time (their rows are then read from the registered revisions
 evidence, merged into one per fate and day. What is replaced so is kept for some days, for copies of PostgreSQL name it, and then
 deleted, as are old revisions and files that killed jobs left behind. No Spark is started.
 
-**When**: daily at 03:30 UTC, between the hourly intervals. A run that was missed costs only disk space.
+**When**: daily at 03:39 UTC, between the beginnings of intervals of any length. For those that are being built it waits up to ten
+minutes, since an attempt may be reading the files to remove. A run that was missed costs only disk space.
 
 **Reads** ledger, catalog and the lake's `landing/`, `quarantine/`, `tables/`. **Writes** the ledger and `replaced/`, and deletes files there.
 
@@ -49,7 +53,7 @@ def housekeeping_dag() -> DAG:
     with DAG(
         "housekeeping",
         description="Housekeeping: removes what tables have replaced, compacts closed days",
-        schedule=CronTriggerTimetable("30 3 * * *", timezone="UTC"),
+        schedule=CronTriggerTimetable("39 3 * * *", timezone="UTC"),
         start_date=datetime(2026, 1, 1, tzinfo=UTC),
         catchup=False,
         max_active_runs=1,
@@ -68,7 +72,7 @@ def housekeeping_dag() -> DAG:
         def keep(name: str) -> dict[str, Any]:
             """Keep house for one pipeline; return what was done."""
             dry_run = bool(get_current_context()["params"]["dry_run"])
-            return take_step(keep_house, load_pipeline(name), dry_run=dry_run)
+            return take_step(keep_house, load_pipeline(name), dry_run=dry_run, patience=PATIENCE)
 
         for pipeline in declarations().pipelines:
             key = housekeeping_key(pipeline.name)

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from typing import Any
+
+from tenacity import Retrying, retry_if_result, stop_after_delay, wait_fixed
 
 from include import catalog, lake
 from include.crash_points import crash_point
 from include.errors import AnotherWriter, ServiceUnreachable, TidemarkError
 from include.housekeeping import compaction, replaced
 from include.housekeeping.old_generations import sweep_checkpoints, sweep_logs
-from include.housekeeping.sweep import Done, Times, sweep_landing, sweep_tables
+from include.housekeeping.sweep import ORPHAN_AGE, Done, Times, sweep_landing, sweep_tables
 from include.intervals.lake_of_ledger import (
     OF_OTHER_LEDGER,
     TO_ITS_LAKE,
@@ -39,15 +42,26 @@ from include.pipelines.spec import Pipeline
 from include.spark import driver_folders
 from include.times import Interval
 
+_LOOK_AGAIN = 5.0
+"""Seconds between two looks at the attempts that are waited for."""
+
 
 def keep_house(
-    pipeline: Pipeline, *, dry_run: bool, older_than: str | None = None, progress: Callable[[str], None] = print
+    pipeline: Pipeline,
+    *,
+    dry_run: bool,
+    older_than: str | None = None,
+    patience: timedelta = timedelta(0),
+    progress: Callable[[str], None] = print,
 ) -> dict[str, Any]:
     """Do what is due for a pipeline and return what was done; with `dry_run` only count it.
 
+    Landing files that an attempt may be reading are left: waits as long as `patience` for those under way to end.
     Raises the error of `check_lake`, AnotherWriter when another run is under way, ServiceUnreachable.
     """
     check_lake(pipeline)
+    if not dry_run:
+        _await_attempts(pipeline, patience)
     of_others, elsewhere = checkpoints_of_other_ledger(pipeline), revisions_elsewhere(pipeline)
     times = Times.of(pipeline, older_than, keep_unknown_files=bool(of_others), keep_unknown_revisions=bool(elsewhere))
     with holding_files(pipeline.name) as check:
@@ -72,6 +86,19 @@ def keep_house(
     for line in done.kept:
         progress(f"{pipeline.name}: left: {line}")
     return done.as_json()
+
+
+def _await_attempts(pipeline: Pipeline, patience: timedelta) -> None:
+    """Wait until the attempts that are under way now have ended, or patience has: others may have begun by then."""
+    since = datetime.now(UTC) - ORPHAN_AGE
+    found = attempts_under_way(pipeline.name, since).keys()
+    ending = Retrying(
+        retry=retry_if_result(bool),
+        stop=stop_after_delay(patience.total_seconds()),
+        wait=wait_fixed(_LOOK_AGAIN),
+        retry_error_callback=lambda _: None,
+    )
+    ending(lambda: found & attempts_under_way(pipeline.name, since).keys())
 
 
 def put_back(pipeline: str, progress: Callable[[str], None]) -> None:

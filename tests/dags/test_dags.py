@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -215,6 +216,12 @@ def test_task_raises_an_alert_when_it_fails_for_good_in_a_dag_of_a_pipeline(pars
 def test_housekeeping_has_a_task_that_waits_for_no_other_when_a_pipeline_is_declared(parsed: dict[str, Any]) -> None:
     assert parsed["dags"]["housekeeping"]["tasks"] == {name: [] for name in pipeline_names()}
     assert "| nest_cameras | landing 2d, revisions 7d, replaced files 7d |" in parsed["dags"]["housekeeping"]["doc"]
+
+
+def test_housekeeping_does_not_begin_with_an_interval_when_its_length_is_minutes(parsed: dict[str, Any]) -> None:
+    """It leaves the files that an attempt under way may be reading."""
+    [minute] = re.findall(r'"(\d+) 3 \* \* \*"', parsed["dags"]["housekeeping"]["serialized"])
+    assert [every for every in (5, 6, 10, 12, 15, 20, 30) if int(minute) % every < 2] == []
 
 
 def test_later_run_of_housekeeping_ends_the_alert_when_one_failed(parsed: dict[str, Any]) -> None:
