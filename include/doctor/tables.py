@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from include import lake
@@ -15,7 +16,13 @@ from include.intervals.lake_of_ledger import TO_ITS_LAKE, revisions_elsewhere
 from include.lake.revision_files import damaged_files, described
 from include.lake.scan import Folder, TableScan, scan_table
 from include.ledger.intervals.states import RevisionState
-from include.ledger.inventory import KnownRevision, attempts_under_way, intervals_without_revisions, revisions_of
+from include.ledger.inventory import (
+    KnownRevision,
+    attempts_under_way,
+    intervals_without_revisions,
+    revisions_of,
+    states_at,
+)
 from include.pipelines.spec import Pipeline
 from include.times import Interval, format_time
 
@@ -27,13 +34,15 @@ def check_tables(pipeline: Pipeline, *, deep: bool) -> Iterator[Disagreement]:
     running = attempts_under_way(pipeline.name, datetime.now(UTC) - ORPHAN_AGE)
     for table in pipeline.tables:
         scan = scan_table(table)
-        revisions = revisions_of(table)
-        registered = {each.partition: each for each in revisions if each.state == RevisionState.REGISTERED}
-        for each in registered.values():
-            yield from _files(pipeline, each, scan.revisions.get(each.location), deep=deep)
-        known = {comparable_location(each.location): each for each in revisions}
-        kept = {at: each for at, each in known.items() if each.state != RevisionState.REMOVED}
-        yield from _catalog(pipeline, table, registered, kept, catalog, set(running))
+        known: dict[str, KnownRevision] = {}
+        registered: dict[str, KnownRevision] = {}
+        for each in revisions_of(table):
+            # What is known of its files is needed here alone, and is most of a revision.
+            known[comparable_location(each.location)] = without_files = replace(each, files={})
+            if each.state == RevisionState.REGISTERED:
+                registered[each.partition] = without_files
+                yield from _files(pipeline, each, scan.revisions.get(each.location), deep=deep)
+        yield from _catalog(pipeline, table, registered, known, catalog, set(running))
         yield from _directories(pipeline, table, scan, known, set(running), elsewhere)
         yield from _columns(pipeline, table)
     for interval in intervals_without_revisions(pipeline.name, pipeline.table):
@@ -150,9 +159,16 @@ def _directories(
     running: set[int],
     elsewhere: str,
 ) -> Iterator[Disagreement]:
-    for location, folder in {**scan.revisions, **scan.unfinished}.items():
-        # Removed revisions wait for the next housekeeping; a running attempt's are noted once it has built all.
-        if comparable_location(location) in known or attempt_of(location) in running:
+    # A running attempt's are noted once it has built all.
+    unknown = {
+        location: folder
+        for location, folder in {**scan.revisions, **scan.unfinished}.items()
+        if comparable_location(location) not in known and attempt_of(location) not in running
+    }
+    removed = states_at(table, unknown)
+    for location, folder in unknown.items():
+        # Removed revisions wait for the next housekeeping.
+        if location in removed:
             continue
         yield Disagreement(
             "revision unknown to the ledger",

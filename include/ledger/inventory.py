@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import ColumnElement, Select, case, func, select
+from sqlalchemy import ColumnElement, Select, case, func, select, tuple_
 from sqlalchemy.orm import aliased
 
 from include.ledger.database import session
@@ -24,6 +24,9 @@ QUIET = timedelta(hours=1)
 QUEUED = timedelta(days=1)
 """How long an attempt may be without a process before its first job, or when that is done: the next task of a run under
 Airflow may wait for a slot while other intervals are built."""
+
+_AT_ONCE = 1000
+"""Revisions that are read at once."""
 
 
 @dataclass(frozen=True)
@@ -50,25 +53,42 @@ def _known(revision: Revision, interval: IntervalRow) -> KnownRevision:
     )
 
 
-def revisions_of(table: str) -> list[KnownRevision]:
-    """Return all revisions that a table ever had, oldest first."""
+def revisions_of(table: str) -> Iterator[KnownRevision]:
+    """Yield a table's revisions but removed ones, by table partition.
+
+    They are read in portions: each has all that is known of its files, and a table has millions. A revision that is
+    registered meanwhile may be missed.
+    """
+    key = tuple_(Revision.table_partition, Revision.id)
     wanted = (
         select(Revision, IntervalRow)
         .join(IntervalRow, IntervalRow.id == Revision.interval_id)
-        .where(Revision.table_name == table)
-        .order_by(Revision.built_at, Revision.table_partition)
+        .where(Revision.table_name == table, Revision.state != RevisionState.REMOVED)
+        .order_by(Revision.table_partition, Revision.id)
+        .limit(_AT_ONCE)
     )
-    with session() as ledger:
-        return [_known(*row) for row in ledger.execute(wanted).tuples()]
+    last: KnownRevision | None = None
+    while True:
+        following = wanted.where(key > (last.partition, last.revision)) if last else wanted
+        # No transaction stays open while the caller reads the files.
+        with session() as ledger:
+            portion = [_known(*row) for row in ledger.execute(following).tuples()]
+        yield from portion
+        if len(portion) < _AT_ONCE:
+            return
+        last = portion[-1]
 
 
 def states_at(table: str, locations: Iterable[str]) -> dict[str, RevisionState]:
     """Return the states of the revisions that lie at these locations, by location."""
-    wanted = select(Revision.location, Revision.state).where(
-        Revision.table_name == table, Revision.location.in_(list(locations))
-    )
+    wanted = set(locations)
+    if not wanted:
+        return {}
+    # No index leads to a location: one pass over the table's revisions, which are not held.
+    every = select(Revision.location, Revision.state).where(Revision.table_name == table)
     with session() as ledger:
-        return {location: RevisionState(state) for location, state in ledger.execute(wanted)}
+        rows = ledger.execute(every, execution_options={"yield_per": _AT_ONCE})
+        return {location: RevisionState(state) for location, state in rows if location in wanted}
 
 
 def revisions_outside(tables: Iterable[str], lake: str) -> list[str]:
