@@ -29,14 +29,16 @@ TRIES = 5
 def publish_delta(run: IntervalRun) -> None:
     """Put the interval's registered rows into the Delta table, and pin the view to the version that has them.
 
-    Where somebody else has changed the table since the view was pinned, the rows of all intervals are written again.
-    The view does not show later appends and changes.
+    Where somebody else has changed the table since the view was pinned, or an interval was registered without it, the
+    rows of all intervals are written again. The view does not show later appends and changes.
     """
     spark, pipeline = run.spark, run.pipeline
     view = f"{DATABASE}.{pipeline.delta_view}"
     with attempts.publishing_delta(pipeline.name):
         ensure_table(spark, pipeline)
-        version = _put_rows(run, pinned_version(spark, pipeline))
+        # What was registered while the table was not declared is missing in the version that the view shows.
+        is_whole = not revisions.is_left_out_of_delta(pipeline.name)
+        version = _put_rows(run, pinned_version(spark, pipeline) if is_whole else None)
         crash_point("delta_rows_put")
         pin_view(spark, pipeline, version)
     builds.note_delta(run.attempt, DeltaVersion(view, version))

@@ -12,7 +12,7 @@ from include.ledger.database import session
 from include.ledger.intervals.findings import BuildFindings, findings_of
 from include.ledger.intervals.states import RETIRED, IntervalState, RevisionState, check_transition
 from include.ledger.lineage import BuiltRevision
-from include.ledger.models import Build, IntervalRow, Revision
+from include.ledger.models import Attempt, Build, IntervalRow, Revision
 from include.offsets import OffsetRange
 
 
@@ -61,6 +61,22 @@ def registered(table: str, partition: str | None = None) -> list[RegisteredRevis
             wanted = wanted.where(Revision.table_partition == partition)
         rows = ledger.scalars(wanted.order_by(Revision.table_partition))
         return [RegisteredRevision(**vars(as_built(row)), interval_id=row.interval_id) for row in rows]
+
+
+def is_left_out_of_delta(pipeline: str) -> bool:
+    """Return whether some build was published since the last that went into the Delta table, and did not.
+
+    So it is while the declaration asks for no such table. Attempts that have not ended may still put theirs into it.
+    """
+    own, is_in_delta = IntervalRow.pipeline == pipeline, Build.findings.has_key("delta")
+    published = select(Build.published_at).join(IntervalRow, IntervalRow.id == Build.interval_id)
+    published = published.where(own, Build.published_at.is_not(None))
+    last = published.where(is_in_delta).order_by(Build.id.desc()).limit(1).scalar_subquery()
+    left_out = published.join(Attempt, Attempt.id == Build.attempt_id).where(
+        Build.published_at > last, ~is_in_delta, Attempt.ended_at.is_not(None)
+    )
+    with session() as ledger:
+        return ledger.scalar(left_out.limit(1)) is not None
 
 
 def references_of_registered(interval_id: int) -> dict[str, str]:
