@@ -11,6 +11,7 @@ from include.doctor.finding import Finding
 from include.doctor.machine import examine_machine, repair_machine
 from include.erasure import accounts
 from include.errors import LogTruncated, TidemarkError
+from include.housekeeping.leftovers import left_folders
 from include.housekeeping.renaming import left_to_rename
 from include.intervals.lake_of_ledger import OF_OTHER_LEDGER, checkpoints_of_other_ledger, lake_error
 from include.ledger import proofs
@@ -117,6 +118,7 @@ def _tables(*, deep: bool, logs: bool) -> Iterator[Finding]:
     try:
         yield from _elsewhere()
         yield from undeclared()
+        yield from left_behind()
         for pipeline in declarations().loaded:
             for each in disagreements_of(pipeline, deep=deep):
                 yield Finding(False, each.what, each.remedy, each.kind)
@@ -147,6 +149,13 @@ def undeclared() -> Iterator[Finding]:
     """Yield a finding for each running stream of a pipeline that is no longer declared."""
     for each in undeclared_streams():
         yield Finding(False, str(each), each.remedy)
+
+
+def left_behind() -> Iterator[Finding]:
+    """Yield a note for each pipeline of which the lake has folders that no declaration names."""
+    for each in left_folders():
+        remedy = "nothing removes them: include/docs/runbook.md, “A pipeline that is removed”"
+        yield Finding(True, str(each), remedy, notice=True)
 
 
 def unproved(pipeline: Pipeline) -> Iterator[Finding]:

@@ -7,7 +7,7 @@ points at, and nothing younger than its retention, is touched.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -18,6 +18,7 @@ from include import catalog, lake
 from include.crash_points import crash_point
 from include.errors import AnotherWriter, ServiceUnreachable, TidemarkError
 from include.housekeeping import compaction, replaced
+from include.housekeeping.leftovers import left_tables
 from include.housekeeping.old_generations import sweep_checkpoints, sweep_logs
 from include.housekeeping.sweep import ORPHAN_AGE, Done, Times, sweep_landing, sweep_tables
 from include.intervals.lake_of_ledger import (
@@ -62,7 +63,8 @@ def keep_house(
     check_lake(pipeline)
     if not dry_run:
         _await_attempts(pipeline, patience)
-    of_others, elsewhere = checkpoints_of_other_ledger(pipeline), revisions_elsewhere(pipeline)
+    left = left_tables(pipeline)
+    of_others, elsewhere = checkpoints_of_other_ledger(pipeline), revisions_elsewhere(pipeline, left)
     times = Times.of(pipeline, older_than, keep_unknown_files=bool(of_others), keep_unknown_revisions=bool(elsewhere))
     with holding_files(pipeline.name) as check:
         done = Done(pipeline.name, dry_run, check)
@@ -71,13 +73,13 @@ def keep_house(
             done.kept.append(f"tables: {elsewhere}: none that it does not know here is deleted; {TO_ITS_LAKE}")
         if not dry_run:
             done.put_back += replaced.put_back(pipeline.name)
-        pointed_at = catalog.pointed_at(pipeline.tables)
+        pointed_at = catalog.pointed_at([*pipeline.tables, *left])
         _retire_landing(pipeline, times, done)
         _compact(pipeline, times, done)
-        _retire_revisions(pipeline, times, pointed_at, done)
+        _retire_revisions(pipeline, left, times, pointed_at, done)
         crash_point("housekeeping_marked")
         sweep_landing(pipeline, times, done)
-        sweep_tables(pipeline, times, pointed_at, done)
+        sweep_tables(pipeline, times, pointed_at, done, left)
         _sweep_open_tables(pipeline, times, done)
         sweep_checkpoints(pipeline, times, done, of_others)
         sweep_logs(pipeline, times, done)
@@ -197,10 +199,10 @@ def _merge(pipeline: Pipeline, day: compaction.Day, check: Check) -> None:
         compaction.compact(pipeline.name, day, check)
 
 
-def _retire_revisions(pipeline: Pipeline, times: Times, pointed_at: set[str], done: Done) -> None:
-    """Mark revisions as removed that have not been needed for long enough."""
+def _retire_revisions(pipeline: Pipeline, left: Sequence[str], times: Times, pointed_at: set[str], done: Done) -> None:
+    """Mark revisions as removed that have not been needed for long enough; also those of tables that were left."""
     due = []
-    for revision in inventory.revisions_no_longer_needed(pipeline.tables, times.revisions):
+    for revision in inventory.revisions_no_longer_needed([*pipeline.tables, *left], times.revisions):
         if catalog.comparable_location(revision.location) in pointed_at:
             where = f"{revision.table} {revision.partition}"
             named = f"revision {revision.revision} ({revision.state})"

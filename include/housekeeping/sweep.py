@@ -220,10 +220,12 @@ def _sweep_set_aside(pipeline: Pipeline, times: Times, done: Done) -> None:
             _delete(Folder(location, files, sum(files.values())), done)
 
 
-def sweep_tables(pipeline: Pipeline, times: Times, pointed_at: set[str], done: Done) -> None:
-    """Delete directories of removed revisions, and those of killed attempts."""
+def sweep_tables(
+    pipeline: Pipeline, times: Times, pointed_at: set[str], done: Done, others: Collection[str] = ()
+) -> None:
+    """Delete directories of removed revisions and of killed attempts, in the declared tables and in others."""
     running = attempts_under_way(pipeline.name, times.orphans)
-    for table in pipeline.tables:
+    for table in (*pipeline.tables, *others):
         scan = scan_table(table)
         states = states_at(table, scan.revisions)
         for location, folder in {**scan.revisions, **scan.unfinished}.items():

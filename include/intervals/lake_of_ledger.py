@@ -7,6 +7,8 @@ removes files asks here first.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from include import lake
 from include.errors import ServiceUnreachable, TidemarkError, UsageError
 from include.lake.checkpoints import checkpoint_id, checkpoint_of, generation_folders, newest_commit
@@ -106,13 +108,15 @@ def checkpoints_of_other_ledger(pipeline: Pipeline) -> list[str]:
     ]
 
 
-def revisions_elsewhere(pipeline: Pipeline) -> str:
+def revisions_elsewhere(pipeline: Pipeline, others: Collection[str] = ()) -> str:
     """Return which revisions the ledger knows outside of the lake, in words; empty when there are none.
+
+    `others`: tables besides the declared ones.
 
     The ledger names a revision by its whole location. In a lake that was moved, restored or is reached by another
     spelling, such as a link, the same directory has a location that no row names, and looks like a leftover.
     """
-    outside = revisions_outside(pipeline.tables, lake.root())
+    outside = revisions_outside([*pipeline.tables, *others], lake.root())
     if not outside:
         return ""
     return f"the ledger knows {len(outside)} revisions outside of the lake {lake.root()}, such as {outside[0]}"

@@ -8,6 +8,7 @@ from sqlalchemy import func, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
+from include.ledger.database import session
 from include.ledger.models import Build, DeclaredTables, IntervalRow, TableBegin
 
 
@@ -40,3 +41,13 @@ def _declared(ledger: Session, pipeline: str, tables: list[str]) -> int:
         ledger.flush()
         number = row.id
     return number
+
+
+def tables_with_rows() -> dict[str, list[str]]:
+    """Return the tables that ever had registered rows, by pipeline, whether these are still declared or not."""
+    tables: dict[str, list[str]] = {}
+    with session() as ledger:
+        known = select(TableBegin.pipeline, TableBegin.table_name)
+        for pipeline, table in ledger.execute(known.order_by(TableBegin.pipeline, TableBegin.table_name)):
+            tables.setdefault(pipeline, []).append(table)
+    return tables

@@ -72,6 +72,12 @@ def current(pipeline: str) -> StreamGeneration | None:
         return _of(row) if row else None
 
 
+def pipelines_with_streams() -> list[str]:
+    """Return the pipelines of which a stream ever started, declared or not, by name."""
+    with session() as ledger:
+        return list(ledger.scalars(select(Generation.pipeline).distinct().order_by(Generation.pipeline)))
+
+
 def current_or_first(pipeline: str, started_by: str) -> StreamGeneration:
     """Return the pipeline's current generation, which the first start creates."""
     with session() as ledger:
