@@ -43,6 +43,8 @@ def load_base(
 ) -> StoredBase | None:
     """Return the view's base in this generation, made at the view's first start in it; None when it began without one.
 
+    Raise TidemarkError when its files are not those that were written: too small sums would replace right ones.
+
     The base does not count until its row is in the ledger, so after an earlier crash it is made again. The archive
     query must not run yet: what is archived now is what lies below.
     """
@@ -62,14 +64,14 @@ def load_base(
             target.replace(StoredBase(spark, view, location).every(), generation.version(-1))
         crash_point("base_emitted")
         _commit(pipeline, view, lease, query_id, generation)
-    location = _location(generation, view, token)
-    if not lake.exists(location):
+    base = StoredBase(spark, view, location := _location(generation, view, token))
+    if damage := base.damage():
         raise TidemarkError(
-            f"the base of the speed view {view.name} is gone: {location}",
+            f"the base of the speed view {view.name} is gone: {location}: {damage}",
             remedy=f'./tidemark new-generation {pipeline.name} --reason "…"',
             pipeline=pipeline.name,
         )
-    return StoredBase(spark, view, location)
+    return base
 
 
 def _location(generation: StreamGeneration, view: AdditiveView, token: int) -> str:

@@ -1,17 +1,21 @@
 """The base of a speed view in the lake, by the day in which a window begins: a micro-batch reads only its own days.
 
-So the cost of a micro-batch does not depend on the length of the history that the base sums up.
+So the cost of a micro-batch does not depend on the length of the history that the base sums up. Files are read by the
+names that were noted when they were written: a lost one is an error, not a smaller sum.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import json
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
 from include import lake
+from include.lake.revision_files import damaged_files
 from include.pipelines.spec import AdditiveView
 from spark_jobs.spark.frames import empty_frame
 from spark_jobs.spark.schemas import struct_of
@@ -19,6 +23,9 @@ from spark_jobs.spark.schemas import struct_of
 DAY = "day"
 
 _NO_DAY = "none"
+
+_FILES = "_files.json"
+"""The file, hidden from readers, with the names and sizes of a base's files; older bases have none."""
 
 
 def day_of(view: AdditiveView) -> Column:
@@ -40,9 +47,10 @@ class StoredBase:
         self._location = location
         declared = struct_of(view.columns)
         self._schema = StructType([StructField("key", StringType()), *(declared[name] for name in view.measures)])
-        names = [entry.name for entry in lake.list_entries(location, recursive=False) if lake.is_visible(entry.name)]
-        self._days = {name.removeprefix(f"{DAY}=") for name in names if name.startswith(f"{DAY}=")}
-        self._is_whole = any(name.endswith(".parquet") for name in names)
+        self._noted = _noted_files(location)
+        self._files = _files_on_disk(location) if self._noted is None else self._noted
+        self._days = {name.split("/")[0].removeprefix(f"{DAY}=") for name in self._files if "/" in name}
+        self._is_whole = any("/" not in name for name in self._files)
         """Written before bases were kept by day."""
         self._held: tuple[frozenset[str], DataFrame] | None = None
 
@@ -50,12 +58,21 @@ class StoredBase:
     def write(values: DataFrame, location: str) -> None:
         """Write a base. Columns: key, the measures, day (`day_of`)."""
         values.repartition(F.col(DAY)).write.partitionBy(DAY).parquet(location)
+        lake.write_text(f"{location}/{_FILES}", json.dumps(_files_on_disk(location), indent=1))
+
+    def damage(self) -> str:
+        """Return which file is lost or changed; empty when all are as written, or nobody noted which there were."""
+        if not lake.exists(self._location):
+            return "there is no such folder"
+        if self._noted is None:
+            return ""
+        damaged = damaged_files(self._location, self._noted, deep=False)
+        # Files beside those that were noted are not read.
+        return next((str(each) for each in damaged if each.damage != "extra file"), "")
 
     def every(self) -> DataFrame:
         """Return the whole base."""
-        if self._is_whole:
-            return self._spark.read.schema(self._schema).parquet(self._location)
-        return self._read(self._days)
+        return self._read(self._files)
 
     def of_days(self, days: Collection[str]) -> DataFrame:
         """Return the base of the days; it is kept in memory until other days are requested."""
@@ -63,7 +80,8 @@ class StoredBase:
         if self._held is None or self._held[0] != wanted:
             if self._held is not None:
                 self._held[1].unpersist()
-            read = self.every() if self._is_whole else self._read(wanted)
+            folders = tuple(f"{DAY}={day}/" for day in wanted)
+            read = self._read(name for name in self._files if self._is_whole or name.startswith(folders))
             self._held = (wanted, read.persist() if wanted or self._is_whole else read)
         return self._held[1]
 
@@ -83,8 +101,23 @@ class StoredBase:
         # neither has a value: so the batch view has it.
         return both.groupBy("key").agg(*(F.sum(name).alias(name) for name in measures))
 
-    def _read(self, days: Collection[str]) -> DataFrame:
-        if not days:
+    def _read(self, names: Iterable[str]) -> DataFrame:
+        if not (paths := [f"{self._location}/{name}" for name in sorted(names)]):
             return empty_frame(self._spark, self._schema)
-        folders = [f"{self._location}/{DAY}={day}" for day in sorted(days)]
-        return self._spark.read.schema(self._schema).parquet(*folders)
+        return self._spark.read.schema(self._schema).parquet(*paths)
+
+
+def _files_on_disk(location: str) -> dict[str, Any]:
+    return {file.name: {"bytes": file.bytes} for file in lake.list_files(location)}
+
+
+def _noted_files(location: str) -> Mapping[str, Any] | None:
+    """Return the facts of the files that were written, by name; None for a base that was written without this note."""
+    try:
+        noted: Mapping[str, Any] = json.loads(lake.read_text(f"{location}/{_FILES}"))
+    except FileNotFoundError:
+        return None
+    except ValueError:
+        # Cut off when the machine failed: nothing shows which files were written.
+        return {_FILES: {"bytes": 0}}
+    return noted

@@ -32,6 +32,7 @@ class Made:
         self.locations: set[str] = set()
         self.archived = {TP: 9}
         self.has_started = False
+        self.damage = ""
         self.crashes = False
         ledger = SimpleNamespace(
             token_of=lambda query_id, batch_id: self.commits[-1][0].token if self.commits else None,
@@ -39,7 +40,7 @@ class Made:
             stored_topics=lambda pipeline: {"nest-logs": "id"},
             move_query=self.commit,
         )
-        lake = SimpleNamespace(delete=self.delete, exists=lambda location: location in self.locations)
+        lake = SimpleNamespace(delete=self.delete)
         monkeypatch.setattr(speed_base, "micro_batches", ledger)
         monkeypatch.setattr(speed_base, "lake", lake)
         monkeypatch.setattr(speed_base, "StoredBase", self.stored_base())
@@ -63,7 +64,8 @@ class Made:
             self.locations.add(location)
 
         def of(spark: Any, view: Any, location: str) -> Any:
-            return SimpleNamespace(location=location, every=lambda: location)
+            gone = "" if location in self.locations else "there is no such folder"
+            return SimpleNamespace(location=location, every=lambda: location, damage=lambda: gone or self.damage)
 
         of.write = write  # type: ignore[attr-defined]
         return of
@@ -124,6 +126,16 @@ def test_stream_does_not_begin_when_its_base_is_gone(made: Made) -> None:
     made.load(7)
     made.locations.clear()
     with pytest.raises(TidemarkError, match=rf"the base of the speed view {VIEW.name} is gone: .*base-7") as raised:
+        made.load(8)
+    assert "new-generation nest_cameras" in raised.value.remedy
+
+
+def test_stream_does_not_begin_when_its_base_lacks_a_file(made: Made) -> None:
+    made.load(7)
+    made.damage = "file missing: day=2026-11-20/part-0.parquet"
+    with pytest.raises(
+        TidemarkError, match=r"is gone: .*base-7: file missing: day=2026-11-20/part-0.parquet"
+    ) as raised:
         made.load(8)
     assert "new-generation nest_cameras" in raised.value.remedy
 

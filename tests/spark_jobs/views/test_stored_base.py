@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
 
 from include.pipelines import load_pipeline
@@ -83,6 +85,49 @@ def test_keys_of_the_whole_base_are_kept_when_a_view_is_in_complete_mode(spark: 
     sums = added(spark, complete, [("94103", BEGIN + timedelta(hours=5), 1)])
     assert len(sums) == DAYS
     assert sums["94103", "2025-01-01T05"] == 101
+
+
+def test_lost_or_changed_file_is_named_when_the_base_has_noted_its_files(
+    spark: Any, location: Path, tmp_path: Path
+) -> None:
+    def damaged(name: str, change: Callable[[Path], object]) -> str:
+        there = tmp_path / name
+        shutil.copytree(location, there)
+        [file] = there.glob("day=2025-01-10/*.parquet")
+        change(file)
+        return StoredBase(spark, VIEW, str(there)).damage()
+
+    assert damaged("as written", lambda file: None) == ""
+    assert damaged("file", Path.unlink).startswith("file missing: day=2025-01-10/part-")
+    assert damaged("day", lambda file: shutil.rmtree(file.parent)).startswith("file missing: day=2025-01-10/part-")
+    assert damaged("cut", lambda file: file.write_bytes(b"PAR1")).startswith("wrong size: day=2025-01-10/part-")
+    assert damaged("more", lambda file: shutil.copy(file, file.with_name("part-copy.parquet"))) == ""
+    torn = damaged("torn", lambda file: (tmp_path / "torn/_files.json").write_text(""))
+    assert torn == "file missing: _files.json"
+    assert StoredBase(spark, VIEW, str(tmp_path / "nowhere")).damage() == "there is no such folder"
+
+
+def test_micro_batch_fails_when_a_file_of_the_base_is_lost_meanwhile(
+    spark: Any, location: Path, tmp_path: Path
+) -> None:
+    there = tmp_path / "base"
+    shutil.copytree(location, there)
+    base = StoredBase(spark, VIEW, str(there))
+    [file] = there.glob("day=2025-01-10/*.parquet")
+    file.unlink()
+    with pytest.raises(AnalysisException, match="PATH_NOT_FOUND"):
+        added(spark, base, [("94103", BEGIN + timedelta(days=9, hours=5), 1)])
+
+
+def test_base_counts_as_before_when_nobody_noted_its_files(spark: Any, location: Path, tmp_path: Path) -> None:
+    there = tmp_path / "base"
+    shutil.copytree(location, there)
+    (there / "_files.json").unlink()
+    base = StoredBase(spark, VIEW, str(there))
+    assert base.damage() == ""
+    assert base.every().count() == DAYS
+    at = BEGIN + timedelta(days=9, hours=5)
+    assert added(spark, base, [("94103", at, 1)]) == {("94103", "2025-01-10T05"): 110}
 
 
 def test_base_counts_as_before_when_it_was_written_without_days(spark: Any, tmp_path: Path) -> None:
