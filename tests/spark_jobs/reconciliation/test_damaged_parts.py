@@ -59,7 +59,7 @@ def held_beside(number: int) -> list[tuple[int, int]]:
     spec = attempts.load_attempt(begin_attempt(PIPELINE.name, hour(number), topic_partitions=1))
     run = IntervalRun(cast("Any", None), PIPELINE, spec)
     position = SpeedPosition({WITHIN: 300}, batch_id=7, query_id="speed")
-    held = _Meeting(run, VIEW, position, frozenset())._partials()
+    held = _Meeting(run, VIEW, position, frozenset(), frozenset({spec.pinned.id}))._held
     assert spec.pinned.id not in {each.interval_id for each in held.parts}
     return [(each.from_offset, each.until_offset) for each in held.ranges]
 

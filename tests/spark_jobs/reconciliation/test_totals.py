@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pyspark.sql import functions as F
 
+from include.ledger.completeness.partials import Partial, Partials
+from include.ledger.intervals.evidence import SpeedPosition
+from include.offsets import OffsetRange, TopicPartition
 from include.pipelines import load_pipeline
 from include.reconciliation import Reconciliation, ReconciliationCounts
-from spark_jobs.reconciliation.totals import SIDES, Context, _side_by_side, classify
+from spark_jobs.archive.files import within
+from spark_jobs.archive.replayed import Replayed
+from spark_jobs.reconciliation import totals
+from spark_jobs.reconciliation.totals import SIDES, Context, _side_by_side, classify, reconcile_total
 
 Sides = dict[str, dict[str, tuple[int, Any]]]
 
@@ -111,3 +120,107 @@ def test_difference_is_of_class_code_only_when_other_code_had_a_part(spark: Any)
     assert {each.where: each.cls for each in found.differences} == {"k": "code", "l": "unexplained"}
     assert {each.cls for each in classified(spark, differing, other_code=True).differences} == {"code"}
     assert not classified(spark, {"speed": {"k": (4, 4)}, "older": {"k": (4, 4)}}, other_code=True).differences
+
+
+TP = TopicPartition("isp-hits", 0)
+COUNTS = "zipcode STRING, hits BIGINT"
+
+
+@dataclass
+class Archived:
+    """A total whose parts lie at `/<interval>`, on a ledger and a lake in memory; the last interval is run again."""
+
+    spark: Any
+    monkeypatch: pytest.MonkeyPatch
+    zip_codes: list[str]
+    """Of the archive's rows, by offset, as the current code gives them."""
+    built: dict[int, tuple[str, OffsetRange, dict[str, int]]] = field(default_factory=dict)
+    """By interval: code, range, its part."""
+    counted_from_archive: list[OffsetRange] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.view = next(view for view in load_pipeline("isp_hits").views if view.name == "zip_totals")
+        position = SpeedPosition({TP: len(self.zip_codes)}, batch_id=7, query_id="speed")
+        replaced = {
+            "evidence": SimpleNamespace(speed_position=lambda *_: position),
+            "await_archive": lambda *_: False,
+            "closed": lambda _: (),
+            "closed_extents": lambda _: [],
+            "counted_otherwise": lambda *_: False,
+            "decoded_otherwise": lambda *_: [],
+            "code_version": lambda *_: "now",
+            "replays_into": lambda _: SimpleNamespace(paths=[], records=0),
+            "read_replayed": lambda *_: self.counts({}),
+            "micro_batches": SimpleNamespace(stored_topics=lambda _: {}),
+            "stored_parts": self.parts,
+            "read_files": lambda _, paths, *__: self.counts(self.built[int(paths[0].split("/")[1])][2]),
+            "read_archived": self.archived,
+            "load_references": lambda *_: {},
+            "aggregate_view": lambda _, __, rows, ___: rows.groupBy("zipcode").agg(F.count(F.lit(1)).alias("hits")),
+        }
+        for name, value in replaced.items():
+            self.monkeypatch.setattr(totals, name, value, raising=False)
+
+    def counts(self, of: dict[str, int]) -> Any:
+        return self.spark.createDataFrame(list(of.items()), COUNTS)
+
+    def parts(self, pipeline: Any, view: Any, but: Collection[int], **_: Any) -> Partials:
+        here = {number: each for number, each in self.built.items() if number not in but}
+        held = [Partial(number, "r", f"/{number}", {"part-0": {}}, code) for number, (code, _, _) in here.items()]
+        return Partials(tuple(held), tuple(each for _, each, _ in here.values()))
+
+    def archived(self, spark: Any, pipeline: Any, ranges: list[OffsetRange], damaged: str) -> Any:
+        self.counted_from_archive += [each for each in ranges if len(each)]
+        rows = [(TP.topic, 0, offset, code) for offset, code in enumerate(self.zip_codes)]
+        schema = "kafka_topic STRING, kafka_partition INT, kafka_offset BIGINT, zipcode STRING"
+        return self.spark.createDataFrame(rows, schema).where(within(ranges))
+
+    def reconciled(self, speed: dict[str, int]) -> Reconciliation:
+        """Compare the interval of the last two offsets with these live values."""
+        own = OffsetRange(TP, len(self.zip_codes) - 2, len(self.zip_codes))
+        batch = self.archived(self.spark, None, [own], "").groupBy("zipcode").agg(F.count(F.lit(1)).alias("hits"))
+        pinned: Any = SimpleNamespace(id=99, ranges=[own])
+        pipeline = load_pipeline("isp_hits")
+        run: Any = SimpleNamespace(
+            spark=self.spark, pipeline=pipeline, pinned=pinned, versioned_references=(), damaged="refuse"
+        )
+        keyed = self.counts(speed).select(F.to_json(F.struct("zipcode")).alias("key"), "hits")
+        self.monkeypatch.setattr(totals, "speed_values", lambda *_: keyed)
+        self.counted_from_archive.clear()
+        return reconcile_total(run, self.view, batch, Replayed(self.counts({}), 0, ""))
+
+
+@pytest.fixture
+def archived(spark: Any, monkeypatch: pytest.MonkeyPatch) -> Archived:
+    """Six records; other code wrote the zip code of the first two as `94103-1234`, which the code now shortens."""
+    made = Archived(spark, monkeypatch, ["94103", "94103", "10001", "10001", "94103", "10001"])
+    made.built[1] = "before", OffsetRange(TP, 0, 2), {"94103-1234": 2}
+    made.built[2] = "now", OffsetRange(TP, 2, 4), {"10001": 2}
+    return made
+
+
+@pytest.mark.spark
+def test_archive_counts_what_other_code_built_when_it_gave_rows_another_key(archived: Archived) -> None:
+    found = archived.reconciled({"94103": 3, "10001": 3})
+    assert found.counts == ReconciliationCounts(matched=1, pending=1)
+    assert [(each.where, each.cls) for each in found.differences] == [('{"zipcode":"94103"}', "pending")]
+    assert OffsetRange(TP, 0, 2) in archived.counted_from_archive
+    assert OffsetRange(TP, 2, 4) not in archived.counted_from_archive, "the current code built that part"
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    "speed", [{"94103": 4, "10001": 3}, {"94103": 3, "10001": 2}, {"94103": 3, "10001": 3, "0": 1}]
+)
+def test_wrong_total_is_unexplained_when_the_archive_counts_what_other_code_built(
+    archived: Archived, speed: dict[str, int]
+) -> None:
+    assert archived.reconciled(speed).unexplained == 1
+
+
+@pytest.mark.spark
+def test_archive_is_not_read_for_parts_when_every_key_is_explained(archived: Archived) -> None:
+    archived.built[1] = "before", OffsetRange(TP, 0, 2), {"94103": 1}
+    found = archived.reconciled({"94103": 3, "10001": 3})
+    assert [each.cls for each in found.differences] == ["code"]
+    assert archived.counted_from_archive == [OffsetRange(TP, 4, 6)]
