@@ -136,7 +136,9 @@ class MicroBatch(Base):
     )
     decoder_version: Mapped[str | None] = mapped_column(comment="Version of the decoding code; null: not noted then")
     watched: Mapped[list[str] | None] = mapped_column(
-        JSONB(none_as_null=True), comment="Titles of the reports whose outages were looked for in its rows; null: none"
+        JSONB(none_as_null=True),
+        comment="The reports whose outages were looked for in its rows: JSON of title, key and up, or the title alone; "
+        "null: none",
     )
 
 
@@ -792,6 +794,9 @@ class FlagRun(Base):
     )
     token: Mapped[int] = mapped_column(comment="Fencing token of the driver")
     rules_version: Mapped[str] = mapped_column(comment="Version of the decoding code and the rules")
+    flags_topic_id: Mapped[str | None] = mapped_column(
+        comment="Kafka's id of the topic that it writes flags to; null: not noted then"
+    )
     started_at: Mapped[datetime] = _now("When it was started")
 
 

@@ -1,7 +1,8 @@
-"""Flags that retention may have removed from their topic, which cuts each topic partition at another time."""
+"""Flags that their topic may have lost: to retention, which cuts topic partitions at different times, or as a whole."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
 
 from pyspark.sql import Column, DataFrame
@@ -9,6 +10,8 @@ from pyspark.sql import functions as F
 
 from include import kafka
 from include.kafka.topics import placed_at
+from include.ledger.streams.flags import InForce
+from include.offsets import OffsetRange
 
 
 def may_be_cut(topic: str, since: datetime, raised: DataFrame) -> Column:
@@ -30,3 +33,10 @@ def may_be_cut(topic: str, since: datetime, raised: DataFrame) -> Column:
     of_key = F.udf(at, "INT")(F.col("key"))
     is_placed = raised.agg(F.bool_and(of_key == F.col("flag_partition")).alias("placed")).first()
     return of_key.isin(cut) if is_placed is not None and is_placed["placed"] else F.lit(True)
+
+
+def of_deleted_topics(topic: str, forces: Iterable[InForce]) -> list[OffsetRange]:
+    """Return the ranges whose flags were written to a topic of this name that was deleted since."""
+    present = kafka.describe_topics([topic]).get(topic)
+    ids = {None, present.topic_id if present else None}
+    return [force.range for force in forces if force.flags_topic_id not in ids]

@@ -4,7 +4,7 @@ For every archive row that the flags' query has passed, under the limits that we
 
     the flag is in the topic, in every character      matched
     it is not                                         unexplained; `gap` where its topic partition no longer goes back
-                                                      so far
+                                                      so far, or the topic was deleted since
     a flag in the topic that its row does not give    unexplained
     the flag of a record that was erased              erased
     another flag of the row than its limits give,
@@ -38,7 +38,7 @@ from include.reconciliation import EXAMPLES, Difference, DifferenceClass, Reconc
 from include.times import parse_duration
 from include.versions import rules_version
 from spark_jobs.archive.files import within
-from spark_jobs.reconciliation.cut_flags import may_be_cut
+from spark_jobs.reconciliation.cut_flags import may_be_cut, of_deleted_topics
 from spark_jobs.reconciliation.interval_run import IntervalRun
 from spark_jobs.spark.frames import empty_frame, frame_of
 from spark_jobs.spark.kafka_source import read_topic
@@ -111,11 +111,12 @@ def _compare(run: IntervalRun, rows: DataFrame) -> Reconciliation:
         F.col("raised_at").isNotNull().alias("is_raised"),
         *(F.coalesce(name, F.lit(False)).alias(name) for name in ("may_be", "must_be")),
     )
-    is_cut = may_be_cut(declared(pipeline).topic, since, raised)
+    lost = of_deleted_topics(declared(pipeline).topic, forces)
+    is_cut = may_be_cut(declared(pipeline).topic, since, raised) | _covered(lost)
     classed = both.withColumn("class", _class(pipeline, forces, is_cut)).persist()
     counts = {r["class"]: r["count"] for r in classed.groupBy("class").count().collect() if r["class"] is not None}
     examples = [
-        _difference(pipeline, cls, row)
+        _difference(pipeline, cls, row, lost)
         for cls in (DifferenceClass.UNEXPLAINED, DifferenceClass.GAP, DifferenceClass.CODE, DifferenceClass.ERASED)
         if counts.get(cls)
         for row in classed.where(F.col("class") == cls).orderBy("at").limit(EXAMPLES).collect()
@@ -212,22 +213,11 @@ def _recomputed(
 
 def _class(pipeline: Pipeline, forces: Sequence[InForce], is_cut: Column) -> Column:
     """Return the class of a flag; null for a correct one that was superseded or never needed."""
-    row = {name: F.col(f"at.{name}") for name in _COORDINATES}
-
-    def covers(ranges: Sequence[OffsetRange]) -> Column:
-        conditions = [
-            (row["kafka_topic"] == r.topic_partition.topic)
-            & (row["kafka_partition"] == r.topic_partition.partition)
-            & row["kafka_offset"].between(r.from_offset, r.until_offset - 1)
-            for r in ranges
-        ]
-        return reduce(Column.__or__, conditions, F.lit(False))
-
     passed: Mapping[TopicPartition, int] = micro_batches.positions(pipeline.name, FLAGS)
-    is_passed = covers([OffsetRange(tp, 0, at) for tp, at in passed.items() if at])
+    is_passed = _covered([OffsetRange(tp, 0, at) for tp, at in passed.items() if at])
     current = rules_version(pipeline.name)
-    by_other_code = covers([force.range for force in forces if force.rules_version != current])
-    other = F.when(by_other_code, "code").when(F.lit(is_cut) & ~F.col("is_raised"), "gap").otherwise("unexplained")
+    by_other_code = _covered([force.range for force in forces if force.rules_version != current])
+    other = F.when(by_other_code, "code").when(is_cut & ~F.col("is_raised"), "gap").otherwise("unexplained")
     return (
         F.when(F.col("is_raised") & F.col("must_be"), "matched")
         .when(F.col("is_raised") & F.col("may_be"), None)
@@ -239,7 +229,19 @@ def _class(pipeline: Pipeline, forces: Sequence[InForce], is_cut: Column) -> Col
     )
 
 
-def _difference(pipeline: Pipeline, cls: DifferenceClass, row: Row) -> Difference:
+def _covered(ranges: Sequence[OffsetRange]) -> Column:
+    """Return whether the record at the coordinates `at` lies in one of the ranges."""
+    row = {name: F.col(f"at.{name}") for name in _COORDINATES}
+    conditions = [
+        (row["kafka_topic"] == r.topic_partition.topic)
+        & (row["kafka_partition"] == r.topic_partition.partition)
+        & row["kafka_offset"].between(r.from_offset, r.until_offset - 1)
+        for r in ranges
+    ]
+    return reduce(Column.__or__, conditions, F.lit(False))
+
+
+def _difference(pipeline: Pipeline, cls: DifferenceClass, row: Row, lost: Sequence[OffsetRange]) -> Difference:
     at = row["at"]
     where = f"{at.kafka_topic}-{at.kafka_partition} offset {at.kafka_offset}"
     if cls is DifferenceClass.ERASED:
@@ -247,4 +249,11 @@ def _difference(pipeline: Pipeline, cls: DifferenceClass, row: Row) -> Differenc
         text = "its record, or limits that it was raised by, were erased; the topic has what was raised before"
         return Difference(cls, f"flags in {declared(pipeline).topic}", where, text)
     side = "the topic has" if row["is_raised"] else "the rules give, but the topic has not,"
+    if cls is DifferenceClass.GAP and _lies_in(at, lost):
+        side = "the topic was deleted since, and with it the flag that the rules give,"
     return Difference(cls, f"flags in {declared(pipeline).topic}", where, f"{side} {row['value'][:500]}")
+
+
+def _lies_in(at: Row, ranges: Sequence[OffsetRange]) -> bool:
+    tp = TopicPartition(at.kafka_topic, at.kafka_partition)
+    return any(r.topic_partition == tp and r.from_offset <= at.kafka_offset < r.until_offset for r in ranges)

@@ -115,7 +115,9 @@ class FlagQuery:
         # A topic partition that has appeared since then is read from its beginning.
         positions = micro_batches.positions(self.pipeline.name, FLAGS)
         self._starts = {**every, **self._began, **{tp: at for tp, at in positions.items() if tp.topic in ids}}
-        self._run = flag_ledger.note_run(self.lease, self._version, code, self._starts, ids)
+        written = kafka.describe_topics([topic := declared(self.pipeline).topic]).get(topic)
+        written_id = written.topic_id if written else None
+        self._run = flag_ledger.note_run(self.lease, self._version, code, self._starts, ids, written_id)
         self._running = self._version
         crash_point("flag_run_noted")
         trigger = self._trigger(len(every))

@@ -88,6 +88,11 @@ class Raised:
         rows = flags(self.run.pipeline, self.frame(), LIMITS, self.version).collect()
         return sorted((each["key"], each["value"]) for each in rows)
 
+    def begin(self, start: int) -> None:
+        """Note that the flags' query begins at an offset, and writes to the topic that there is."""
+        ids, flags_id = {made.TOPIC: "id"}, kafka.describe_topics([FLAGS])[FLAGS].topic_id
+        flag_ledger.note_run(self.lease, self.version, rules_version(NAME), {TP: start}, ids, flags_id)
+
     def commit(self, batch: int, start: int, end: int) -> None:
         """Commit offsets of the flags' query."""
         topics = {made.TOPIC: TopicIdentity(made.TOPIC, "id", 1)}
@@ -112,7 +117,8 @@ def raising(home: Home, spark: Any, *, topic_partitions: int = 1) -> Iterator[Ra
         lease = writers.acquire(NAME)
         attempt = made.begin_attempt(NAME, topic_partitions=1)
         version = flag_ledger.note_limits(lease, [], LIMITS)
-        flag_ledger.note_run(lease, version, rules_version(NAME), {TP: 0}, {made.TOPIC: "id"})
         kafka.create_topic(FLAGS, topic_partitions)
-        yield Raised(IntervalRun(spark, load_pipeline(NAME), attempts.load_attempt(attempt)), lease, version)
+        found = Raised(IntervalRun(spark, load_pipeline(NAME), attempts.load_attempt(attempt)), lease, version)
+        found.begin(0)
+        yield found
         writers.release(lease)

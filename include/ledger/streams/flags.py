@@ -43,6 +43,8 @@ class InForce:
     """The code that raised the flags."""
     since: datetime
     """When the query began that used them."""
+    flags_topic_id: str | None
+    """Kafka's id of the topic that it wrote flags to; None when that was not noted."""
 
 
 def registered_within(pipeline: str, tables: Sequence[str], over: timedelta) -> list[BuiltRevision]:
@@ -121,16 +123,23 @@ def note_run(
     rules_version: str,
     starts: Mapping[TopicPartition, int],
     ids: Mapping[str, str],
+    flags_topic_id: str | None = None,
 ) -> int:
     """Record that a query with these limits is about to begin at `starts`, and return its number.
 
-    `ids`: topic ids by topic.
+    `ids`: topic ids by topic; `flags_topic_id`: the one of the topic that it writes to.
 
     Without a version, nobody raises flags from there on: the records are gone from Kafka.
     """
     with session() as ledger:
         writers.check(ledger, lease)
-        row = FlagRun(pipeline=lease.pipeline, limits_version=version, token=lease.token, rules_version=rules_version)
+        row = FlagRun(
+            pipeline=lease.pipeline,
+            limits_version=version,
+            token=lease.token,
+            rules_version=rules_version,
+            flags_topic_id=flags_topic_id,
+        )
         ledger.add(row)
         ledger.flush()
         for tp, offset in starts.items():
@@ -182,7 +191,9 @@ def in_force(pipeline: str, ranges: Iterable[OffsetRange]) -> list[InForce]:
             for (offset, run), until in zip(last_of.items(), offsets[1:], strict=True):
                 part = OffsetRange(each.topic_partition, max(offset, each.from_offset), until, each.topic_id)
                 if len(part) and run.limits_version is not None:
-                    parts.append(InForce(part, run.limits_version, run.rules_version, run.started_at))
+                    parts.append(
+                        InForce(part, run.limits_version, run.rules_version, run.started_at, run.flags_topic_id)
+                    )
     return parts
 
 
