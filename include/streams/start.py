@@ -27,6 +27,7 @@ from include.pipelines.spec import PRODUCER_OPTIONS, KafkaMessages, KafkaTopic, 
 from include.pipelines.spec.references import check_references
 from include.streams import fingerprint
 from include.streams.checkpoints import checkpoint_uri, has_started
+from include.streams.watched_things import check_watched_things
 from include.topics import TopicIdentity
 from include.user import user_at_host
 
@@ -242,6 +243,7 @@ def begin(pipeline: Pipeline) -> StreamStart:
     """
     check_lake(pipeline)
     check_references(pipeline)
+    check_watched_things(pipeline)
     keep_references(pipeline)
     stored = micro_batches.stored_topics(pipeline.name)
     for topic in set(pipeline.source.subscribe) - stored.keys():

@@ -7,7 +7,7 @@
 
 What was down when the interval began is taken from the ledger. A thing whose rows lie in several topic partitions has
 no order; it is left out, and so are rows in which the stream did not look for outages, because the report was declared
-later.
+later, or looked for other ones, by another key or another column `up`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ Change = tuple[str, Place, bool]
 def reconcile_outages(run: IntervalRun, report: Listing, rows: DataFrame) -> Reconciliation:
     """Compare what the stream noted of a report's outages with what an interval's archive rows give."""
     pipeline, pinned = run.pipeline.name, run.pinned
-    watched = outages.watched_in(pipeline, report.title, pinned.ranges)
+    same_watch = report.watched_as(run.pipeline.archive.formerly)
+    watched = outages.watched_in(pipeline, report.title, same_watch, pinned.ranges)
     if not watched.ranges:
         return Reconciliation()
     noted = _noted(run.pipeline, report, watched)

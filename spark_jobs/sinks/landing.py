@@ -87,7 +87,8 @@ class LandingSink:
         topics = self._topics(planned.ranges)
         if self.pipeline.archive.delta:
             self._append_to_delta(decoded.sparkSession, files, batch_id)
-        watched = [report.title for report in self.pipeline.watched_reports]
+        formerly = self.pipeline.archive.formerly
+        watched = [report.watched_as(formerly)[0] for report in self.pipeline.watched_reports]
         batch = BatchCommit(
             pipeline=self.pipeline.name,
             query=ARCHIVE,

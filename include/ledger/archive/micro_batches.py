@@ -61,7 +61,7 @@ class BatchCommit:
     reasons: Mapping[str, int] = field(default_factory=dict)
     """Quarantined records by reason code."""
     watched: Sequence[str] | None = None
-    """Titles of the reports whose outages were looked for in its rows."""
+    """The reports whose outages were looked for in its rows, each as `Listing.watched_as` gives it."""
     changes: Sequence[StateChange] = ()
     """What these rows found to be down, or up again."""
 

@@ -183,8 +183,12 @@ def _end(row: OutageRow) -> Place | None:
     return Place(row.end_topic, row.end_partition, row.end_offset, row.end_element)
 
 
-def watched_in(pipeline: str, report: str, ranges: Sequence[OffsetRange]) -> Watched:
-    """Return the parts of the ranges in whose rows the archive query looked for the report's outages."""
+def watched_in(pipeline: str, report: str, watched_as: Iterable[str], ranges: Sequence[OffsetRange]) -> Watched:
+    """Return the parts of the ranges in whose rows the archive query looked for the report's outages.
+
+    `watched_as` is what `Listing.watched_as` gives. Earlier code noted the title alone: it is taken for the same watch.
+    """
+    same_watch = or_(*(MicroBatch.watched.contains([each]) for each in (report, *watched_as)))
     watched: list[OffsetRange] = []
     batches: list[int] = []
     with session() as ledger:
@@ -196,7 +200,7 @@ def watched_in(pipeline: str, report: str, ranges: Sequence[OffsetRange]) -> Wat
                 .where(
                     MicroBatch.pipeline == pipeline,
                     MicroBatch.query == ARCHIVE,
-                    MicroBatch.watched.contains([report]),
+                    same_watch,
                     MicroBatchRange.topic == tp.topic,
                     MicroBatchRange.topic_partition == tp.partition,
                     of_incarnation(MicroBatchRange, each),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 from include.errors import UsageError
 from include.pipelines.spec.archive import Archive
@@ -91,6 +93,14 @@ class Listing:
                 f"report {self.title!r} cannot notify topic {self.notify!r}",
                 remedy="name a Kafka topic, and a key among the report's columns",
             )
+
+    def watched_as(self, formerly: Mapping[str, Sequence[str]]) -> list[str]:
+        """Return what tells the watch for its outages from any other: title, key and `up`, as JSON.
+
+        First as declared; then by the names that renamed columns had before (`formerly`, by present name).
+        """
+        names = product(*((name, *formerly.get(name, ())) for name in (self.up, *self.key)))
+        return [json.dumps({"report": self.title, "key": sorted(key), "up": up}) for up, *key in names]
 
 
 Report = Threshold | Top | Grid | Listing

@@ -66,6 +66,24 @@ class Stream:
     reached: dict[int, int] = field(default_factory=dict)
     device: str = "device_id"
     """What the column of a camera's id is called now."""
+    notes_titles: bool = False
+    """Whether micro-batches note the titles of what they watch alone, as earlier code did."""
+
+    @property
+    def watched_as(self) -> list[str]:
+        """What micro-batches may note for the report."""
+        return self.pipeline.watched_reports[0].watched_as(self.pipeline.archive.formerly)
+
+    def watch(self, **changes: Any) -> None:
+        """Declare the report otherwise."""
+        (report,) = self.pipeline.watched_reports
+        self.pipeline = replace(self.pipeline, reports=(replace(report, **changes),))
+
+    def watched(self) -> list[tuple[int, int]]:
+        """The offsets of topic partition 0 in which the stream looked for the declared report's outages."""
+        whole = [OffsetRange(TopicPartition("nest-logs", 0), 0, self.reached[0], "id")]
+        found = outages.watched_in(self.pipeline.name, TITLE, self.watched_as, whole)
+        return [(each.from_offset, each.until_offset) for each in found.ranges]
 
     def rename(self, name: str, *before: str) -> None:
         """Declare the column by another name, which was called so before."""
@@ -128,10 +146,11 @@ class Stream:
         topics = {"nest-logs": TopicIdentity("nest-logs", "id", 2)}
         lease = writers.acquire(self.pipeline.name)
         name = self.pipeline.name
+        watched = [TITLE if self.notes_titles else self.watched_as[0]]
         micro_batches.commit(
             lease,
             BatchCommit(
-                name, ARCHIVE, name, self.batches, ranges, topics, files=files, watched=[TITLE], changes=changes
+                name, ARCHIVE, name, self.batches, ranges, topics, files=files, watched=watched, changes=changes
             ),
         )
         writers.release(lease)
@@ -139,7 +158,7 @@ class Stream:
 
     def noted(self) -> list[Told]:
         whole = [OffsetRange(TopicPartition("nest-logs", p), 0, until, "id") for p, until in self.reached.items()]
-        watched = outages.watched_in(self.pipeline.name, TITLE, whole)
+        watched = outages.watched_in(self.pipeline.name, TITLE, self.watched_as, whole)
         assert sorted(watched.ranges) == sorted(r for r in whole if len(r))
         found = outages.outages_within(self.pipeline.name, TITLE, watched)
         return sorted(
@@ -307,6 +326,32 @@ def test_interval_agrees_with_the_stream_when_the_key_s_column_is_renamed(ledger
     run = IntervalRun(spark, stream.pipeline, attempts.load_attempt(begin_attempt(NEST.name)))
     found = reconcile_outages(run, stream.pipeline.watched_reports[0], archived)
     assert (found.differences, found.counts.matched) == ((), 2)
+
+
+@pytest.mark.parametrize("change", [{"key": ("device_id", "name_long")}, {"up": "is_streaming"}])
+def test_rows_are_left_out_when_the_stream_looked_for_other_outages_in_them(
+    ledger: Home, change: dict[str, Any]
+) -> None:
+    stream = Stream()
+    (report,) = stream.pipeline.watched_reports
+    stream.watch(columns=("device_id", "name_long"))
+    stream.land([(0, [("a", 0, True)]), (0, [("a", 0, True)])])
+    assert stream.watched() == [(0, 2)]
+    stream.watch(**change)
+    assert stream.watched() == []
+    stream._commit([OffsetRange(TopicPartition("nest-logs", 0), 2, 5)], [], [])
+    stream.reached[0] = 5
+    assert stream.watched() == [(2, 5)]
+    stream.watch(key=report.key, up=report.up)
+    assert stream.watched() == [(0, 2)]
+
+
+def test_rows_are_compared_as_before_when_only_the_report_s_title_was_noted(ledger: Home) -> None:
+    stream = Stream(notes_titles=True)
+    stream.land([(0, [("a", 0, True)])])
+    stream.notes_titles = False
+    stream.land([(0, [("a", 0, True)])])
+    assert stream.watched() == [(0, 2)]
 
 
 def test_next_outage_begins_when_the_micro_batch_that_ends_the_last_one_has_more_rows(ledger: Home) -> None:
