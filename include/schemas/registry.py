@@ -61,18 +61,15 @@ class SchemaRegistry:
         numbers = self._ask("GET", f"/subjects/{quote(subject, safe='')}/versions", missing=_SUBJECT_NOT_FOUND)
         return list(numbers or [])
 
-    def id_of_version(self, subject: str, version: int) -> int:
-        """Return the schema id of a subject's version. Raises ServiceUnreachable."""
-        return int(self._ask("GET", f"/subjects/{quote(subject, safe='')}/versions/{version}")["id"])
+    def version(self, subject: str, version: int) -> tuple[int, RegisteredSchema]:
+        """Return the schema of a subject's version, with its id. Raises ServiceUnreachable."""
+        answer = self._ask("GET", f"/subjects/{quote(subject, safe='')}/versions/{version}")
+        return int(answer["id"]), _registered(answer)
 
     def schema(self, schema_id: int) -> RegisteredSchema | None:
         """Return the schema of that id; None when the registry has none. Raises ServiceUnreachable."""
         answer = self._ask("GET", f"/schemas/ids/{schema_id}", missing=_SCHEMA_NOT_FOUND)
-        if answer is None:
-            return None
-        return RegisteredSchema(
-            str(answer["schema"]), str(answer.get("schemaType") or "AVRO"), len(answer.get("references") or [])
-        )
+        return None if answer is None else _registered(answer)
 
     def register(self, subject: str, schemas: Sequence[str]) -> list[int]:
         """Register Avro schemas as versions of a subject, in order, and return their ids; a known one keeps its id.
@@ -122,6 +119,11 @@ class SchemaRegistry:
             f"the schema registry at {self.address}: {reason}",
             remedy="user and password of TIDEMARK_REGISTRY_URL" if wrong_password else "./tidemark status",
         )
+
+
+def _registered(answer: Mapping[str, Any]) -> RegisteredSchema:
+    kind, references = answer.get("schemaType"), answer.get("references")
+    return RegisteredSchema(str(answer["schema"]), str(kind or "AVRO"), len(references or []))
 
 
 def registry() -> SchemaRegistry:

@@ -1,8 +1,9 @@
 """Writer schemas by their id: fetched from the registry once, kept on disk, and shared by a whole process.
 
 An id means one schema for ever, so a kept schema is never fetched again, and what was decoded once can be decoded
-while the registry is down. Ids that the registry does not know are remembered by this process alone: all its queries
-judge a record alike, and the next process asks again.
+while the registry is down. A registry that was lost and filled anew gives known ids to other schemas: kept ones are
+compared with those of its subjects. Ids that the registry does not know are remembered by this process alone: all its
+queries judge a record alike, and the next process asks again.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ import hashlib
 import json
 import threading
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from include.errors import UsageError
 from include.schemas.registry import RegisteredSchema, SchemaRegistry, registry
 from include.settings import settings, write_private
 
@@ -47,9 +50,8 @@ class WriterSchemas:
         self._folder = folder
         self._registry = source
         self._lock = threading.Lock()
-        self._resolved: dict[int, WriterSchema] = {}
-        for file in folder.glob("*.json"):
-            self._resolved[int(file.stem)] = usable(RegisteredSchema(**json.loads(file.read_text())))
+        self._kept = _read_kept(folder)
+        self._resolved: dict[int, WriterSchema] = {each: usable(schema) for each, schema in self._kept.items()}
 
     def resolved(self) -> dict[int, WriterSchema]:
         """Return what is resolved so far, by schema id, without asking the registry."""
@@ -80,12 +82,56 @@ class WriterSchemas:
                 )
 
     def resolve_subject(self, subject: str) -> None:
-        """Resolve all versions of a subject. Raises ServiceUnreachable."""
-        self.resolve(self._registry.id_of_version(subject, version) for version in self._registry.versions(subject))
+        """Resolve all versions of a subject.
+
+        Raises ServiceUnreachable, and UsageError when the registry has another schema for an id than is kept.
+        """
+        for version in self._registry.versions(subject):
+            schema_id, found = self._registry.version(subject, version)
+            self._check_kept(schema_id, found, f"version {version} of {subject}")
+            self.resolve([schema_id])
+
+    def _check_kept(self, schema_id: int, found: RegisteredSchema, where: str) -> None:
+        kept = self._kept.get(schema_id)
+        if kept is None or _is_same(kept, found):
+            return
+        # A registry may spell a version's schema otherwise than that of its id, which is what was kept.
+        of_id = self._registry.schema(schema_id)
+        if of_id is not None and not _is_same(kept, of_id):
+            raise UsageError(
+                f"the registry at {self._registry.address} has another schema with id {schema_id} ({where}) than "
+                f"{self._file(schema_id)}, by which records were decoded: it is another one, or was filled anew",
+                remedy="restore the registry's database, or name the former one by TIDEMARK_REGISTRY_URL; only if no "
+                "record of the former ids is still to be read from Kafka: remove that file",
+            )
+
+    def _file(self, schema_id: int) -> Path:
+        return self._folder / f"{schema_id}.json"
 
     def _keep(self, schema_id: int, found: RegisteredSchema) -> None:
         if len(found.schema) <= MAX_SCHEMA_BYTES:
-            write_private(self._folder / f"{schema_id}.json", json.dumps(vars(found)) + "\n")
+            write_private(self._file(schema_id), json.dumps(vars(found)) + "\n", durable=True)
+            self._kept[schema_id] = found
+
+
+def _read_kept(folder: Path) -> dict[int, RegisteredSchema]:
+    """Return the kept schemas; one whose file was cut short is fetched again when it is needed."""
+    kept = {}
+    for file in folder.glob("*.json"):
+        with suppress(ValueError, TypeError):
+            kept[int(file.stem)] = RegisteredSchema(**json.loads(file.read_text()))
+    return kept
+
+
+def _is_same(one: RegisteredSchema, other: RegisteredSchema) -> bool:
+    """Return whether two schemas are the same, however their text is laid out."""
+    if one == other:
+        return True
+    try:
+        texts = json.loads(one.schema) == json.loads(other.schema)
+    except (ValueError, RecursionError):
+        return False
+    return texts and (one.kind, one.references) == (other.kind, other.references)
 
 
 def usable(found: RegisteredSchema) -> WriterSchema:

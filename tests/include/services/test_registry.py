@@ -39,7 +39,9 @@ def test_versions_keep_their_ids_when_registered_again(registry: SchemaRegistry)
     assert len(set(ids)) == 2
     assert registry.register("readings-value", [FIRST, SECOND]) == ids
     assert registry.versions("readings-value") == [1, 2]
-    assert [registry.id_of_version("readings-value", version) for version in (1, 2)] == ids
+    versions = [registry.version("readings-value", version) for version in (1, 2)]
+    assert [schema_id for schema_id, _ in versions] == ids
+    assert [json.loads(each.schema) for _, each in versions] == [json.loads(FIRST), json.loads(SECOND)]
     found = registry.schema(ids[1])
     assert found is not None
     assert json.loads(found.schema) == json.loads(SECOND)

@@ -1,0 +1,102 @@
+"""Kept writer schemas: compared with the registry's, which may be filled anew, and fetched again when cut short."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from include.errors import UsageError
+from include.schemas.registry import SchemaRegistry
+from include.schemas.writer_schemas import WriterSchemas
+from tests.support.json_server import answering
+
+SUBJECT = "gps-value"
+
+
+def position(*fields: str) -> str:
+    """A schema with these fields, whose records can also be read by one with the same in another order."""
+    return json.dumps({"type": "record", "name": "P", "fields": [{"name": each, "type": "double"} for each in fields]})
+
+
+FIRST, SWAPPED = position("lat", "lon"), position("lon", "lat")
+
+
+class Registry:
+    """What a registry has for id 1; in `spelled`, how it gives the schema as a version of its subject."""
+
+    def __init__(self) -> None:
+        self.schema = self.spelled = FIRST
+        self.asked: list[str] = []
+
+    def fill_anew(self) -> None:
+        self.schema = self.spelled = SWAPPED
+
+    def answer(self, _: str, path: str, __: object) -> tuple[int, object]:
+        self.asked.append(path)
+        answers: dict[str, object] = {
+            f"/subjects/{SUBJECT}/versions": [1],
+            f"/subjects/{SUBJECT}/versions/1": {"subject": SUBJECT, "version": 1, "id": 1, "schema": self.spelled},
+            "/schemas/ids/1": {"schema": self.schema},
+        }
+        return 200, answers[path]
+
+
+@pytest.fixture
+def registry() -> Registry:
+    return Registry()
+
+
+@pytest.fixture
+def source(registry: Registry) -> Iterator[SchemaRegistry]:
+    with answering(registry.answer) as address:
+        yield SchemaRegistry(address)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, source: SchemaRegistry) -> Path:
+    """The folder in which an earlier process has kept the schema."""
+    WriterSchemas(tmp_path, source).resolve_subject(SUBJECT)
+    assert (tmp_path / "1.json").exists()
+    return tmp_path
+
+
+def test_schema_is_refused_when_the_registry_was_filled_anew_and_has_another_one_with_its_id(
+    registry: Registry, source: SchemaRegistry, folder: Path
+) -> None:
+    registry.fill_anew()
+    with pytest.raises(UsageError, match="has another schema with id 1") as raised:
+        WriterSchemas(folder, source).resolve_subject(SUBJECT)
+    assert f"version 1 of {SUBJECT}" in raised.value.message
+    assert str(folder / "1.json") in raised.value.message
+    # Without the file, the registry's counts.
+    (folder / "1.json").unlink()
+    schemas = WriterSchemas(folder, source)
+    schemas.resolve_subject(SUBJECT)
+    assert schemas.resolved() == {1: SWAPPED}
+
+
+@pytest.mark.parametrize("spelled", [json.dumps(json.loads(FIRST), indent=2), '{"type": "record", "name": "x.P"}'])
+def test_kept_schema_stays_when_the_registry_only_spells_it_otherwise(
+    registry: Registry, source: SchemaRegistry, folder: Path, spelled: str
+) -> None:
+    registry.spelled = spelled
+    schemas = WriterSchemas(folder, source)
+    schemas.resolve_subject(SUBJECT)
+    assert schemas.resolved() == {1: FIRST}
+
+
+@pytest.mark.parametrize("text", ["", '{"schema": "{\\"ty', '"schema"', "{}"])
+def test_schema_is_fetched_again_when_its_file_was_cut_short(
+    registry: Registry, source: SchemaRegistry, folder: Path, text: str
+) -> None:
+    whole = (folder / "1.json").read_text()
+    (folder / "1.json").write_text(text)
+    registry.asked.clear()
+    schemas = WriterSchemas(folder, source)
+    schemas.resolve([1])
+    assert schemas.resolved() == {1: FIRST}
+    assert registry.asked == ["/schemas/ids/1"]
+    assert (folder / "1.json").read_text() == whole
