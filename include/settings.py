@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import Field, dataclass, fields
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -135,12 +136,23 @@ class Settings:
 
     def service_state(self, name: str) -> dict[str, Any]:
         """Return the embedded service's state file; empty when the service was never started."""
-        path = self.home / "services" / f"{name}.json"
-        try:
-            state: dict[str, Any] = json.loads(path.read_text())
-        except FileNotFoundError:
-            return {}
-        return state
+        with suppress(FileNotFoundError):
+            return dict(json.loads((self.home / "services" / f"{name}.json").read_text()))
+        return {}
+
+    def check_not_copied(self, name: str) -> None:
+        """Raise UsageError when the state file names a service of the home of which this one is a copy."""
+        state = self.service_state(name)
+        # Older versions wrote no home, but where Kafka and PostgreSQL keep their data.
+        home = Path(state.get("home") or Path(state.get("data") or self.home / name).parent)
+        if not (home.exists() and self.home.exists()) or home.samefile(self.home):
+            return
+        # One that was moved has its own, also where another took its place.
+        if Settings(home=home).service_state(name).get("address") == state["address"]:
+            raise UsageError(
+                f"{self.home} is a copy of {home}, and has that one's {name}",
+                remedy=f"TIDEMARK_HOME={home} to use it; else stop its services, copy it again, then ./tidemark up",
+            )
 
     def kafka_address(self) -> str:
         """Return the bootstrap servers; for the embedded broker, the listener that fits the client options.
@@ -196,8 +208,8 @@ class Settings:
         )
 
     def _embedded_state(self, name: str) -> dict[str, Any]:
-        state = self.service_state(name)
-        if not state:
+        self.check_not_copied(name)
+        if not (state := self.service_state(name)):
             raise ServiceUnreachable(
                 f"the embedded {name} was never started in {self.home}", remedy=f"./tidemark up {name}"
             )

@@ -66,8 +66,14 @@ def embedded_addresses() -> dict[str, str]:
 
 
 def read_state(name: str) -> dict[str, Any]:
-    """Return the content of the service's state file; empty when the service was never started."""
-    return settings().service_state(name)
+    """Return the content of the service's state file; empty when the service was never started.
+
+    Raise UsageError when the service runs, and is that of another home, of which this one is a copy.
+    """
+    state = settings().service_state(name)
+    if running(state) is not None:
+        settings().check_not_copied(name)
+    return state
 
 
 def write_state(name: str, **state: Any) -> None:
@@ -76,13 +82,13 @@ def write_state(name: str, **state: Any) -> None:
 
 
 def write_started(name: str, started: psutil.Process, **state: Any) -> None:
-    """Write the state file of a service that was just started, with the identity of its process."""
+    """Write the state file of a service that this home has just started, with the identity of its process."""
     try:
         identity = str(ProcessIdentity.of(started.pid))
     except ProcessLookupError:
         # It has ended already, which `wait_until` reports.
         identity = ""
-    write_state(name, **state, pid=started.pid, process=identity)
+    write_state(name, **state, home=str(settings().home), pid=started.pid, process=identity)
 
 
 def running(state: Mapping[str, Any]) -> psutil.Process | None:

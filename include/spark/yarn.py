@@ -105,6 +105,7 @@ def configuration() -> Path:
     if given:
         return Path(given)
     if is_embedded():
+        settings().check_not_copied("yarn")
         return Path(settings().service_state("yarn")["configuration"])
     raise ServiceUnreachable(
         f"the embedded yarn was never started in {settings().home}",

@@ -25,6 +25,7 @@ from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from include.services.process import running
+from include.settings import write_private
 
 if TYPE_CHECKING:
     from tests.conftest import Home
@@ -59,7 +60,8 @@ class SharedServices:
         client = folder / "kafka.client.properties"
         client.write_text(client.read_text().replace(str(self._prepared), str(path)))
         for name in services:
-            shutil.copy2(self._running(services).path / "services" / f"{name}.json", folder)
+            state = json.loads((self._running(services).path / "services" / f"{name}.json").read_text())
+            write_private(folder / f"{name}.json", json.dumps({**state, "home": str(path)}))
         self._borrower = path
 
     def give_back(self, *, spoiled: bool) -> None:
