@@ -27,7 +27,7 @@ OF_OTHER_LEDGER = (
 
 TO_ITS_LAKE = (
     "set TIDEMARK_LAKE to the lake in which they were built, in the same spelling; a lake that was moved for good must "
-    "also be reached at its old place, or their intervals be run again"
+    "also be reached at its old place, or their intervals be run again, which registers them in TIDEMARK_LAKE"
 )
 """What to do about revisions that the ledger knows outside of the lake."""
 

@@ -33,8 +33,8 @@ def register(
 ) -> None:
     """Point the catalog at the revisions; called by the action of a passed checkpoint only.
 
-    A revision equal to the registered one changes nothing: the pointer stays, the new files are deleted. A partition
-    that the interval no longer delivers is dropped.
+    A revision equal to the registered one changes nothing: the pointer stays, the new files are deleted; unless that
+    one is damaged or lies outside of the lake. A partition that the interval no longer delivers is dropped.
     """
     check()
     if (later := builds.later_build_published(run.attempt)) is not None:
@@ -146,7 +146,12 @@ def point_at_registered(run: IntervalRun, catalog: Catalog) -> None:
 
 
 def _disagreement(catalog: Catalog, registered: BuiltRevision) -> str:
-    """Return how the catalog or the registered files differ from the ledger; empty when they agree, byte for byte."""
+    """Return how the catalog or the registered files differ from the ledger, or that these lie outside of the lake.
+
+    Empty when they agree, byte for byte. A lake that was moved moves on by runs of its intervals: its old place may go.
+    """
+    if not lake.is_in_lake(registered.location):
+        return f"{registered.location} lies outside of the lake {lake.root()}"
     location = catalog.location(registered)
     if location != registered.location:
         return f"the catalog points at {location or 'nothing'}, registered is {registered.location}"
