@@ -26,7 +26,7 @@ from include.ledger.intervals.pins import PinnedInterval
 from include.ledger.streams import generations
 from include.pipelines.spec import Pipeline, Reference
 from include.pipelines.spec.ddl import fields_of
-from include.pipelines.spec.references import content_of
+from include.pipelines.spec.references import columns_of_file, content_of, declared_columns
 from include.settings import settings, write_private
 from include.times import format_time
 
@@ -75,8 +75,12 @@ def keep_content(pipeline: Pipeline, name: str, lines: Sequence[str]) -> str:
 def as_file(pipeline: Pipeline, name: str, digest: str) -> Reference:
     """Return a reference that has a source, with a file of this machine that holds the kept content.
 
-    Raises UsageError when that is gone or was altered.
+    Raises UsageError when that is gone, was altered, or has other columns than the declared ones.
     """
+    now = (
+        "take what its source holds now: ./tidemark interval … --new-references, for a stream "
+        f'./tidemark new-generation {pipeline.name} --reason "…"'
+    )
     file = settings().home / "references" / f"{digest}.csv"
     if not file.is_file() or hashlib.sha256(file.read_bytes()).hexdigest() != digest:
         location = _location(pipeline, name, digest)
@@ -85,12 +89,24 @@ def as_file(pipeline: Pipeline, name: str, digest: str) -> Reference:
             raise UsageError(
                 f"the content {digest[:12]} of the reference {name} is needed, and {location} "
                 f"{'is gone' if content is None else 'was altered'}",
-                remedy="restore it, or take what its source holds now: ./tidemark interval … --new-references, for a "
-                f'stream ./tidemark new-generation {pipeline.name} --reason "…"',
+                remedy=f"restore it, or {now}",
                 pipeline=pipeline.name,
             )
         write_private(file, content.decode())
-    return replace(pipeline.references[name], path=file)
+    kept = replace(pipeline.references[name], path=file)
+    if other := _other_columns(name, kept):
+        raise UsageError(
+            f"the content {digest[:12]} of the reference {name} is needed, and {other}",
+            remedy=now,
+            pipeline=pipeline.name,
+        )
+    return kept
+
+
+def _other_columns(name: str, kept: Reference) -> str:
+    """Return the columns of a kept content and the declared ones, in words; empty when they are the same."""
+    has, declared = columns_of_file(name, kept), declared_columns(kept)
+    return "" if has == declared else f"has the columns {','.join(has)!r}, declared are {','.join(declared)!r}"
 
 
 def taken_contents(pipeline: Pipeline) -> tuple[tuple[str, str], ...]:
@@ -115,7 +131,8 @@ def references_of(pipeline: Pipeline, pinned: PinnedInterval, *, anew: bool) -> 
     """Yield the pipeline with the references that are in force for an interval, and their content.
 
     In force is what its registered revisions were built with; before there are any, and with `anew`, what the files
-    hold now. Raises UsageError when that is no longer kept, or a file cannot be read.
+    hold now. Raises UsageError when that is no longer kept or has other columns than the declared ones, or a file
+    cannot be read.
     """
     now = keep_references(pipeline)
     then = {} if anew else revisions.references_of_registered(pinned.id)
@@ -127,17 +144,25 @@ def references_of(pipeline: Pipeline, pinned: PinnedInterval, *, anew: bool) -> 
 
 def _as_kept(pipeline: Pipeline, pinned: PinnedInterval, name: str, digest: str, folder: Path) -> Reference:
     """Return the reference with a file that holds the kept content."""
+    bounds = [format_time(each) for each in (pinned.interval.from_time, pinned.interval.to_time)]
+    built = (
+        f"{pinned.interval} was built with another content of the reference {name} ({digest[:12]}) than its file has"
+    )
+    now = (
+        "build the interval with what the references hold now: ./tidemark interval "
+        f"{pipeline.name} --from {bounds[0]} --to {bounds[1]} --new-references"
+    )
     location = _location(pipeline, name, digest)
     content = lake.read_bytes(location) if lake.exists(location) else None
     if content is None or hashlib.sha256(content).hexdigest() != digest:
-        bounds = [format_time(each) for each in (pinned.interval.from_time, pinned.interval.to_time)]
         raise UsageError(
-            f"{pinned.interval} was built with another content of the reference {name} ({digest[:12]}) than its file "
-            f"has now, and {location} {'is gone' if content is None else 'was altered'}",
-            remedy="restore it, or build the interval with what the references hold now: ./tidemark interval "
-            f"{pipeline.name} --from {bounds[0]} --to {bounds[1]} --new-references",
+            f"{built} now, and {location} {'is gone' if content is None else 'was altered'}",
+            remedy=f"restore it, or {now}",
             pipeline=pipeline.name,
         )
     file = folder / f"{name}.csv"
     file.write_bytes(content)
-    return replace(pipeline.references[name], path=file)
+    kept = replace(pipeline.references[name], path=file)
+    if other := _other_columns(name, kept):
+        raise UsageError(f"{built} now: that content {other}", remedy=now, pipeline=pipeline.name)
+    return kept

@@ -24,12 +24,8 @@ def numbered_lines(name: str, reference: Reference, pipeline: str = "") -> list[
 
     Raises UsageError when the header is not the declared columns, or a line has not as many values.
     """
-    try:
-        first, *lines = _LINE_END.split(reference.path.read_bytes().decode("utf-8-sig"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise _unreadable(name, error, pipeline) from error
-    declared = [field.name for field in fields_of(reference.columns)]
-    header = [column.strip() for column in next(csv.reader([first] if first else []), [])]
+    first, *lines = _lines_of(name, reference, pipeline)
+    declared, header = declared_columns(reference), _columns_in(first)
     if header != declared:
         first_line = repr(",".join(header)) if header else "empty"
         raise UsageError(
@@ -48,6 +44,27 @@ def numbered_lines(name: str, reference: Reference, pipeline: str = "") -> list[
             )
             raise wrong_line(name, reference, number, what, pipeline)
     return numbered
+
+
+def declared_columns(reference: Reference) -> list[str]:
+    """Return the names of the declared columns."""
+    return [field.name for field in fields_of(reference.columns)]
+
+
+def columns_of_file(name: str, reference: Reference) -> list[str]:
+    """Return the columns that the file's first line names. Raises UsageError when it cannot be read."""
+    return _columns_in(_lines_of(name, reference, "")[0])
+
+
+def _columns_in(header: str) -> list[str]:
+    return [column.strip() for column in next(csv.reader([header] if header else []), [])]
+
+
+def _lines_of(name: str, reference: Reference, pipeline: str) -> list[str]:
+    try:
+        return _LINE_END.split(reference.path.read_bytes().decode("utf-8-sig"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise _unreadable(name, error, pipeline) from error
 
 
 def values_in(line: str) -> int | None:

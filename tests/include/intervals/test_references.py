@@ -13,7 +13,7 @@ import pytest
 from include import lake
 from include.errors import UsageError
 from include.intervals import references
-from include.intervals.references import keep_references, references_of
+from include.intervals.references import as_file, keep_content, keep_references, references_of
 from include.ledger.database import session
 from include.ledger.intervals import attempts, builds, pins
 from include.ledger.intervals.builds import Changes
@@ -21,7 +21,7 @@ from include.ledger.intervals.findings import BuildFindings, RecordCounts, Valid
 from include.ledger.intervals.pins import PinnedInterval
 from include.ledger.lineage import BuiltRevision
 from include.pipelines import load_pipeline
-from include.pipelines.spec import Pipeline
+from include.pipelines.spec import CatalogTable, Pipeline
 from include.pipelines.spec.references import numbered_lines
 from include.reconciliation import ReconciliationCounts
 from include.versions import code_version, view_version
@@ -116,6 +116,40 @@ def test_build_is_refused_with_the_reason_when_the_content_of_then_is_gone_or_al
     assert refused.value.exit_code == 64
     assert f"another content of the reference {NAME} ({then[NAME][:12]})" in str(refused.value)
     assert "--new-references" in str(refused.value)
+
+
+def test_build_is_refused_with_the_way_on_when_a_column_was_added_since(with_reference: Pipeline) -> None:
+    interval, then = pinned(with_reference), keep_references(with_reference)
+    built_by(interval, then)
+    reference = with_reference.references[NAME]
+    header, *rows = reference.path.read_text().splitlines()
+    reference.path.write_text("\n".join([f"{header},city", *(f"{each},Paris" for each in rows)]) + "\n")
+    wider = replace(reference, columns=f"{reference.columns}, city string")
+    pipeline = replace(with_reference, references={NAME: wider})
+    with pytest.raises(UsageError) as refused, references_of(pipeline, interval, anew=False):
+        pass
+    assert f"{interval.interval} was built with another content of the reference {NAME} ({then[NAME][:12]})" in str(
+        refused.value
+    )
+    assert f"that content has the columns {header!r}, declared are '{header},city'" in refused.value.message
+    assert "--new-references" in refused.value.remedy
+    with references_of(pipeline, interval, anew=True) as (used, _):
+        assert lines(used)[0].endswith(",Paris")
+
+
+def test_stream_is_told_the_way_on_when_the_content_of_its_generation_has_other_columns(
+    with_reference: Pipeline,
+) -> None:
+    from_table = replace(with_reference.references[NAME], path=Path(), source=CatalogTable("lake.devices"))
+    pipeline = replace(with_reference, references={NAME: from_table})
+    digest = keep_content(pipeline, NAME, ["cam-1,10001"])
+    assert as_file(pipeline, NAME, digest).path.read_text().endswith("\ncam-1,10001\n")
+    wider = replace(pipeline, references={NAME: replace(from_table, columns=f"{from_table.columns}, city string")})
+    with pytest.raises(UsageError, match=rf"content {digest[:12]} of the reference {NAME} is needed") as refused:
+        as_file(wider, NAME, digest)
+    assert "has the columns" in refused.value.message
+    assert "new-generation" in refused.value.remedy
+    assert "--new-references" in refused.value.remedy
 
 
 def test_versions_are_those_of_the_used_content_when_an_interval_is_built() -> None:
