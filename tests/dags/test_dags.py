@@ -145,7 +145,7 @@ def test_begun_interval_ends_first_when_others_wait_for_the_same_pool(parsed: di
 def test_form_asks_which_interval_and_how_when_a_run_is_triggered(parsed: dict[str, Any]) -> None:
     sections = parsed["dags"]["interval__nest_cameras"]["form"]
     which, how = "Which interval", "How"
-    sought = {"from": which, "to": which, "source": how, "repin": how, "dry_run": how}
+    sought = {"from": which, "to": which, "source": how, "repin": how, "new_references": how, "dry_run": how}
     assert sections == {**sought, "build_missing": "Missing intervals"}
 
 

@@ -289,6 +289,7 @@ def test_dry_run_is_triggered_when_a_person_fills_in_the_form(
         "to": (START + timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:%S.000Z"),
         "source": "kafka",
         "repin": False,
+        "new_references": False,
         "dry_run": True,
         "build_missing": None,
     }

@@ -10,6 +10,7 @@ from typing import Any
 
 from airflow.sdk import Context
 
+from include.airflow.interval_run.form import Wishes
 from include.airflow.interval_run.links import push_links
 from include.airflow.interval_run.step_log import log_step
 from include.airflow.spark import JobOperator
@@ -29,18 +30,20 @@ class BuildOperator(JobOperator):
 
     def __init__(self, *, pipeline: str, attempt: Any, **kwargs: Any) -> None:
         super().__init__(job="build_interval", pipeline=pipeline, attempt=attempt, **kwargs)
+        self.new_references = False
 
     def execute(self, context: Context) -> None:
         """Submit and wait. A checkpoint that did not pass fails `publish`, not this task: the build is complete."""
         push_links(context, self)
+        self.new_references = Wishes.of_run(context["params"]).new_references
         code = self.run_job(context)
         if code and code != take_step(validated_code, self.number):
             raise self.failure(code)
         log_step(self.job, self.number)
 
     def resolve(self, mode: DeployMode) -> SparkSubmission:
-        """Return the application that takes both steps."""
-        return submit_both(self.pipeline, self.number, mode=mode)
+        """Return the application that takes both steps, with the references that the run's form asks for."""
+        return submit_both(self.pipeline, self.number, new_references=self.new_references, mode=mode)
 
 
 def code_of_build(attempt: int) -> int | None:

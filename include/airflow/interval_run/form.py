@@ -46,6 +46,13 @@ def interval_form() -> dict[str, Param]:
             section=_HOW,
             description="Resolve the ranges again, of the last pinned interval only; they never become shorter.",
         ),
+        "new_references": Param(
+            False,
+            type="boolean",
+            title="New references",
+            section=_HOW,
+            description="Build a registered interval with what the references hold now, not with its former content.",
+        ),
         "dry_run": Param(
             False,
             type="boolean",
@@ -71,9 +78,11 @@ class Wishes:
     source: Source = Source.KAFKA
     repin: bool = False
     dry_run: bool = False
+    new_references: bool = False
 
     @classmethod
     def of_run(cls, params: Any) -> Wishes:
         """Return the form's wishes; parameters that an older run does not have get their defaults."""
         source = Source(params.get("source") or Source.KAFKA)
-        return cls(source, bool(params.get("repin")), bool(params.get("dry_run")))
+        repin, dry_run, new_references = (bool(params.get(name)) for name in ("repin", "dry_run", "new_references"))
+        return cls(source, repin, dry_run, new_references)

@@ -32,17 +32,17 @@ SUBMITTED = "tidemark: isp_hits: validating"
 """What the driver prints."""
 
 
-def run(operator: Any) -> list[str]:
-    """Execute a task, and return what its log says."""
+def run(operator: Any, **params: object) -> list[str]:
+    """Execute a task of a run with these parameters, and return what its log says."""
     of_run = {
-        "params": {},
+        "params": params,
         "dag_run": SimpleNamespace(
             run_type="scheduled", data_interval_start=hour().from_time, data_interval_end=hour().to_time
         ),
     }
     instance = SimpleNamespace(id="ti", xcom_push=lambda **_: None, get_template_context=lambda: of_run)
     with structlog.testing.capture_logs() as logged:
-        operator.execute({"ti": instance})
+        operator.execute({"ti": instance, "params": params})
     return [each["event"] for each in logged]
 
 
@@ -72,6 +72,14 @@ def test_one_driver_takes_both_steps_when_the_interval_is_built(postgres: Home) 
     submitted = build(begin_attempt(NAME)).resolve("client")
     assert (submitted.job, "--publish" in submitted.arguments) == ("build_interval", True)
     assert publish(begin_attempt(NAME)).resolve("client").job == "publish"
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_interval_is_built_with_the_references_of_now_when_the_form_asks_for_them(driver: Path, wanted: bool) -> None:
+    driver.write_text("0")
+    operator = build(published())
+    run(operator, new_references=wanted)
+    assert ("--new-references" in operator.resolve("client").arguments) is wanted
 
 
 def test_no_second_driver_is_started_when_the_first_one_has_published(driver: Path) -> None:
