@@ -52,13 +52,15 @@ def facts_of_topic(request: Request) -> Iterator[str]:
 
 
 def known_topic(request: Request) -> Iterator[str]:
-    """Yield what begins where. Raises UsageError when the topic was not created again."""
+    """Yield what begins where. Raises UsageError when the topic was not created again, or was mirrored."""
     stored = micro_batches.stored_topics(request.pipeline.name).get(request.topic, "")
     identity = describe_source(request.pipeline.source).get(request.topic)
     if identity is None or not stored or identity.topic_id == stored:
         raise UsageError(f"topic {request.topic!r} was not created again: there is nothing to adopt")
     yield f"archived: topic id {stored}; it is now {identity.topic_id}"
-    for tp, (low, high) in kafka.offset_bounds(kafka.topic_partitions_of([identity])).items():
+    bounds = kafka.offset_bounds(kafka.topic_partitions_of([identity]))
+    generations.check_not_mirrored(request.pipeline, request.topic, stored, bounds)
+    for tp, (low, high) in bounds.items():
         yield f"begins: {tp} at offset {low}, {high - low:,} records wait"
     yield "then: what was archived of the old one and is in no interval yet is pinned as one interval"
     yield from _running(request)

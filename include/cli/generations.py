@@ -59,11 +59,14 @@ def adopt(
     pipeline: PipelineName,
     topic: Annotated[str, typer.Argument(help="the topic that was deleted and created again")],
     reason: Reason,
+    read_again: Annotated[
+        bool, typer.Option("--read-again", help="also if the new topic has records that were archived of the old one")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Go on with a topic that was deleted and created again, from its beginning."""
     declared = load_pipeline(pipeline)
-    adopted = generations.adopt(declared, topic, reason=reason, adopted_by=user_at_host())
+    adopted = generations.adopt(declared, topic, reason=reason, adopted_by=user_at_host(), read_again=read_again)
     if as_json:
         print_json(adopted)
     else:

@@ -16,14 +16,17 @@ from include.errors import AnotherWriter, TopicRecreated, UsageError
 from include.intervals import pinning
 from include.intervals.lake_of_ledger import check_lake
 from include.kafka.sources import describe_source, source_topic_partitions
+from include.kafka.truncation import timestamps_at
 from include.lake.checkpoints import generation_folders
 from include.ledger.archive import micro_batches
 from include.ledger.archive.positions import topics_that_left
+from include.ledger.intervals import pinned as pinned_ledger
 from include.ledger.streams import generations, writers
 from include.ledger.streams.writers import Lease
 from include.offsets import OffsetRange, TopicPartition
 from include.pipelines.spec import Pipeline
 from include.streams.start import check_sources, lost_offsets, positions_to_hold, topics_back
+from include.times import format_timestamp
 from include.topics import TopicIdentity
 
 
@@ -94,13 +97,13 @@ def accept_losses(pipeline: Pipeline, lease: Lease, *, reason: str, accepted_by:
     return [*lost.values()]
 
 
-def adopt(pipeline: Pipeline, topic: str, *, reason: str, adopted_by: str) -> dict[str, Any]:
+def adopt(pipeline: Pipeline, topic: str, *, reason: str, adopted_by: str, read_again: bool = False) -> dict[str, Any]:
     """Go on with a topic that was deleted and created again; return what was closed and what begins.
 
     Archived offsets of the old incarnation that belong to no interval yet are pinned as one interval; the
     positions restart at the new topic's earliest offsets, and a new generation opens.
-    Raises UsageError when there is nothing to adopt, the error of `check_lake`, TopicRecreated while the topic does not
-    exist, AnotherWriter.
+    Raises UsageError when there is nothing to adopt and, without `read_again`, what `check_not_mirrored` raises; the
+    error of `check_lake`, TopicRecreated while the topic does not exist, AnotherWriter.
     """
     reason = _check_reason(reason)
     check_lake(pipeline)
@@ -114,11 +117,14 @@ def adopt(pipeline: Pipeline, topic: str, *, reason: str, adopted_by: str) -> di
     with no_stream(pipeline.name) as lease:
         identities = describe_source(pipeline.source)
         successor = _successor(pipeline, topic, identities.get(topic), stored[topic])
-        generations.check_landing(pipeline.name, topic)
         bounds = kafka.offset_bounds(source_topic_partitions(pipeline.source, {topic: successor}))
+        begins = {tp: low for tp, (low, _) in bounds.items()}
+        if not read_again:
+            check_not_mirrored(pipeline, topic, stored[topic], bounds)
+        generations.check_landing(pipeline.name, topic, begins)
         others = {tp: at for tp, at in micro_batches.positions(pipeline.name).items() if tp.topic != topic}
         ranges = [OffsetRange(tp, at, at, stored[tp.topic]) for tp, at in others.items()]
-        ranges += [OffsetRange(tp, low, low, successor.topic_id) for tp, (low, _) in bounds.items()]
+        ranges += [OffsetRange(tp, low, low, successor.topic_id) for tp, low in begins.items()]
         pinning.pin_gaps(pipeline, topic, pinned_by=adopted_by)
         rest = pinning.rest_of(pipeline, topic)
         number, pinned = generations.open_with_topic(
@@ -128,10 +134,35 @@ def adopt(pipeline: Pipeline, topic: str, *, reason: str, adopted_by: str) -> di
         "topic": topic,
         "closed_topic_id": stored[topic],
         "topic_id": successor.topic_id,
-        "begins": {str(tp): low for tp, (low, _) in bounds.items()},
+        "begins": {str(tp): low for tp, low in begins.items()},
         "pinned": str(pinned.interval) if pinned else None,
         "generation": number,
     }
+
+
+def check_not_mirrored(
+    pipeline: Pipeline, topic: str, stored_id: str, bounds: Mapping[TopicPartition, tuple[int, int]]
+) -> None:
+    """Raise UsageError when a new topic holds records of the one that was archived, by offset and timestamp.
+
+    `bounds`: earliest and end offsets of the new one. Looked at are the records before the last pinned ends: a topic
+    that was mirrored to another cluster at its offsets has them, and all that was archived would be archived again.
+    """
+    ends = pinned_ledger.noted_ends(pipeline.name, topic, stored_id)
+    noted = {tp: end for tp, end in ends.items() if tp in bounds and bounds[tp][0] <= end[0] < bounds[tp][1]}
+    now = timestamps_at({tp: offset for tp, (offset, _) in noted.items()})
+    same = [tp for tp in sorted(now) if now[tp] == noted[tp][1]]
+    if not same:
+        return
+    archived = {tp: at for tp, at in sorted(micro_batches.positions(pipeline.name).items()) if tp.topic == topic}
+    raise UsageError(
+        f"the new topic {topic} has records that were archived of the former one: {same[0]} offset "
+        f"{noted[same[0]][0]} holds one of {format_timestamp(now[same[0]])}, as it did",
+        remedy=f"delete them up to what is archived ({', '.join(f'{tp} up to {at}' for tp, at in archived.items())}): "
+        "include/docs/runbook.md, “A topic that moved to another cluster”; only if they shall be archived again: "
+        f'./tidemark adopt {pipeline.name} {topic} --read-again --reason "…"',
+        pipeline=pipeline.name,
+    )
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,22 @@ def pinned_intervals(pipeline: str, from_time: datetime | None = None) -> list[P
         return intervals_where(ledger, condition, pipeline=pipeline, from_time=from_time)
 
 
+_NOTED_ENDS = """
+    SELECT DISTINCT ON (r.topic_partition) r.topic_partition, r.until_offset - 1, r.last_timestamp
+    FROM intervals i JOIN interval_ranges r ON r.interval_id = i.id
+    WHERE i.pipeline = %(pipeline)s AND r.topic = %(topic)s AND r.topic_id = %(topic_id)s
+        AND r.last_timestamp IS NOT NULL
+    ORDER BY r.topic_partition, r.until_offset DESC
+"""
+
+
+def noted_ends(pipeline: str, topic: str, topic_id: str) -> dict[TopicPartition, tuple[int, int]]:
+    """Return offset and timestamp, in milliseconds, of the last record of a topic's incarnation that were noted."""
+    with reading() as ledger:
+        ledger.execute(_NOTED_ENDS, {"pipeline": pipeline, "topic": topic, "topic_id": topic_id})
+        return {TopicPartition(topic, number): (offset, timestamp) for number, offset, timestamp in ledger.fetchall()}
+
+
 def intervals_where(ledger: cursor, condition: str, **parameters: Any) -> list[PinnedInterval]:
     """Return the intervals of `pipeline` (a parameter) that meet an SQL condition over `intervals i`, in order."""
     ledger.execute(_OF_PIPELINE.format(condition), parameters)

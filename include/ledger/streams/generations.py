@@ -169,7 +169,8 @@ def open_with_topic(
         writers.check(ledger, lease)
         # Housekeeping removes landing files under the same lock, but none of a pipeline that has adopted a topic.
         pins.lock_pinning(ledger, pipeline)
-        _check_landing(ledger, pipeline, successor.topic)
+        begins = {each.topic_partition: each.from_offset for each in ranges}
+        _check_landing(ledger, pipeline, successor.topic, begins)
         pinned = None
         if rest is not None:
             _check_unpinned(ledger, pipeline, rest)
@@ -179,19 +180,24 @@ def open_with_topic(
         return open_in(ledger, pipeline, adopted_by, f"adopted {successor.topic}: {reason}"), pinned
 
 
-def check_landing(pipeline: str, topic: str) -> None:
-    """Raise UsageError when landing files of the topic were removed: tables identify rows by offset alone."""
+def check_landing(pipeline: str, topic: str, begins: Mapping[TopicPartition, int]) -> None:
+    """Raise UsageError when landing files of offsets were removed that the new topic, which `begins` there, has, too.
+
+    Tables identify rows by offset alone.
+    """
     with session() as ledger:
-        _check_landing(ledger, pipeline, topic)
+        _check_landing(ledger, pipeline, topic, begins)
 
 
-def _check_landing(ledger: Session, pipeline: str, topic: str) -> None:
-    archived = [
-        OffsetRange(TopicPartition(row.topic, row.topic_partition), 0, row.next_offset)
+def _check_landing(ledger: Session, pipeline: str, topic: str, begins: Mapping[TopicPartition, int]) -> None:
+    archived = {
+        TopicPartition(row.topic, row.topic_partition): row.next_offset
         for row in position_rows(ledger, pipeline, ARCHIVE)
         if row.topic == topic
-    ]
-    if removed := removed_in(ledger, pipeline, archived):
+    }
+    # One that is no longer there may be added later, and begins at 0.
+    shared = [OffsetRange(tp, at, until) for tp, until in archived.items() if (at := begins.get(tp, 0)) < until]
+    if removed := removed_in(ledger, pipeline, shared):
         raise UsageError(
             f"the landing files of {removed[0]} were removed, and in the tables its rows cannot be distinguished from "
             "those that the new topic will have at the same offsets",

@@ -20,6 +20,8 @@ from confluent_kafka.admin import NewPartitions
 from sqlalchemy import select
 
 from include import kafka, lake
+from include.approvals.of_streams import known_topic
+from include.approvals.request import Choice, Request
 from include.errors import (
     AnotherWriter,
     ArchiveBehind,
@@ -420,6 +422,39 @@ def test_adopt_is_refused_when_the_topic_is_the_same_unknown_or_missing(log: Log
     with pytest.raises(TopicRecreated, match="no longer exists") as gone:
         adopt(log)
     assert gone.value.exit_code == 4
+
+
+def test_topic_that_was_mirrored_is_adopted_only_behind_the_archive_or_on_request(log: Log) -> None:
+    log.send(0, 0.5, 0.6, 1.5)
+    log.archive()
+    log.pin(0)
+    recreate(log)
+    # Another cluster's copy, at the same offsets, with one more record.
+    log.send(0, 0.5, 0.6, 1.5, 1.7)
+    by_form = Request(Choice.ADOPT, log.pipeline, log.topic)
+    for refused in (lambda: adopt(log), lambda: list(known_topic(by_form))):
+        with pytest.raises(
+            UsageError, match=f"{log.topic}-0 offset 1 holds one of {iso(START + 0.6 * HOUR)}"
+        ) as raised:
+            refused()
+        assert f"{log.topic}-0 up to 3" in raised.value.remedy
+    before = log.pinned()
+    assert [by_partition(each)[0] for each in before] == [(0, 2)]
+
+    cut(log, 0, 3)
+    assert "begins: " + f"{log.topic}-0 at offset 3, 1 records wait" in list(known_topic(by_form))
+    assert adopt(log)["begins"] == {f"{log.topic}-0": 3, f"{log.topic}-1": 0}
+    log.archive()
+    log.pin(2)
+    assert [by_partition(each)[0] for each in log.pinned()] == [(0, 2), (2, 3), (3, 4)]
+    assert_tiling(log.pinned())
+
+    recreate(log)
+    log.send(0, 0.5, 0.6, 1.5, 1.7)
+    with pytest.raises(UsageError, match="records that were archived of the former one"):
+        adopt(log)
+    again = {"reason": "all of it again", "adopted_by": "test@host", "read_again": True}
+    assert generations.adopt(log.pipeline, log.topic, **again)["begins"] == {f"{log.topic}-0": 0, f"{log.topic}-1": 0}
 
 
 def cut(log: Log, partition: int, before: int) -> None:

@@ -104,10 +104,10 @@ def read_topic(pipeline: str, until: int) -> TopicIdentity:
     return TopicIdentity("events", "other", 1)
 
 
-def adopt(pipeline: str, successor: TopicIdentity) -> None:
+def adopt(pipeline: str, successor: TopicIdentity, begin_at: int = 0) -> None:
     lease = writers.acquire(pipeline)
     try:
-        begin = OffsetRange(TP, 0, 0, successor.topic_id)
+        begin = OffsetRange(TP, begin_at, begin_at, successor.topic_id)
         generations.open_with_topic(lease, successor, None, [begin], adopted_by="test", reason="test")
     finally:
         writers.release(lease)
@@ -128,11 +128,15 @@ def test_topic_is_not_adopted_when_its_landing_is_removed_before(pipeline: str) 
     register(pipeline, 0, 0, 10)
     batch = commit(pipeline, 0, 0, 10, archived=2)
     successor = read_topic(pipeline, 10)
-    generations.check_landing(pipeline, "events")
+    generations.check_landing(pipeline, "events", {})
     assert removal.mark_removed(pipeline, [batch]) == {batch}
-    with pytest.raises(UsageError, match="were removed"):
-        adopt(pipeline, successor)
+    for begin in (0, 9):
+        with pytest.raises(UsageError, match="were removed"):
+            adopt(pipeline, successor, begin)
     assert closed(pipeline) == frozenset()
+    # From there on, no row has the offset of one whose landing was removed.
+    adopt(pipeline, successor, 10)
+    assert closed(pipeline) == {"id"}
 
 
 def test_rebuild_says_what_it_compares_with_when_landing_was_removed(pipeline: str) -> None:
