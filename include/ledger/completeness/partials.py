@@ -39,13 +39,13 @@ _REVISIONS = """
     SELECT i.id, v.id, v.location, v.files, coalesce(last.code_version, v.code_version)
     FROM revisions v JOIN intervals i ON i.id = v.interval_id LEFT JOIN erased e ON e.interval_id = i.id
         LEFT JOIN LATERAL (
-            SELECT same.code_version FROM revisions same JOIN builds b ON b.id = same.build_id
+            SELECT same.code_version, b.id AS build_id FROM revisions same JOIN builds b ON b.id = same.build_id
             WHERE same.table_name = v.table_name AND same.table_partition = v.table_partition
                 AND same.content_hash = v.content_hash AND b.published_at IS NOT NULL
             ORDER BY b.id DESC LIMIT 1) AS last ON TRUE
     WHERE v.table_name = %(table)s AND v.state = 'registered' AND i.state = 'registered'
         AND i.pipeline = %(pipeline)s AND i.id <> ALL(%(but)s::bigint[])
-        AND (e.interval_id IS NULL OR coalesce(v.build_id, 0) > e.last_build)
+        AND (e.interval_id IS NULL OR coalesce(last.build_id, v.build_id, 0) > e.last_build)
         AND NOT EXISTS (
             SELECT FROM interval_ranges r
             LEFT JOIN unnest(%(topics)s::text[], %(numbers)s::bigint[], %(offsets)s::bigint[])

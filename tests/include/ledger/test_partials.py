@@ -6,19 +6,29 @@ from dataclasses import replace
 
 import pytest
 
+from include.erasure.keys import Keys
 from include.ledger.completeness.partials import Partial, registered_partials
+from include.ledger.erasures import intent
+from include.ledger.erasures.intent import Found, Request
 from include.ledger.intervals import attempts, builds, pins
 from include.ledger.intervals.builds import Changes
 from include.ledger.intervals.findings import Validation
 from include.ledger.lineage import BuiltRevision
-from tests.support.attempts import begin_attempt, hour, note_build, register
+from include.ledger.quarantine import RecordKey
+from include.ledger.streams import writers
+from tests.support.attempts import TOPIC, begin_attempt, hour, note_build, register
 
 pytestmark = pytest.mark.services
 
 
+def parts(pipeline: str) -> tuple[Partial, ...]:
+    """What registered intervals hold of the table; a speed view has read all of it."""
+    return registered_partials(pipeline, pipeline, (), read={}, closed=("id",)).parts
+
+
 def part(pipeline: str) -> Partial:
-    """What the only interval holds of the table; a speed view has read all of it."""
-    (only,) = registered_partials(pipeline, pipeline, (), read={}, closed=("id",)).parts
+    """What the only interval holds of the table."""
+    (only,) = parts(pipeline)
     return only
 
 
@@ -61,3 +71,20 @@ def test_part_is_of_the_code_that_built_it_when_its_rows_are_others(pipeline: st
     builds.note_build(spec, [other], spec.findings.build)
     publish(pipeline, attempt, Changes(points=(other,)))
     assert (part(pipeline).revision, part(pipeline).code_version) == ("r-other", "4d5e6f")
+
+
+def test_part_is_one_again_when_a_build_after_an_erasure_gives_the_same_rows(pipeline: str) -> None:
+    first = begin_attempt(pipeline)
+    register(first, note_build(first))
+    before = part(pipeline)
+    lease = writers.acquire(pipeline)
+    # A record without a row of the view.
+    found = Found({RecordKey(TOPIC, "id", 0, 1)}, set(), set(), 1)
+    intent.begin(lease, Request(pipeline, ["device_id"], "asked", "me@here", "00" * 16, [], False), found, Keys(["x"]))
+    writers.release(lease)
+    assert parts(pipeline) == (), "it may count what was erased"
+
+    attempt, same = build_by(pipeline, "1a2b3c")
+    assert parts(pipeline) == ()
+    publish(pipeline, attempt, Changes(kept=(same,)))
+    assert part(pipeline) == before
