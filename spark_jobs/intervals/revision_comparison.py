@@ -11,10 +11,9 @@ from pyspark.sql.types import StructType
 
 from include.erasure.names import names_being_erased
 from include.lake.revision_files import damaged_files
-from include.ledger.erasures.coordinates import erased_within
+from include.ledger.erasures.coordinates import were_erased_from
 from include.ledger.intervals.findings import RevisionDifference
 from include.ledger.lineage import BuiltRevision
-from include.offsets import OffsetRange
 from include.pipelines.spec import IDENTITY, Pipeline
 from include.pipelines.spec.file_formats import TEXT_FORMATS, format_of
 from spark_jobs.archive.content_hash import row_hashes
@@ -46,13 +45,15 @@ def compare_revisions(
         if (old := before.get(name)) is None or (new := after.get(name)) is None or old.content_hash != new.content_hash
     ]
     names = names_being_erased(run.pipeline)
+    # Examples could name erased records, of its ranges or delivered by replays.
+    named = 0 if were_erased_from(run.pinned) else EXAMPLES
     return tuple(
         RevisionDifference(
             table,
             partition if new else names.text(partition),
             old.revision if old else None,
             new.revision if new else None,
-            **_compare(run.spark, run.pipeline, table, (old, new), run.pinned.ranges),
+            **_compare(run.spark, run.pipeline, table, (old, new), named),
         )
         for (table, partition), old, new in differing
     )
@@ -69,8 +70,9 @@ def _compare(
     pipeline: Pipeline,
     table: str,
     revisions: tuple[BuiltRevision | None, BuiltRevision | None],
-    ranges: Sequence[OffsetRange],
+    named: int,
 ) -> dict[str, Any]:
+    """Return how many rows differ between two revisions, and the keys of at most so many `named` ones."""
     old, new = revisions
     if old is None or new is None:
         only = old or new
@@ -96,12 +98,9 @@ def _compare(
     changes = compared.select("key", change.alias("change")).where("change IS NOT NULL").persist()
     counts = {row["change"]: row["count"] for row in changes.groupBy("change").count().collect()}
     examples = tuple(
-        {"change": row["change"], "key": row["key"]} for row in changes.orderBy("key").limit(EXAMPLES).collect()
+        {"change": row["change"], "key": row["key"]} for row in changes.orderBy("key").limit(named).collect()
     )
     changes.unpersist()
-    if erased_within(pipeline.name, ranges):
-        # Examples could name erased records.
-        examples = ()
     return {**{name: counts.get(name, 0) for name in ("added", "removed", "changed")}, "examples": examples}
 
 

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from sqlalchemy import ColumnElement, func, select
+from sqlalchemy import ColumnElement, and_, func, select
 from sqlalchemy.orm import Session
 
 from include.errors import AnotherWriter
@@ -81,12 +81,21 @@ def lock_erasing(ledger: Session, pipeline: str) -> None:
     lock(ledger, f"erasure:{pipeline}")
 
 
+def were_erased_from(pinned: PinnedInterval) -> bool:
+    """Return whether records were erased from an interval, of its ranges or delivered to it by replays."""
+    wanted = select(Erasure.id).where(_took_from(pinned)).limit(1)
+    with session() as ledger:
+        return ledger.scalar(wanted) is not None
+
+
+def _took_from(pinned: PinnedInterval) -> ColumnElement[bool]:
+    return and_(Erasure.pipeline == pinned.pipeline, Erasure.intervals.contains([pinned.id]))
+
+
 def check_built_since(ledger: Session, pinned: PinnedInterval, condition: ColumnElement[bool]) -> None:
     """Raise AnotherWriter when an erasure that meets the condition took records from an interval."""
     lock_erasing(ledger, pinned.pipeline)
-    wanted = select(Erasure.id).where(
-        Erasure.pipeline == pinned.pipeline, Erasure.intervals.contains([pinned.id]), condition
-    )
+    wanted = select(Erasure.id).where(_took_from(pinned), condition)
     if ledger.scalar(wanted.limit(1)) is not None:
         raise AnotherWriter(
             f"{pinned.interval} was built before records of it were erased; this build is not used",
