@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from uuid import uuid4
 
 import pyarrow.compute as pc
@@ -27,7 +27,7 @@ from include.quarantine import Quarantined, Selection
 from include.versions import decoder_version
 from spark_jobs.archive.files import read_files, within
 from spark_jobs.archive.landing_folder import read_back, write_landing
-from spark_jobs.decoding.poison import POISON, find_poison, thrown_by, withhold
+from spark_jobs.decoding.poison import MOST, POISON, find_poison, thrown_by, withhold
 from spark_jobs.decoding.records import decode
 from spark_jobs.spark.failures import SPARK_FAILURES
 from spark_jobs.spark.frames import frame_of
@@ -53,8 +53,8 @@ def replay(spark: SparkSession, pipeline: Pipeline, selection: Selection, *, by:
         chosen = quarantine.select(pipeline.name, selection)
         tried = quarantine.pending(chosen, decided, selection)
         counts = quarantine.initial_counts(chosen, decided, len(tried))
-        for alike in _without_namesakes(pipeline, tried):
-            landed = _replay(spark, pipeline, alike, by, check)
+        for together in _tried_together(pipeline, tried):
+            landed = _replay(spark, pipeline, together, by, check)
             for fate in landed.fates.values():
                 counts["replayed" if fate == Fate.ARCHIVED else "empty"] += 1
             counts["still_failing"] += len(landed.failures)
@@ -68,6 +68,25 @@ def _without_namesakes(pipeline: Pipeline, tried: Sequence[Quarantined]) -> list
     for each in tried:
         by_topic[(each.key.topic, each.key.topic_id) if were_recreated else None].append(each)
     return list(by_topic.values())
+
+
+def _tried_together(pipeline: Pipeline, tried: Sequence[Quarantined]) -> Iterator[list[Quarantined]]:
+    """Yield the records in groups that are replayed and committed one after the other.
+
+    Records that made other code throw are tried last, so few at once that all of them may throw again.
+    """
+    version = decoder_version(pipeline.name)
+    for alike in _without_namesakes(pipeline, tried):
+        threw = [each for each in alike if _may_throw(each, version)]
+        if others := [each for each in alike if not _may_throw(each, version)]:
+            yield others
+        for start in range(0, len(threw), MOST):
+            yield threw[start : start + MOST]
+
+
+def _may_throw(record: Quarantined, version: str) -> bool:
+    # A record that made this very code throw is not tried again: it would throw.
+    return record.reason == POISON and record.decoder_version != version
 
 
 def _replay(
@@ -96,12 +115,11 @@ def _replay(
 def _land(spark: SparkSession, pipeline: Pipeline, tried: Sequence[Quarantined], folder: str) -> LandedReplay:
     """Decode the records, write those that pass, and count what the files really hold."""
     kept = _read(spark, tried)
-    # A record that made this very code throw is not tried again: it would throw.
     version = decoder_version(pipeline.name)
     poison = {
         each.key.coordinates: "it makes the decoder throw"
         for each in tried
-        if each.reason == POISON and each.decoder_version == version
+        if each.reason == POISON and not _may_throw(each, version)
     }
 
     def decoded(ranges: Sequence[OffsetRange], known: Mapping[Coordinates, str]) -> DataFrame:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from include import lake
-from include.errors import ServiceUnreachable
+from include.errors import ServiceUnreachable, TidemarkError
 from include.ledger import quarantine as ledger_quarantine
 from include.ledger.database import session
 from include.ledger.models import LandingFileRow, MicroBatch, MicroBatchRange, Topic
@@ -22,6 +23,7 @@ from include.offsets import Fate
 from include.pipelines import load_pipeline
 from include.quarantine import Quarantined, Selection
 from include.topics import TopicIdentity
+from spark_jobs.decoding.poison import MOST, POISON
 from spark_jobs.quarantine import replay as replays
 from spark_jobs.quarantine.replay import replay
 from tests.conftest import Home
@@ -46,8 +48,11 @@ FILE = pa.schema(
 )
 
 
-def quarantined(topic_id: str, batch: int, offsets: list[int]) -> None:
-    """A micro-batch whose records older code could not decode; each has its topic's id as user."""
+def quarantined(topic_id: str, batch: int, offsets: Sequence[int], poison: Collection[int] = ()) -> None:
+    """A micro-batch whose records older code could not decode; each has its topic's id as user.
+
+    Those at the offsets `poison` made it throw.
+    """
     hit = {"zipcode": "10001", "hittime": "2026-11-20T05:00:00Z", "isp": "one", "user": topic_id}
     rows = [
         {
@@ -56,7 +61,7 @@ def quarantined(topic_id: str, batch: int, offsets: list[int]) -> None:
             "kafka_offset": offset,
             "kafka_timestamp": ARRIVED,
             "value": json.dumps(hit).encode(),
-            "reason": "malformed_json",
+            "reason": POISON if offset in poison else "malformed_json",
         }
         for offset in offsets
     ]
@@ -74,7 +79,7 @@ def quarantined(topic_id: str, batch: int, offsets: list[int]) -> None:
                 topic_partition=0,
                 topic_id=topic_id,
                 from_offset=0,
-                until_offset=10,
+                until_offset=max(offsets) + 5,
             )
         )
         ledger.add(LandingFileRow(micro_batch_id=row.id, fate="quarantined", path=path, rows=len(rows), bytes=1))
@@ -123,3 +128,27 @@ def test_replay_is_not_committed_when_its_lock_was_lost(postgres: Home, monkeypa
     with pytest.raises(ServiceUnreachable):
         replay(None, load_pipeline("isp_hits"), Selection("isp-hits", 0, 8), by="test")  # type: ignore[arg-type]
     assert 8 not in {key.offset for key in ledger_quarantine.decisions("isp_hits").replays}
+
+
+def test_good_records_are_delivered_when_more_others_throw_than_a_search_finds(
+    postgres: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """120 records made older code throw, and do so still; 20 others decode now."""
+    throwing = range(10, 130)
+    quarantined("many", 3, range(140), throwing)
+
+    def land(_: Any, __: Any, tried: list[Quarantined], *___: Any) -> LandedReplay:
+        threw = [each.key for each in tried if each.key.offset in throwing]
+        if len(threw) > MOST:
+            raise TidemarkError(f"more than {MOST} parts throw", remedy="")
+        landed = LandedReplay({each.key: str(Fate.EMPTY) for each in tried if each.key not in threw})
+        landed.failures.update(dict.fromkeys(threw, (POISON, "it threw")))
+        return landed
+
+    monkeypatch.setattr(replays, "_land", land)
+    pipeline, selection = load_pipeline("isp_hits"), Selection(topic_id="many")
+    counts = replay(None, pipeline, selection, by="test")  # type: ignore[arg-type]
+    assert counts == {"selected": 140, "replayed": 0, "empty": 20, "still_failing": 120, "already_replayed": 0}
+    decided = ledger_quarantine.decisions("isp_hits")
+    assert {key.offset for key in decided.replays if key.topic_id == "many"} == {*range(140)} - {*throwing}
+    assert {key.offset for key in decided.failures if key.topic_id == "many"} == {*throwing}
