@@ -150,7 +150,7 @@ def _build(
             # Without replayed rows here, too.
             reconciliation += reconcile_outages(run, watched, reading.rows)
     with watch.part("report and comparison"):
-        report = collect_report(run, rows, built)
+        report = collect_report(run, reading.rows, replayed, built)
         findings = _findings(run, reading, reconciliation, replayed.records, report, (registered, built))
         findings = _with_drift(pipeline, rows, findings)
     return replace(findings, seconds=watch.seconds, references=run.references)

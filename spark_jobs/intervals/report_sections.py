@@ -25,6 +25,7 @@ from include.ledger import listings
 from include.ledger.lineage import BuiltRevision
 from include.pipelines.spec import AdditiveView, Grid, Listing, Pipeline, Report, Threshold, TimeWindow, Top
 from include.times import utc
+from spark_jobs.archive.replayed import Replayed
 from spark_jobs.decoding.records import transform
 from spark_jobs.intervals.report_grid import grid_section
 from spark_jobs.reconciliation.interval_run import IntervalRun
@@ -47,8 +48,12 @@ _FIRST, _LAST = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 30, tzinfo=UTC
 _SECONDS = "yyyy-MM-dd'T'HH:mm:ss"
 
 
-def collect_report(run: IntervalRun, rows: DataFrame, built: list[BuiltRevision]) -> dict[str, Any]:
-    """Return sections and chart of the report, small enough for the ledger, and note the rows to notify of."""
+def collect_report(run: IntervalRun, rows: DataFrame, replayed: Replayed, built: list[BuiltRevision]) -> dict[str, Any]:
+    """Return sections and chart of the report, small enough for the ledger, and note the rows to notify of.
+
+    `rows` are those of the interval's own records. Listings have only these: what replays deliver to it is older, and
+    would be listed as the state of a thing at its last record.
+    """
     spark, pipeline = run.spark, run.pipeline
     views = {view.name: _read_view(spark, pipeline, view, built) for view in pipeline.views}
     sections = []
@@ -56,7 +61,8 @@ def collect_report(run: IntervalRun, rows: DataFrame, built: list[BuiltRevision]
         if isinstance(report, Listing) and report.notify and not report.up:
             sections.append(_noted_listing(run, report, rows))
         else:
-            sections.append(section_of(spark, pipeline, report, views, rows, _INTERVAL))
+            shown = rows if isinstance(report, Listing) else replayed.added_to(rows)
+            sections.append(section_of(spark, pipeline, report, views, shown, _INTERVAL))
     charted = next((view for view in pipeline.views if not view.is_total), None)
     chart = _chart(charted, views[charted.name]) if charted else {}
     return {"sections": sections, "chart": chart}

@@ -18,6 +18,7 @@ from include.ledger.lineage import BuiltRevision
 from include.pipelines import load_pipeline
 from include.pipelines.spec import Listing, Pipeline, TimeWindow, Top
 from include.times import Interval
+from spark_jobs.archive.replayed import Replayed
 from spark_jobs.intervals import report_sections
 from spark_jobs.intervals.report_sections import ROWS, collect_report, section_of
 from spark_jobs.reconciliation.interval_run import IntervalRun
@@ -51,7 +52,8 @@ def report_of(spark: Any, tmp_path: Path, pipeline: Pipeline, counted: list[tupl
     built = BuiltRevision(pipeline.view_table(view), "", "r1", location, len(counted), "", {})
     pinned = PinnedInterval(1, pipeline.name, Interval(*HOUR), (), {})
     run = IntervalRun(spark, pipeline, AttemptSpec(1, pinned, Source.KAFKA, "1", Findings(), None))
-    return collect_report(run, empty_frame(spark, spark.read.parquet(location).schema), [built])
+    rows = empty_frame(spark, spark.read.parquet(location).schema)
+    return collect_report(run, rows, Replayed(rows, 0, ""), [built])
 
 
 def test_chart_adds_up_to_all_rows_when_the_view_has_more_keys_than_series(spark: Any, tmp_path: Path) -> None:
@@ -151,3 +153,20 @@ def test_noted_rows_are_the_first_by_their_keys_when_a_listing_has_too_many(
     section = report_sections._noted_listing(run, report, spark.range(10).selectExpr("-id AS since", "id AS device"))
     assert [row[1] for row in section["rows"]] == list(range(9, -1, -1))
     assert [row["device"] for row in noted] == [0, 1, 2]
+
+
+def test_replayed_row_is_not_listed_as_the_state_at_the_end_when_replays_delivered_it(
+    spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    columns = {"rows": "down", "columns": ("device",), "key": ("device",)}
+    reports = (Listing("Told", **columns, notify="down"), Listing("Shown", **columns))  # type: ignore[arg-type]
+    monkeypatch.setattr(report_sections, "transform", lambda *_: lambda frame: frame)
+    noted: list[Any] = []
+    monkeypatch.setattr(notifications, "note_listed", lambda *args: noted.extend(args[3]))
+    pipeline = replace(load_pipeline("nest_cameras"), views=(), reports=reports)
+    pinned = PinnedInterval(1, pipeline.name, Interval(*HOUR), (), {})
+    run = IntervalRun(spark, pipeline, AttemptSpec(1, pinned, Source.KAFKA, "1", Findings(), None))
+    rows, old = (spark.createDataFrame([(device,)], "device STRING") for device in ("cam-1", "cam-2"))
+    report = collect_report(run, rows, Replayed(old, 1, ""), [])
+    assert [section["rows"] for section in report["sections"]] == [[["cam-1"]], [["cam-1"]]]
+    assert noted == [{"device": "cam-1"}]
