@@ -78,6 +78,13 @@ class Keys:
         """Return whether one of the keys occurs in a text, as it is or escaped by JSON."""
         return any(_occurs(key, text) for text in _readings(value) for key in self._forms)
 
+    def is_one(self, value: Any) -> bool:
+        """Return whether a value of a listed row's key, as a text, is one of the keys; long ones are abbreviated."""
+        if value is None:
+            return False
+        said = value if isinstance(value, str) else json.dumps(value)
+        return any(said == form or (form not in self.keys and said.endswith(form)) for form in self._forms)
+
     def without(self, value: Any) -> Any:
         """Return a JSON value in which each text that names one of the keys is replaced."""
         if isinstance(value, str):

@@ -33,6 +33,9 @@ class Forget(Protocol):
     def named_in(self, value: str) -> bool:
         """Return whether a text holds one of the keys."""
 
+    def is_one(self, value: Any) -> bool:
+        """Return whether a JSON value is one of the keys."""
+
     def without(self, value: Any) -> Any:
         """Return a JSON value whose texts hold none of the keys."""
 
@@ -43,7 +46,7 @@ def forget(ledger: Session, pipeline: str, intervals: Collection[int], names: Fo
     Builds, attempts and expectations are searched if they belong to the intervals that held the records.
     """
     of_intervals = list(intervals)
-    found = _delete_rows(ledger, pipeline, names)
+    found = _forget_things(ledger, pipeline, names)
     for row in ledger.scalars(select(Build).where(Build.interval_id.in_(of_intervals))):
         found += _clean(row, names, Build.findings)
         for each in ledger.scalars(select(ExpectationRow).where(ExpectationRow.build_id == row.id)):
@@ -78,20 +81,27 @@ def expectations_naming(ledger: Session, intervals: Collection[int], names: Forg
     return sum(names.named_in(each.observed) or names.named_in(each.words) for each in ledger.scalars(published))
 
 
-def _delete_rows(ledger: Session, pipeline: str, names: Forget) -> int:
-    """Delete listed rows of reports and noted outages that name a key."""
+def _forget_things(ledger: Session, pipeline: str, names: Forget) -> int:
+    """Delete listed rows and noted outages of the things themselves, and clean what those of others say of them.
+
+    An outage of another thing stays with its places: the rows of that thing still give it.
+    """
     listed = select(ListedRow).join(IntervalRow, IntervalRow.id == ListedRow.interval_id)
-    gone = 0
-    for row in (
-        *ledger.scalars(listed.where(IntervalRow.pipeline == pipeline)),
-        *ledger.scalars(select(OutageRow).where(OutageRow.pipeline == pipeline)),
-    ):
-        texts = (row.key, json.dumps(row.row, ensure_ascii=False), json.dumps(getattr(row, "end_row", None)))
-        if any(names.named_in(each) for each in texts):
-            ledger.delete(row)
-            gone += 1
+    found = 0
+    for row in ledger.scalars(listed.where(IntervalRow.pipeline == pipeline)):
+        found += _delete(ledger, row, names) or _clean(row, names, ListedRow.row)
+    for outage in ledger.scalars(select(OutageRow).where(OutageRow.pipeline == pipeline)):
+        found += _delete(ledger, outage, names) or _clean(outage, names, OutageRow.row, OutageRow.end_row)
     ledger.flush()
-    return gone
+    return found
+
+
+def _delete(ledger: Session, row: ListedRow | OutageRow, names: Forget) -> int:
+    """Delete the row if a column of its key is one of the keys, as in archive rows: a mention is not enough."""
+    if not any(names.is_one(value) for value in json.loads(row.key).values()):
+        return 0
+    ledger.delete(row)
+    return 1
 
 
 def _drop_limits(version: LimitsVersion, names: Forget) -> int:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,9 +16,10 @@ import pytest
 from sqlalchemy import select, text
 
 from include import lake
+from include.erasure import steps
 from include.erasure.check import remaining
 from include.erasure.files import rewrite_files
-from include.erasure.find import Search
+from include.erasure.find import Search, search
 from include.erasure.keys import FORGOTTEN, Keys, hashes_of
 from include.erasure.run import Wish, account, erase
 from include.errors import AnotherWriter, ServiceUnreachable, UsageError
@@ -34,6 +37,7 @@ from include.ledger.models import (
     LandingFileRow,
     ListedRow,
     MicroBatchRange,
+    OutageRow,
     Replay,
     RowOutput,
     StreamLaunch,
@@ -128,6 +132,46 @@ def test_records_move_from_their_fates_to_erased_in_every_count_when_they_are_er
     unfinished.finish(erasure, {})
     assert being_erased(pipeline) == frozenset()
     assert erased_within(pipeline, [OffsetRange(TP, 0, 10, "another id")]) == []
+
+
+def noted_outage(pipeline: str, device: str, row: dict[str, str], offset: int, **end: Any) -> OutageRow:
+    """An outage, without an end one that lasts, of a camera whose record at this offset was down."""
+    return OutageRow(
+        pipeline=pipeline, report="Offline", key=json.dumps({"device_id": device}), micro_batch=1, topic="events",
+        topic_id="id", topic_partition=0, record_offset=offset, element=0, began_at=DAY, row=row, **end,
+    )  # fmt: skip
+
+
+def test_outages_and_listed_rows_of_others_stay_when_they_only_mention_an_erased_key(pipeline: str) -> None:
+    commit(pipeline, 0, 0, 10, archived=10)
+    interval = register(pipeline, 0, 0, 8)
+    rows = {"cam-1": {"name": "porch"}, "cam-2": {"name": "next to cam-1"}, "at cam-1": {"name": "yard"}}
+    with session() as ledger:
+        for offset, (device, row) in enumerate(rows.items(), 1):
+            ledger.add(noted_outage(pipeline, device, row, offset))
+            ledger.add(ListedRow(interval_id=interval, report="Offline", key=f'{{"device_id": "{device}"}}', row=row))
+        # It is up again by a row that mentions the key.
+        ended = {"end_micro_batch": 1, "end_topic": "events", "end_topic_id": "id", "end_partition": 0}
+        places = {"end_offset": 7, "end_element": 0, "ended_at": DAY, "end_row": {"name": "was cam-1"}}
+        ledger.add(noted_outage(pipeline, "cam-3", {"name": "gate"}, 4, **ended, **places))
+    erasure = begin(pipeline, {at(1)}, set())
+    with session() as ledger:
+        of_pipeline = select(OutageRow).where(OutageRow.pipeline == pipeline).order_by(OutageRow.id)
+        kept = {
+            json.loads(each.key)["device_id"]: (each.record_offset, each.end_offset, each.row, each.end_row)
+            for each in ledger.scalars(of_pipeline)
+        }
+        assert kept == {
+            "cam-2": (2, None, {"name": FORGOTTEN}, None),
+            "at cam-1": (3, None, {"name": "yard"}, None),
+            "cam-3": (4, 7, {"name": "gate"}, {"name": FORGOTTEN}),
+        }
+        listed = ledger.scalars(select(ListedRow).where(ListedRow.interval_id == interval))
+        assert {json.loads(each.key)["device_id"]: each.row["name"] for each in listed} == {
+            "cam-2": FORGOTTEN,
+            "at cam-1": "yard",
+        }
+        assert ledger.get_one(Erasure, erasure).counts["ledger_entries"] == 5
 
 
 def test_nothing_is_left_to_write_when_files_are_written_again_after_a_kill(pipeline: str) -> None:

@@ -168,3 +168,27 @@ def test_long_key_is_found_when_a_report_has_recorded_it_abbreviated() -> None:
     many = {f"c{number}": f"{number} {'x' * 240}" for number in range(16)}
     recorded = {"key": key_of(many, list(many))}
     assert Keys([many["c7"]]).without(recorded) != recorded
+
+
+@pytest.mark.parametrize(
+    ("value", "is_one"),
+    [
+        ("cam-1", True),
+        ("next to cam-1", False),
+        ("cam-10", False),
+        (1, True),
+        (10, False),
+        (None, False),
+        (True, False),
+    ],
+)
+def test_value_of_a_key_is_only_what_equals_an_erased_one(value: object, is_one: bool) -> None:
+    assert Keys(["cam-1", "1", "null"]).is_one(value) is is_one
+
+
+def test_value_of_a_key_is_an_erased_one_when_it_is_abbreviated() -> None:
+    long = "a person with a long name, " * 200
+    (abbreviated,) = json.loads(key_of({"user": long}, ["user"])).values()
+    assert abbreviated != long
+    assert Keys([long]).is_one(abbreviated)
+    assert not Keys([f"{long}."]).is_one(abbreviated)
