@@ -6,7 +6,7 @@ import json
 import tempfile
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 
 from include import lake
@@ -40,12 +40,16 @@ def search(pipeline: Pipeline, columns: Sequence[str], keys: Keys) -> Search:
     quarantined = find_quarantined(pipeline.name, keys)
     landed = kept_rows.landed_rows(pipeline.name)
     registered = kept_rows.revised_rows(pipeline.name, _revisions(pipeline))
+    replayed = kept_rows.replayed_records(pipeline.name)
     question = {
         "keys": keys.keys,
         "columns": list(columns),
         "landing": [asdict(each) for each in landed],
         "registered": [asdict(each) for each in registered],
-        "replayed": kept_rows.replayed_records(pipeline.name) if closed(pipeline.name) else [],
+        # An interval of another incarnation may hold their rows.
+        "replayed": sorted(each.coordinates for each in replayed) if closed(pipeline.name) else [],
+        # They are erased for their bytes, and their rows with them, whoever these are about.
+        "quarantined": [astuple(each) for each in sorted(quarantined & replayed)],
     }
     with tempfile.TemporaryDirectory() as folder:
         asked, result = Path(folder) / "asked.json", Path(folder) / "found.json"

@@ -19,14 +19,16 @@ _ID = "kafka_topic_id"
 _RECORD = ["kafka_topic", _ID, "kafka_partition", "kafka_offset"]
 """Columns that identify a record in any incarnation of its topic, in the order of the ledger's `RecordKey`."""
 
+_RECORDS = "kafka_topic STRING, kafka_topic_id STRING, kafka_partition INT, kafka_offset BIGINT"
+
 
 def find_subject(spark: SparkSession, pipeline: Pipeline, asked: Mapping[str, Any]) -> dict[str, Any]:
     """Return the coordinates of the records that have a row of one of the keys, and the number of these rows.
 
     `asked` has keys, columns (paths inside a row), landing and registered (files by incarnations of topics,
-    `include/erasure/find.py`), and replayed (coordinates that replays delivered, searched only in landing). The answer
-    has the records by landing and registered, rows (each counted once, wherever it is), and rows_of_others, other
-    persons' rows in the same records.
+    `include/erasure/find.py`), replayed (coordinates that replays delivered, searched only in landing), and quarantined
+    (further records that are erased). The answer has the records by landing and registered, rows (each counted once,
+    wherever it is), and rows_of_others, other persons' rows in the same records and in the quarantined ones.
     """
     files = {name: _rows(spark, pipeline, asked[name]) for name in ("landing", "registered")}
     files["registered"] = without(files["registered"], [(*at,) for at in asked["replayed"]])
@@ -36,7 +38,9 @@ def find_subject(spark: SparkSession, pipeline: Pipeline, asked: Mapping[str, An
     by_file: dict[str, list[list[Any]]] = {name: [] for name in files}
     for row in records.toLocalIterator():
         by_file[row["file"]].append([row[name] for name in _RECORD])
-    rows = kept.join(F.broadcast(records.select(*_RECORD).distinct()), _RECORD, "left_semi")
+    quarantined = frame_of(spark, ((*each,) for each in asked["quarantined"]), _RECORDS)
+    erased = records.select(*_RECORD).union(quarantined).distinct()
+    rows = kept.join(F.broadcast(erased), _RECORD, "left_semi")
     each_once = rows.groupBy(_ID, *IDENTITY).agg(F.max("is_asked").alias("is_asked"))
     counted = each_once.agg(F.count_if("is_asked").alias("rows"), F.count_if(~F.col("is_asked")).alias("others"))
     (count,) = counted.collect()

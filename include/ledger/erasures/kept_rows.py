@@ -19,10 +19,10 @@ from include.ledger.intervals.revisions import as_built
 from include.ledger.intervals.states import RevisionState
 from include.ledger.lineage import BuiltRevision
 from include.ledger.models import IntervalRange, IntervalRow, LandingFileRow, MicroBatch, Replay, Revision
-from include.ledger.quarantine import REPLAY
+from include.ledger.quarantine import REPLAY, RecordKey
 from include.ledger.quarantine.decisions import key_of
 from include.ledger.streams.incarnations import closed
-from include.offsets import Coordinates, Fate
+from include.offsets import Fate
 
 
 @dataclass(frozen=True)
@@ -53,11 +53,11 @@ def revised_rows(pipeline: str, revisions: Mapping[int, Sequence[str]]) -> list[
     return _grouped((path, topic_ids[each]) for each, paths in revisions.items() for path in paths)
 
 
-def replayed_records(pipeline: str) -> list[Coordinates]:
-    """Return the coordinates of records with rows of replays, which an interval of another incarnation may hold."""
+def replayed_records(pipeline: str) -> frozenset[RecordKey]:
+    """Return the quarantined records of which replays have landed rows."""
     with session() as ledger:
         rows = ledger.scalars(select(Replay).where(Replay.pipeline == pipeline, Replay.fate == Fate.ARCHIVED))
-        return sorted(key_of(row).coordinates for row in rows)
+        return frozenset(map(key_of, rows))
 
 
 def _grouped(files: Iterable[tuple[str, Mapping[str, str]]]) -> list[KeptRows]:

@@ -45,11 +45,12 @@ from include.ledger.models import (
     TopicIncarnation,
 )
 from include.ledger.quarantine import RecordKey, replayed_into
-from include.ledger.streams import writers
+from include.ledger.streams import generations, writers
 from include.offsets import Fate, Fates, OffsetRange
 from include.pipelines import load_pipeline
-from include.reconciliation import ReconciliationCounts
+from include.reconciliation import Difference, DifferenceClass, ReconciliationCounts
 from include.settings import settings
+from include.spark.submission import SparkSubmission
 from include.times import Interval
 from tests.conftest import Home, wait_for
 from tests.support import attempts as made
@@ -330,6 +331,35 @@ def test_replayed_record_leaves_the_quarantined_ones_when_only_its_landed_row_sh
     with session() as ledger:
         row = ledger.get_one(IntervalRange, (interval, "events", 0))
         assert (row.archived, row.quarantined, row.erased) == (7, 1, 2)
+
+
+def test_rows_of_replayed_records_are_searched_when_quarantine_names_a_key(
+    pipeline: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Record 7 was replayed and has rows, 8 had nothing to archive, 9 was not replayed."""
+    batch = commit(pipeline, 0, 0, 10, quarantined=3)
+    with session() as ledger:
+        for offset, fate in ((6, "archived"), (7, "archived"), (8, "empty")):
+            ledger.add(
+                Replay(
+                    pipeline=pipeline, topic="events", topic_id="id", topic_partition=0, record_offset=offset,
+                    fate=fate, replayed_by="me@here", decoder_version="1", micro_batch_id=batch,
+                )
+            )  # fmt: skip
+    asked: dict[str, Any] = {}
+
+    def answer(job: SparkSubmission) -> int:
+        asked_at, result_at = (job.arguments[job.arguments.index(each) + 1] for each in ("--asked", "--result"))
+        asked.update(json.loads(Path(asked_at).read_text()))
+        found = {"landing": [], "registered": [], "rows": 0, "rows_of_others": 2}
+        Path(result_at).write_text(json.dumps(found))
+        return 0
+
+    monkeypatch.setattr("include.erasure.find.run_job", answer)
+    monkeypatch.setattr("include.erasure.find.find_quarantined", lambda *_: {at(7), at(8), at(9)})
+    found = search(replace(load_pipeline("nest_cameras"), name=pipeline), ["device_id"], Keys(["cam-1"]))
+    assert asked["quarantined"] == [["events", "id", 0, 7]]
+    assert found.rows_of_others == 2
 
 
 def test_error_of_a_driver_keeps_no_key_when_it_named_one(pipeline: str) -> None:

@@ -46,6 +46,7 @@ def test_record_has_the_id_of_its_topic_when_another_incarnation_has_one_at_its_
         "landing": [files("old", old), files("new", new)],
         "registered": [files("old", again)],
         "replayed": [],
+        "quarantined": [],
     }
     found = find_subject(spark, load_pipeline("wiki_changes"), asked)
     assert sorted(found["landing"]) == [
@@ -66,8 +67,34 @@ def test_row_is_not_the_interval_s_own_when_a_replay_delivered_it(spark: Any, tm
         "landing": [files("old", replayed)],
         "registered": [files("new", delivered)],
         "replayed": [["wiki-changes", 0, 0]],
+        "quarantined": [],
     }
     found = find_subject(spark, load_pipeline("wiki_changes"), asked)
     assert found["landing"] == [["wiki-changes", "old", 0, 0]]
     assert found["registered"] == [["wiki-changes", "new", 0, 1]]
     assert found["rows"] == 2
+
+
+def test_row_of_another_counts_when_its_replayed_record_is_erased_for_its_quarantined_bytes(
+    spark: Any, tmp_path: Path
+) -> None:
+    own, replayed, delivered = (
+        file_of(tmp_path, f"{name}.parquet", *users)
+        for name, users in {
+            "own": (KEYS[0],),
+            "replayed": ("", "Bob", "Eve", KEYS[1]),
+            "delivered": (KEYS[0], "Bob", "Eve", KEYS[1]),
+        }.items()
+    )
+    asked = {
+        "keys": KEYS,
+        "columns": ["user"],
+        "landing": [files("id", own, replayed)],
+        "registered": [files("id", delivered)],
+        "replayed": [],
+        "quarantined": [["wiki-changes", "id", 0, 1], ["wiki-changes", "id", 0, 3], ["wiki-changes", "old", 0, 2]],
+    }
+    found = find_subject(spark, load_pipeline("wiki_changes"), asked)
+    assert sorted(found["landing"]) == [["wiki-changes", "id", 0, 0], ["wiki-changes", "id", 0, 3]]
+    assert found["rows"] == 2
+    assert found["rows_of_others"] == 1
