@@ -10,6 +10,7 @@ from include import catalog, lake
 from include.crash_points import crash_point
 from include.erasure import open_tables, views
 from include.erasure.files import rewrite_files
+from include.erasure.keys import FORGOTTEN
 from include.erasure.names import columns_of, names_of
 from include.errors import AnotherWriter, TidemarkError, UsageError, error_class
 from include.housekeeping.old_generations import sweep_checkpoints
@@ -17,6 +18,7 @@ from include.housekeeping.run import holding_files
 from include.housekeeping.sweep import Done, Times, sweep_landing, sweep_tables
 from include.intervals import steps
 from include.ledger.erasures import named_partitions, unfinished
+from include.ledger.erasures.reports import cleaned_reports
 from include.ledger.erasures.unfinished import Begun
 from include.ledger.held_locks import Check
 from include.ledger.intervals import locks
@@ -38,10 +40,15 @@ _LONG_AGO = timedelta(days=30)
 
 
 def rewrite(pipeline: Pipeline, erasure: Begun, tell: Tell, check: Check) -> None:
-    """Rewrite landing and quarantine without the records, and delete reports that may list them."""
+    """Rewrite landing and quarantine without the records, and delete reports that may list them.
+
+    Reports of intervals that are not built again are written again without the keys.
+    """
     written = rewrite_files(pipeline, erasure, check)
     for label in unfinished.labels_to_report_again(erasure):
         lake.delete(lake.uri("reports", pipeline.name, f"{label}.html"))
+    for report in cleaned_reports(erasure, FORGOTTEN):
+        steps.write_report(pipeline, report.label, report.verdict, report.data)
     tell(f"{pipeline.name}: {written} files of landing and quarantine were written again")
     crash_point("erased_from_landing")
 

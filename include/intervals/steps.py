@@ -7,11 +7,11 @@ Each step finds in the ledger what the previous one left there, so a rerun may b
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import timedelta
-from typing import Literal
+from typing import Any, Literal
 
 from include import kafka, lake
 from include.crash_points import crash_point
@@ -32,6 +32,7 @@ from include.monitor.history.remedies import approve_command
 from include.monitor.text import quantity
 from include.offsets import without
 from include.pipelines import load_pipeline
+from include.pipelines.spec import Pipeline
 from include.proof.write import prove_registered
 from include.reconciliation import DifferenceClass
 from include.spark.cluster import DeployMode
@@ -201,9 +202,15 @@ def announce(attempt: int) -> Verdict:
         return _announce(spec)
 
 
-def _announce(spec: AttemptSpec) -> Verdict:
+def write_report(pipeline: Pipeline, label: str, verdict: Mapping[str, Any], data: Mapping[str, Any]) -> None:
+    """Write the page of an interval: its verdict as JSON, and what its build collected."""
     from include.monitor.report import render_report
 
+    shown = {"description": pipeline.description, **data}
+    lake.write_text(lake.uri("reports", pipeline.name, f"{label}.html"), render_report(dict(verdict), shown))
+
+
+def _announce(spec: AttemptSpec) -> Verdict:
     verdict = assemble_verdict(spec, revisions.registered_of_interval(spec.pinned.id))
     location = lake.uri("reports", spec.pinned.pipeline, f"{spec.pinned.interval.label}.html")
     verdict = replace(verdict, report=location.removeprefix("file://"))
@@ -214,7 +221,7 @@ def _announce(spec: AttemptSpec) -> Verdict:
         attempts.close_attempt(spec.id, verdict.exit_code)
     else:
         data = spec.findings.build.report if spec.findings.build else {}
-        lake.write_text(location, render_report(verdict.as_json(), {"description": pipeline.description, **data}))
+        write_report(pipeline, spec.pinned.interval.label, verdict.as_json(), data)
         attempts.end_attempt(spec.id, verdict.exit_code, verdict.as_json())
     send_lineage(pipeline, spec.id, verdict)
     if not is_late:

@@ -152,7 +152,7 @@ def begin(lease: writers.Lease, request: Request, found: Found, names: Forget) -
         _count(ledger, row.id)
         row.intervals = sorted(ledger.scalars(text(_INTERVALS), {"erasure": row.id}))
         _drop_decisions(ledger, row.id)
-        in_proofs = expectations_naming(ledger, row.intervals, names)
+        in_proofs = expectations_naming(ledger, request.pipeline, names)
         entries = forget(ledger, request.pipeline, row.intervals, names)
         _discard_builds(ledger, row.intervals)
         records = len({*found.landed, *found.registered, *found.quarantined})

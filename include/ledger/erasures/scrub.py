@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
 
-from sqlalchemy import select
-from sqlalchemy.orm import InstrumentedAttribute, Session, undefer
+from sqlalchemy import ColumnElement, Select, Text, cast, func, inspect, select
+from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from include.ledger.models import (
     AlertRow,
     Approval,
     Attempt,
+    Base,
     BatchFailure,
     Build,
     ExpectationRow,
@@ -40,25 +42,24 @@ class Forget(Protocol):
         """Return a JSON value whose texts hold none of the keys."""
 
 
+Row = TypeVar("Row", bound=Base)
+
+_OF_DATA = frozenset({"sections", "chart", "unknown_fields", "examples", "where", "evidence", "observed", "words"})
+"""Names of the parts of findings and verdicts that come from records."""
+
+_AT_ONCE = 200
+"""Rows in memory at once."""
+
+
 def forget(ledger: Session, pipeline: str, intervals: Collection[int], names: Forget) -> int:
     """Remove the keys from what the ledger holds of a pipeline, and return the number of rows that named one.
 
-    Builds, attempts and expectations are searched if they belong to the intervals that held the records.
+    Builds, attempts and verdicts of the intervals that held the records are cleaned of every text, for these are built
+    again. Those of the others, where a total names keys of any interval, stay as they are but for what comes from
+    records: a topic may have the same name as a person.
     """
-    of_intervals = list(intervals)
     found = _forget_things(ledger, pipeline, names)
-    for row in ledger.scalars(select(Build).where(Build.interval_id.in_(of_intervals))):
-        found += _clean(row, names, Build.findings)
-        for each in ledger.scalars(select(ExpectationRow).where(ExpectationRow.build_id == row.id)):
-            found += _clean(each, names, ExpectationRow.observed, ExpectationRow.words)
-        for asked in ledger.scalars(select(Approval).where(Approval.build_id == row.id)):
-            found += _clean(asked, names, Approval.warnings)
-    attempts = select(Attempt).where(Attempt.interval_id.in_(of_intervals)).options(undefer(Attempt.verdict))
-    for attempt in ledger.scalars(attempts):
-        found += _clean(attempt, names, Attempt.verdict)
-    of_ids = select(IntervalRow).where(IntervalRow.id.in_(of_intervals)).options(undefer(IntervalRow.verdict))
-    for interval in ledger.scalars(of_ids):
-        found += _clean(interval, names, IntervalRow.verdict)
+    found += _forget_findings(ledger, pipeline, frozenset(intervals), names)
     for note in ledger.scalars(select(QuarantineNote).where(QuarantineNote.pipeline == pipeline)):
         found += _clean(note, names, QuarantineNote.detail, QuarantineNote.reason)
     for failure in ledger.scalars(select(BatchFailure).where(BatchFailure.pipeline == pipeline)):
@@ -74,11 +75,74 @@ def forget(ledger: Session, pipeline: str, intervals: Collection[int], names: Fo
     return found
 
 
-def expectations_naming(ledger: Session, intervals: Collection[int], names: Forget) -> int:
+def expectations_naming(ledger: Session, pipeline: str, names: Forget) -> int:
     """Return how many results of expectations name a key in published builds: their proofs repeat these."""
-    results = select(ExpectationRow).join(Build, Build.id == ExpectationRow.build_id)
-    published = results.where(Build.interval_id.in_(list(intervals)), Build.published_at.is_not(None))
-    return sum(names.named_in(each.observed) or names.named_in(each.words) for each in ledger.scalars(published))
+    published = _builds_of(pipeline).where(Build.published_at.is_not(None))
+    found = ExpectationRow.build_id.in_(published)
+    return len(_naming(ledger, names, found, ExpectationRow, ExpectationRow.observed, ExpectationRow.words))
+
+
+def _intervals_of(pipeline: str) -> Select[int]:
+    return select(IntervalRow.id).where(IntervalRow.pipeline == pipeline)
+
+
+def _builds_of(pipeline: str) -> Select[int]:
+    return select(Build.id).where(Build.interval_id.in_(_intervals_of(pipeline)))
+
+
+def _forget_findings(ledger: Session, pipeline: str, own: Collection[int], names: Forget) -> int:
+    every, builds = _intervals_of(pipeline), _builds_of(pipeline)
+    of_others = _OnlyData(names)
+    found = 0
+    for build in _naming(ledger, names, Build.interval_id.in_(every), Build, Build.findings):
+        found += _clean(build, names if build.interval_id in own else of_others, Build.findings)
+    for attempt in _naming(ledger, names, Attempt.interval_id.in_(every), Attempt, Attempt.verdict):
+        found += _clean(attempt, names if attempt.interval_id in own else of_others, Attempt.verdict)
+    for interval in _naming(ledger, names, IntervalRow.id.in_(every), IntervalRow, IntervalRow.verdict):
+        found += _clean(interval, names if interval.id in own else of_others, IntervalRow.verdict)
+    for asked in _naming(ledger, names, Approval.build_id.in_(builds), Approval, Approval.warnings):
+        found += _clean(asked, names if asked.interval_id in own else of_others, Approval.warnings)
+    observed = ExpectationRow.observed, ExpectationRow.words
+    for each in _naming(ledger, names, ExpectationRow.build_id.in_(builds), ExpectationRow, *observed):
+        found += _clean(each, names, *observed)
+    return found
+
+
+def _naming(
+    ledger: Session,
+    names: Forget,
+    condition: ColumnElement[bool],
+    model: type[Row],
+    *columns: InstrumentedAttribute[Any],
+) -> list[Row]:
+    """Return the rows that meet a condition and in which one of the columns names a key.
+
+    They are read as texts: a pipeline may have many years of builds, and few of them name one.
+    """
+    texts = select(func.concat_ws("\n", *(cast(each, Text) for each in columns)), *inspect(model).primary_key)
+    read = ledger.execute(texts.where(condition).execution_options(yield_per=_AT_ONCE))
+    named = [tuple(at) for said, *at in read if names.named_in(said)]
+    return [ledger.get_one(model, at) for at in named]
+
+
+@dataclass(frozen=True)
+class _OnlyData:
+    """The keys to forget in a JSON value, only where it comes from records."""
+
+    names: Forget
+
+    def named_in(self, value: str) -> bool:
+        return self.names.named_in(value)
+
+    def without(self, value: Any) -> Any:
+        if isinstance(value, list):
+            return [self.without(each) for each in value]
+        if isinstance(value, dict):
+            return {
+                name: self.names.without(each) if name in _OF_DATA else self.without(each)
+                for name, each in value.items()
+            }
+        return value
 
 
 def _forget_things(ledger: Session, pipeline: str, names: Forget) -> int:
@@ -114,12 +178,12 @@ def _drop_limits(version: LimitsVersion, names: Forget) -> int:
     return 1
 
 
-def _clean(row: object, names: Forget, *columns: InstrumentedAttribute[Any]) -> int:
+def _clean(row: object, names: Forget | _OnlyData, *columns: InstrumentedAttribute[Any]) -> int:
     changed = 0
     for column in columns:
         value = getattr(row, column.key)
         said = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        if value is not None and names.named_in(said):
-            setattr(row, column.key, names.without(value))
+        if value is not None and names.named_in(said) and (clean := names.without(value)) != value:
+            setattr(row, column.key, clean)
             changed = 1
     return changed

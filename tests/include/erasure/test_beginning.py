@@ -33,7 +33,9 @@ from include.ledger.intervals.findings import BuildFindings, RecordCounts, Valid
 from include.ledger.models import (
     Erasure,
     ExpectationRow,
+    Generation,
     IntervalRange,
+    IntervalRow,
     LandingFileRow,
     ListedRow,
     MicroBatchRange,
@@ -411,6 +413,65 @@ def test_earlier_proofs_remain_when_their_expectations_observed_a_key(pipeline: 
     (named,) = (each for each in account(declared, begun)["remains"] if "expectation" in each)
     assert named.startswith("2 results of expectations in earlier proofs")
     assert not any("expectation" in each for each in remaining(declared))
+
+
+def test_reports_of_other_intervals_keep_no_key_when_a_difference_of_theirs_named_it(pipeline: str) -> None:
+    """The key is also the topic's name, which stays: only what comes from records is cleaned there."""
+    key, declared = made.TOPIC, replace(load_pipeline("nest_cameras"), name=pipeline)
+    named = Difference(DifferenceClass.PENDING, "cameras", json.dumps({"device_id": key}), f"{key}: 3 instead of 2")
+    own, other = (made.begin_attempt(pipeline, made.hour(each)) for each in range(2))
+    for attempt in (own, other):
+        made.register(attempt, made.note_build(attempt, differences=(named,)))
+        spec = attempts.load_attempt(attempt)
+        kept = spec.findings.as_json()
+        verdict = {name: kept[name] for name in ("records", "reconciliation", "differences")}
+        attempts.end_attempt(attempt, 0, {**verdict, "pipeline": pipeline, "ranges": [{"topic": key}]})
+        page = lake.uri("reports", pipeline, f"{spec.pinned.interval.label}.html")
+        lake.make_parents(page)
+        lake.write_text(page, f"<p>{key}: 3 instead of 2")
+    with session() as ledger:
+        ledger.add(Topic(pipeline=pipeline, topic=key, topic_id="id", topic_partitions=2))
+    begin(pipeline, {RecordKey(key, "id", 0, 1)}, set(), key)
+    begun = unfinished.unfinished(pipeline)
+    assert begun is not None
+    assert begun.intervals == (attempts.load_attempt(own).pinned.id,)
+    spec = attempts.load_attempt(other)
+    assert spec.findings.build is not None
+    assert {each.topic_partition.topic for each in spec.findings.build.ranges} == {key}
+    (cleaned,) = spec.findings.build.differences
+    assert cleaned == replace(named, where=FORGOTTEN, evidence=FORGOTTEN)
+    with session() as ledger:
+        verdict = ledger.get_one(IntervalRow, spec.pinned.id).verdict or {}
+    assert [each["evidence"] for each in verdict["differences"]] == [FORGOTTEN]
+    assert verdict["ranges"] == [{"topic": key}]
+
+    steps.rewrite(declared, begun, lambda line: None, lambda: None)
+    pages = [lake.uri("reports", pipeline, f"{made.hour(each).label}.html") for each in range(2)]
+    assert not lake.exists(pages[0]), "it is built again"
+    assert FORGOTTEN in lake.read_text(pages[1])
+    assert "3 instead of 2" not in lake.read_text(pages[1])
+
+
+def test_what_was_taken_out_of_the_declaration_is_erased_or_named_when_it_may_hold_a_key(
+    pipeline: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The current generation has the state of a view that is not declared any more."""
+    declared = replace(load_pipeline("nest_cameras"), name=pipeline, views=(), reports=(), outputs=())
+    commit(pipeline, 0, 0, 10, archived=5)
+    (path,) = landing_files.files_covering(pipeline, [span(0, 10)], Fate.ARCHIVED)
+    write(path, [0, 1, 2])
+    gone = {"speed topic": "stats-of-before", "table in serving": "kept"}
+    with session() as ledger:
+        begun = {"pipeline": pipeline, "number": 3, "started_by": "me@here", "reason": "first start"}
+        ledger.add(Generation(**begun, fingerprints={"archive": {}, "flags": {}, "stats": gone}, positions={}))
+        ledger.add(RowOutput(pipeline=pipeline, output="feed"))
+    monkeypatch.setattr("include.erasure.run.search", lambda *_: Search(Found({at(1)}, set(), set(), 1), 0))
+    told = erase(declared, Wish(("cam-1",), ("device_id",), "asked", "me@here"), lambda line: None)
+    opened = generations.current(pipeline)
+    assert opened is not None
+    assert opened.number == 4
+    for named in ("the topic stats-of-before", "that the view stats no longer", "the output feed", "topic of flags"):
+        assert any(named in each for each in told["remains"]), named
 
 
 def test_rows_of_others_in_the_same_messages_stay_when_nobody_asked_to_erase_them(
