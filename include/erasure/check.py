@@ -10,13 +10,15 @@ from include.erasure.keys import Keys
 from include.erasure.names import columns_now, columns_of
 from include.errors import UsageError
 from include.ledger import proofs
+from include.ledger.erasures import former
 from include.ledger.erasures.unfinished import Begun
 from include.ledger.streams import lines
 from include.monitor.text import quantity
-from include.pipelines.spec import KafkaMessages, Pipeline
+from include.pipelines.spec import JdbcTable, KafkaMessages, Pipeline
 from include.pipelines.spec.archive import check_subject
 from include.producing.position import refused_files
 from include.proof.signing import own_public_key
+from include.streams.fingerprint import KEPT, TABLE
 
 
 def subject_columns(pipeline: Pipeline, named: Sequence[str]) -> tuple[str, ...]:
@@ -73,6 +75,7 @@ def remaining(pipeline: Pipeline) -> list[str]:
         "coordinates"
         for each in pipeline.outputs
     ]
+    told += _of_former_declarations(pipeline)
     told += [f"what was read from lines as {name}" for name in lines.sources_of(pipeline.name)]
     told += [
         f"events that Kafka refused, whole: look through {path} and delete it" for path in refused_files(pipeline.name)
@@ -81,6 +84,26 @@ def remaining(pipeline: Pipeline) -> list[str]:
         told.append(f"{quantity(others, 'file')} that others wrote to the folders of its Iceberg tables")
     if _has_lost_and_found():
         told.append("what doctor --repair moved to lost+found: look through it and delete it")
+    return told
+
+
+def _of_former_declarations(pipeline: Pipeline) -> list[str]:
+    """Return in words where the ledger knows that views, outputs and flags wrote to that are not declared any more."""
+    topics = {view.speed.topic for view in pipeline.views}
+    in_tables = {view.name for view in pipeline.views if any(isinstance(sink, JdbcTable) for sink in view.sinks)}
+    started = former.views_ever(pipeline.name)
+    gone = sorted({topic for _, facts in started if (topic := facts.get("speed topic")) and topic not in topics})
+    told = [f"all values in the topic {topic}, which no view writes any more: delete it" for topic in gone]
+    undeclared = {name for name, _ in started} - {view.name for view in pipeline.views}
+    tables = undeclared | {name for name, facts in started if facts.get(TABLE) == KEPT and name not in in_tables}
+    told += [
+        f"tables in serving, and topics of plain messages, that the view {name} no longer writes: delete what is there"
+        for name in sorted(tables)
+    ]
+    outputs = {*former.outputs_ever(pipeline.name)} - {each.name for each in pipeline.outputs}
+    told += [f"what the output {name} sent, which is not declared any more" for name in sorted(outputs)]
+    if not pipeline.flags and former.has_had_flags(pipeline.name):
+        told.append("flags in the topic of flags that are not declared any more, until its retention removes them")
     return told
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from include import lake
 from include.erasure.names import NONE, Names
+from include.ledger.erasures.former import tables_ever
 from include.ledger.lineage import BuiltRevision
 from include.pipelines.spec import Pipeline
 
@@ -38,4 +39,5 @@ def delta_table_exists(pipeline: Pipeline) -> bool:
 
 
 def _were_any(pipeline: Pipeline) -> bool:
-    return any(lake.exists(lake.uri("iceberg", table)) for table in pipeline.tables)
+    tables = {*pipeline.tables, *tables_ever(pipeline.name)}
+    return any(lake.exists(lake.uri("iceberg", table)) for table in tables)

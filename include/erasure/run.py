@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from include.crash_points import crash_point
-from include.erasure import accounts, check, steps
+from include.erasure import accounts, check, steps, views
 from include.erasure.find import Search, search
 from include.erasure.keys import Keys, hashes_of
 from include.erasure.open_tables import delta_table_exists
@@ -86,7 +86,7 @@ def erase(pipeline: Pipeline, wish: Wish, tell: Tell) -> dict[str, Any]:
         check_locks()
         intent.begin(
             lease,
-            Request(pipeline.name, columns, reason, wish.by, salt, hashes, bool(pipeline.views)),
+            Request(pipeline.name, columns, reason, wish.by, salt, hashes, views.are_kept(pipeline)),
             found.found,
             keys,
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from include.errors import AnotherWriter
-from include.ledger.erasures import unfinished
+from include.ledger.erasures import former, unfinished
 from include.ledger.streams import generations
 from include.pipelines.spec import Pipeline
 
@@ -20,6 +20,12 @@ def are_built(pipeline: Pipeline) -> bool:
         )
         for view in pipeline.views
     )
+
+
+def are_kept(pipeline: Pipeline) -> bool:
+    """Return whether the stream keeps state of a view: one that it declares, or one that is not declared any more."""
+    current = generations.current(pipeline.name)
+    return bool(pipeline.views) or (current is not None and bool(former.views_in(current.fingerprints)))
 
 
 def check_built(pipeline: Pipeline) -> None:

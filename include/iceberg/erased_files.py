@@ -25,6 +25,7 @@ from include.iceberg.catalog import find, metadata_gone, opened, writing
 from include.iceberg.commit import PREVIOUS_VERSIONS, TRIES, live_files, overwrite, previous_versions, roll_back_foreign
 from include.iceberg.metadata_sweep import sweep_metadata
 from include.iceberg.snapshot_retention import Expire, build_of_tag, delete_lists
+from include.ledger.erasures.former import tables_ever
 from include.ledger.lineage import BuiltRevision
 from include.pipelines.spec import Pipeline
 
@@ -32,8 +33,9 @@ _OWN_FILES = (".avro", ".metadata.json")
 
 
 def tables_of(pipeline: Pipeline) -> list[str]:
-    """Return the tables that are also Iceberg tables, or were while the pipeline declared it."""
-    return [table for table in pipeline.tables if lake.exists(lake.uri("iceberg", table))]
+    """Return the tables that are also Iceberg tables, or were while the pipeline declared it, or declared the table."""
+    tables = sorted({*pipeline.tables, *tables_ever(pipeline.name)})
+    return [table for table in tables if lake.exists(lake.uri("iceberg", table))]
 
 
 class Names(Protocol):

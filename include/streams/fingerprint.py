@@ -46,7 +46,8 @@ TABLE = "table in serving"
 """Name of the fact whether a view in update mode keeps a table, which gets only keys that change: one that is declared
 later would lack all others. In complete mode each micro-batch writes all keys."""
 
-_KEPT = "kept"
+KEPT = "kept"
+"""Value of the fact `TABLE` where one is kept."""
 
 _NOTED_LATER = (CONTENT, CODE, DECODER, TABLE)
 """How the names of facts begin that earlier versions of Tidemark did not note."""
@@ -108,7 +109,7 @@ def view_fingerprint(pipeline: Pipeline, view: AdditiveView) -> Facts:
 
 
 def _table(view: AdditiveView) -> str:
-    return _KEPT if any(isinstance(sink, JdbcTable) for sink in view.sinks) else "none"
+    return KEPT if any(isinstance(sink, JdbcTable) for sink in view.sinks) else "none"
 
 
 def _imported(pipeline: Pipeline, definitions: Mapping[str, ast.stmt]) -> Facts:
@@ -215,7 +216,7 @@ def unnoted(stored: Mapping[str, Any], now: Mapping[str, Any]) -> Facts:
     A table that is no longer kept is noted, too: the checkpoint does not depend on it, but it misses what follows.
     """
     missing = {name: value for name, value in now.items() if name.startswith(_NOTED_LATER) and name not in stored}
-    ends = stored.get(TABLE) == _KEPT and now.get(TABLE, _KEPT) != _KEPT
+    ends = stored.get(TABLE) == KEPT and now.get(TABLE, KEPT) != KEPT
     return {**missing, TABLE: now[TABLE]} if ends else missing
 
 

@@ -22,6 +22,7 @@ from include.ledger.database import session
 from include.ledger.intervals.revisions import as_built
 from include.ledger.lineage import BuiltRevision
 from include.ledger.models import Revision
+from include.pipelines.spec import Pipeline
 from tests.support import duckdb_iceberg, remnants
 from tests.support.open_tables import OpenTable, comparable, pipeline_named, rows_of
 
@@ -114,6 +115,15 @@ def test_no_value_is_left_in_any_file_when_its_row_was_erased(erased: OpenTable)
     assert comparable(pl.scan_iceberg(after).select(NAMES).collect().to_arrow(), NAMES) == wanted
     # Later intervals are committed and reported as usual.
     erased.run(3, {DAY: rows_of(3, 2)})
+    assert_forgotten(erased)
+
+
+def test_no_value_is_left_in_any_file_when_the_table_is_not_declared_any_more(
+    erased: OpenTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(Pipeline, "tables", property(lambda _: ()))
+        assert forget(erased) == 3
     assert_forgotten(erased)
 
 

@@ -1,0 +1,49 @@
+"""What a pipeline has had besides what it declares now, as the ledger still knows it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import select
+
+from include.ledger.archive.micro_batches import ARCHIVE
+from include.ledger.database import session
+from include.ledger.models import Generation, RowOutput, TableBegin
+from include.ledger.streams.flags import FLAGS
+
+
+def tables_ever(pipeline: str) -> list[str]:
+    """Return the tables that ever had registered rows, by name."""
+    with session() as ledger:
+        wanted = select(TableBegin.table_name).where(TableBegin.pipeline == pipeline)
+        return sorted(ledger.scalars(wanted))
+
+
+def views_ever(pipeline: str) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return each view that started in a generation of the stream, with the facts of its fingerprint, oldest first."""
+    wanted = select(Generation.fingerprints).where(Generation.pipeline == pipeline)
+    with session() as ledger:
+        return [
+            started
+            for fingerprints in ledger.scalars(wanted.order_by(Generation.number))
+            for started in views_in(fingerprints).items()
+        ]
+
+
+def views_in(fingerprints: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Return the fingerprints of a generation's views, by name."""
+    return {query: facts for query, facts in fingerprints.items() if query not in (ARCHIVE, FLAGS)}
+
+
+def has_had_flags(pipeline: str) -> bool:
+    """Return whether the stream ever raised flags."""
+    with session() as ledger:
+        wanted = select(Generation.fingerprints).where(Generation.pipeline == pipeline)
+        return any(FLAGS in fingerprints for fingerprints in ledger.scalars(wanted))
+
+
+def outputs_ever(pipeline: str) -> list[str]:
+    """Return the outputs that ever sent rows, by name."""
+    with session() as ledger:
+        return sorted(ledger.scalars(select(RowOutput.output).where(RowOutput.pipeline == pipeline)))
