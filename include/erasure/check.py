@@ -93,11 +93,13 @@ def _of_former_declarations(pipeline: Pipeline) -> list[str]:
     in_tables = {view.name for view in pipeline.views if any(isinstance(sink, JdbcTable) for sink in view.sinks)}
     started = former.views_ever(pipeline.name)
     gone = sorted({topic for _, facts in started if (topic := facts.get("speed topic")) and topic not in topics})
-    told = [f"all values in the topic {topic}, which no view writes any more: delete it" for topic in gone]
+    told = [
+        f"all values in the topic {topic}, which no view writes any more: delete it if it is there" for topic in gone
+    ]
     undeclared = {name for name, _ in started} - {view.name for view in pipeline.views}
     tables = undeclared | {name for name, facts in started if facts.get(TABLE) == KEPT and name not in in_tables}
     told += [
-        f"tables in serving, and topics of plain messages, that the view {name} no longer writes: delete what is there"
+        f"tables in PostgreSQL and plain topics that the view {name} wrote by an earlier declaration: delete them"
         for name in sorted(tables)
     ]
     outputs = {*former.outputs_ever(pipeline.name)} - {each.name for each in pipeline.outputs}

@@ -41,6 +41,7 @@ def cleaned_reports(erasure: Begun, note: str) -> list[CleanedReport]:
     said = func.concat(cast(IntervalRow.verdict, Text), cast(build.c.report, Text))
     wanted = (
         select(IntervalRow.from_time, IntervalRow.to_time, IntervalRow.verdict, build.c.report)
+        .select_from(IntervalRow)
         .outerjoin(build, true())
         .where(
             IntervalRow.pipeline == erasure.pipeline,

@@ -470,7 +470,7 @@ def test_what_was_taken_out_of_the_declaration_is_erased_or_named_when_it_may_ho
     opened = generations.current(pipeline)
     assert opened is not None
     assert opened.number == 4
-    for named in ("the topic stats-of-before", "that the view stats no longer", "the output feed", "topic of flags"):
+    for named in ("the topic stats-of-before", "that the view stats wrote", "the output feed", "topic of flags"):
         assert any(named in each for each in told["remains"]), named
 
 
