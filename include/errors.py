@@ -15,6 +15,7 @@
     ├── MessageRefused             1  Kafka does not take a message, whenever it is sent
     ├── ArchiveBehind              7  the archive did not reach the interval's end in time
     └── UsageError                64  unknown pipeline, malformed time, wrong setting
+        ├── CheckpointDamaged     64  a file of a checkpoint is lost or cannot be read: only a new generation goes on
         └── PipelinesClash        64  two pipelines write what must be of one
 
 The text of an error is one line: what is wrong, where, and what to do. The class states whether the same step may
@@ -141,6 +142,10 @@ class UsageError(TidemarkError):
     exit_code = 64
     retryable = False
     meaning = "wrong usage or settings"
+
+
+class CheckpointDamaged(UsageError):
+    """A file of a stream's checkpoint is lost or cannot be read; the stream goes on in a new generation."""
 
 
 class PipelinesClash(UsageError):

@@ -13,7 +13,7 @@ from include.erasure import accounts
 from include.errors import LogTruncated, TidemarkError
 from include.housekeeping.leftovers import left_folders
 from include.housekeeping.renaming import left_to_rename
-from include.intervals.lake_of_ledger import OF_OTHER_LEDGER, checkpoints_of_other_ledger, lake_error
+from include.intervals.lake_of_ledger import kept_checkpoints, lake_error
 from include.ledger import proofs
 from include.ledger.archive import row_outputs
 from include.ledger.erasures import unfinished
@@ -122,8 +122,8 @@ def _tables(*, deep: bool, logs: bool) -> Iterator[Finding]:
         for pipeline in declarations().loaded:
             for each in disagreements_of(pipeline, deep=deep):
                 yield Finding(False, each.what, each.remedy, each.kind)
-            for checkpoint in checkpoints_of_other_ledger(pipeline):
-                yield Finding(True, f"{pipeline.name}: {lake.below_lake(checkpoint)}", OF_OTHER_LEDGER, notice=True)
+            for checkpoint, why in kept_checkpoints(pipeline).items():
+                yield Finding(True, f"{pipeline.name}: {lake.below_lake(checkpoint)}", why, notice=True)
             for table in pipeline.tables:
                 yield Finding(True, f"{table}: {len(registered_partitions(table))} registered partitions looked at")
             if logs:

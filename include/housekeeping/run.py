@@ -22,10 +22,9 @@ from include.housekeeping.leftovers import left_tables
 from include.housekeeping.old_generations import sweep_checkpoints, sweep_logs
 from include.housekeeping.sweep import ORPHAN_AGE, Done, Times, sweep_landing, sweep_tables
 from include.intervals.lake_of_ledger import (
-    OF_OTHER_LEDGER,
     TO_ITS_LAKE,
     check_lake,
-    checkpoints_of_other_ledger,
+    kept_checkpoints,
     revisions_elsewhere,
 )
 from include.lake.revision_files import damage_of
@@ -64,11 +63,11 @@ def keep_house(
     if not dry_run:
         _await_attempts(pipeline, patience)
     left = left_tables(pipeline)
-    of_others, elsewhere = checkpoints_of_other_ledger(pipeline), revisions_elsewhere(pipeline, left)
+    of_others, elsewhere = kept_checkpoints(pipeline), revisions_elsewhere(pipeline, left)
     times = Times.of(pipeline, older_than, keep_unknown_files=bool(of_others), keep_unknown_revisions=bool(elsewhere))
     with holding_files(pipeline.name) as check:
         done = Done(pipeline.name, dry_run, check)
-        done.kept += [f"{lake.below_lake(each)}: {OF_OTHER_LEDGER}" for each in of_others]
+        done.kept += [f"{lake.below_lake(each)}: {why}" for each, why in of_others.items()]
         if elsewhere:
             done.kept.append(f"tables: {elsewhere}: none that it does not know here is deleted; {TO_ITS_LAKE}")
         if not dry_run:

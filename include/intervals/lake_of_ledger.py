@@ -7,15 +7,17 @@ removes files asks here first.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from include import lake
-from include.errors import ServiceUnreachable, TidemarkError, UsageError
-from include.lake.checkpoints import checkpoint_id, checkpoint_of, generation_folders, newest_commit
+from include.errors import CheckpointDamaged, ServiceUnreachable, TidemarkError, UsageError
+from include.lake.checkpoints import checkpoint_id, checkpoint_of, generation_folders, newest_commit, newest_plan
 from include.ledger.archive.micro_batches import ARCHIVE, last_batch, last_batch_id
 from include.ledger.inventory import revisions_outside
 from include.ledger.lineage import registered_outside
 from include.ledger.streams import generations
+from include.ledger.streams.flags import FLAGS
+from include.ledger.streams.generations import StreamGeneration
 from include.pipelines.spec import Pipeline
 from include.settings import settings
 
@@ -24,6 +26,13 @@ OF_OTHER_LEDGER = (
     "tables/ what is needed, remove this folder, then ./tidemark housekeeping deletes them"
 )
 """Of a generation's checkpoints: why what looks like a leftover is kept, and until when."""
+
+UNREADABLE = (
+    "its checkpoint is damaged, so whether this ledger knows its micro-batches cannot be told, and files that it does "
+    "not know stay; take from landing/ and tables/ what is needed, remove this folder, then ./tidemark housekeeping "
+    "deletes them"
+)
+"""The same of checkpoints that cannot be read."""
 
 TO_ITS_LAKE = (
     "set TIDEMARK_LAKE to the lake in which they were built, in the same spelling; a lake that was moved for good must "
@@ -63,14 +72,50 @@ def _other_ledger(pipeline: Pipeline) -> UsageError | None:
     if current is None:
         return None
     checkpoint = checkpoint_of(pipeline.name, current.number, ARCHIVE)
-    if (query_id := checkpoint_id(checkpoint)) is None:
+    try:
+        query_id = checkpoint_id(checkpoint)
+    except CheckpointDamaged as error:
+        return error
+    if query_id is None:
         return None
     # The lake is read first: a driver that commits meanwhile is ahead in the ledger.
     committed = newest_commit(checkpoint)
     if committed > (last := last_batch_id(query_id)):
         of_ledger = f"has only micro-batch {last}" if last >= 0 else "has none"
         return _of_other_ledger(pipeline, f"micro-batch {committed} of generation {current.number}", of_ledger)
-    return None
+    return older_checkpoint(current, ARCHIVE, last)
+
+
+def older_checkpoint(current: StreamGeneration, query: str, committed: int) -> UsageError | None:
+    """Return the error of a checkpoint that lacks a micro-batch which the ledger has of its query, else None.
+
+    Spark would plan other offsets under the number of a committed micro-batch, and pass over them. The ledger is to be
+    read first: Spark plans each micro-batch in the checkpoint before the ledger gets it.
+    """
+    checkpoint = checkpoint_of(current.pipeline, current.number, query)
+    if committed <= (planned := newest_plan(checkpoint)):
+        return None
+    of_lake = f"ends at micro-batch {planned}" if planned >= 0 else "has none"
+    return UsageError(
+        f"the ledger at {settings().database_host()} has micro-batch {committed} of {query} in generation "
+        f"{current.number}, its checkpoint {checkpoint} {of_lake}: the lake is an older copy than the ledger",
+        remedy="set TIDEMARK_LAKE to this ledger's lake, or restore its last copy; only if that is gone for good: "
+        f'./tidemark new-generation {current.pipeline} --reason "…" reads on where the ledger ends, and files that the '
+        "copy lacks: include/docs/runbook.md, “Files that are gone for good”",
+        pipeline=current.pipeline,
+    )
+
+
+def check_checkpoints(current: StreamGeneration, queries: Iterable[str]) -> None:
+    """Raise UsageError when the checkpoint of a query besides the archive's is older than the ledger, or damaged."""
+    for query in queries:
+        query_id = checkpoint_id(checkpoint_of(current.pipeline, current.number, query))
+        if query_id is None:
+            continue
+        # Speed views are committed under numbers that grow over generations, flags under Spark's.
+        first = 0 if query == FLAGS else current.version(0)
+        if error := older_checkpoint(current, query, last_batch_id(query_id) - first):
+            raise error
 
 
 def _of_other_ledger(pipeline: Pipeline, of_lake: str, of_ledger: str) -> UsageError:
@@ -86,26 +131,26 @@ def _of_other_ledger(pipeline: Pipeline, of_lake: str, of_ledger: str) -> UsageE
 
 def _check_no_other_ledger(pipeline: Pipeline) -> None:
     """Raise UsageError while the lake keeps files that another ledger knew, in which anything may be."""
-    for each in checkpoints_of_other_ledger(pipeline)[:1]:
+    for each, why in kept_checkpoints(pipeline).items():
+        what = "cannot be read, so it may have" if why == UNREADABLE else "has"
         raise UsageError(
-            f"{lake.below_lake(each)} has micro-batches that this ledger does not know: their files may hold the key, "
-            "and nothing was changed",
+            f"{lake.below_lake(each)} {what} micro-batches that this ledger does not know: their files may hold the "
+            "key, and nothing was changed",
             remedy=f"take from landing/ and tables/ what is needed and remove {each}, then the command again: it "
             "deletes them",
             pipeline=pipeline.name,
         )
 
 
-def checkpoints_of_other_ledger(pipeline: Pipeline) -> list[str]:
-    """Return the URIs of the generations whose checkpoint has micro-batches that the ledger does not have.
+def kept_checkpoints(pipeline: Pipeline) -> dict[str, str]:
+    """Return the URIs of generations whose checkpoint has micro-batches that the ledger lacks, and why each stays.
 
-    Another ledger knew more of this lake than this one does, perhaps the only copy of records that Kafka has lost.
+    Another ledger knew more of this lake than this one does, perhaps the only copy of records that Kafka has lost. A
+    checkpoint that cannot be read may be such a one.
     """
-    return [
-        folder
-        for number, folder in sorted(generation_folders(pipeline.name).items())
-        if _is_ahead(checkpoint_of(pipeline.name, number, ARCHIVE))
-    ]
+    folders = sorted(generation_folders(pipeline.name).items())
+    found = {folder: _why_kept(checkpoint_of(pipeline.name, number, ARCHIVE)) for number, folder in folders}
+    return {folder: why for folder, why in found.items() if why}
 
 
 def revisions_elsewhere(pipeline: Pipeline, others: Collection[str] = ()) -> str:
@@ -128,9 +173,13 @@ def _check_no_revision_elsewhere(pipeline: Pipeline) -> None:
         raise UsageError(f"{elsewhere}, and nothing was changed", remedy=TO_ITS_LAKE, pipeline=pipeline.name)
 
 
-def _is_ahead(checkpoint: str) -> bool:
-    query_id = checkpoint_id(checkpoint)
-    return query_id is not None and newest_commit(checkpoint) > last_batch_id(query_id)
+def _why_kept(checkpoint: str) -> str:
+    try:
+        query_id = checkpoint_id(checkpoint)
+    except CheckpointDamaged:
+        return UNREADABLE
+    is_ahead = query_id is not None and newest_commit(checkpoint) > last_batch_id(query_id)
+    return OF_OTHER_LEDGER if is_ahead else ""
 
 
 def _other_lake(pipeline: Pipeline) -> ServiceUnreachable | None:

@@ -6,6 +6,7 @@ import json
 import re
 
 from include import lake
+from include.errors import CheckpointDamaged
 
 _GENERATION = re.compile(r"g(\d+)")
 
@@ -23,13 +24,41 @@ def generation_folders(pipeline: str) -> dict[int, str]:
 
 
 def checkpoint_id(checkpoint: str) -> str | None:
-    """Return Spark's id of the query that the checkpoint belongs to; None when there is no checkpoint yet."""
-    if not lake.exists(f"{checkpoint}/metadata"):
+    """Return Spark's id of the query that the checkpoint belongs to; None when there is no checkpoint yet.
+
+    Raises CheckpointDamaged when the file that holds it cannot be read.
+    """
+    file = f"{checkpoint}/metadata"
+    if not lake.exists(file):
         return None
-    return str(json.loads(lake.read_text(f"{checkpoint}/metadata"))["id"])
+    try:
+        return str(json.loads(lake.read_text(file))["id"])
+    except (ValueError, KeyError, TypeError):
+        raise damaged(file) from None
 
 
 def newest_commit(checkpoint: str) -> int:
     """Return the last micro-batch that a checkpoint has as committed; -1 without one."""
-    commits = lake.list_entries(f"{checkpoint}/commits", recursive=False)
-    return max((int(entry.name) for entry in commits if entry.name.isdecimal()), default=-1)
+    return _newest(f"{checkpoint}/commits")
+
+
+def newest_plan(checkpoint: str) -> int:
+    """Return the last micro-batch that a checkpoint has as planned, which comes before all else; -1 without one."""
+    return _newest(f"{checkpoint}/offsets")
+
+
+def _newest(folder: str) -> int:
+    entries = lake.list_entries(folder, recursive=False)
+    return max((int(entry.name) for entry in entries if entry.name.isdecimal()), default=-1)
+
+
+def damaged(location: str, what: str = "cannot be read, it is damaged") -> CheckpointDamaged:
+    """Return the error of a checkpoint whose file, or folder, at a location is lost or cannot be read."""
+    below = lake.below_lake(location)
+    _, pipeline, *_ = (*below.split("/"), "")
+    return CheckpointDamaged(
+        f"{below}, of a stream's checkpoint, {what}",
+        remedy="put it back from a copy of the lake of the same moment, or begin without it: "
+        f'./tidemark new-generation {pipeline or "PIPELINE"} --reason "…"',
+        pipeline=pipeline,
+    )

@@ -9,7 +9,7 @@ from confluent_kafka import KafkaException
 
 from include import kafka
 from include.errors import OffsetsLost, UsageError
-from include.intervals.lake_of_ledger import check_lake
+from include.intervals.lake_of_ledger import check_checkpoints, check_lake
 from include.intervals.references import keep_references
 from include.kafka.sources import check_topics_read, describe_source, first_offsets, source_topic_partitions
 from include.kafka.truncation import check_ends
@@ -256,6 +256,7 @@ def begin(pipeline: Pipeline) -> StreamStart:
         )
     create_written_topics(pipeline)
     generation = generations.current_or_first(pipeline.name, user_at_host())
+    check_checkpoints(generation, (*(view.name for view in pipeline.views), FLAGS))
     fingerprints = fingerprint.fingerprints_of(pipeline)
     for query, facts in fingerprints.items():
         if query in generation.fingerprints:

@@ -22,6 +22,7 @@ from include.offsets import Fates
 from include.pipelines.spec import Pipeline
 from include.streams.line_feeds import check_unchanged
 from spark_jobs.archive.landing_folder import move_quarantined, read_back, reasons_of, write_landing
+from spark_jobs.sinks.replays import check_replay
 from spark_jobs.sinks.speed_view import SpeedViewSink
 from spark_jobs.spark.checkpoint import read_line_batch
 
@@ -49,6 +50,8 @@ class LineLandingSink:
         """
         started = time.monotonic()
         if micro_batches.is_committed(self.query_id, batch_id):
+            committed = lines.committed_span(self.query_id, batch_id)
+            _check_replay(self.pipeline, ARCHIVE, batch_id, self.checkpoint, committed)
             return
         planned = read_line_batch(self.checkpoint, batch_id, self.since)
         crash_point("batch_planned")
@@ -107,9 +110,22 @@ class LineLandingSink:
         return files, fates
 
 
+def _check_replay(pipeline: Pipeline, query: str, batch_id: int, checkpoint: str, committed: tuple[int, int]) -> None:
+    # The first micro-batch began where the ledger says: the archive's position is beyond it by now.
+    planned = read_line_batch(checkpoint, batch_id, since=committed[0])
+    spans = [
+        [f"files after {after} up to {until}"] for after, until in ((planned.after_file, planned.until_file), committed)
+    ]
+    check_replay(pipeline.name, f"micro-batch {batch_id} of {query}", *spans)
+
+
 @dataclass
 class LineViewSink(SpeedViewSink):
     """Writes a speed view's changed keys to all targets, then commits how far the view has read the lines."""
+
+    def _check_replay(self, version: int, batch_id: int) -> None:
+        committed = lines.committed_span(self.query_id, version)
+        _check_replay(self.pipeline, self.view.name, batch_id, self.checkpoint, committed)
 
     def _commit(self, batch: BatchCommit, batch_id: int) -> None:
         planned = read_line_batch(self.checkpoint, batch_id, since=0)

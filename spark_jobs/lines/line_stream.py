@@ -10,7 +10,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StringType, StructField, StructType
 
 from include.errors import UsageError
-from include.intervals.lake_of_ledger import check_lake
+from include.intervals.lake_of_ledger import check_checkpoints, check_lake
 from include.intervals.references import contents_of_generation
 from include.lake.checkpoints import checkpoint_id
 from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit
@@ -81,6 +81,7 @@ def _begin(pipeline: Pipeline, source: LineSource, lease: writers.Lease) -> Stre
     create_written_topics(pipeline)
     lines.note_source(lease, pipeline, source.kind, source.guarantee)
     generation = generations.current_or_first(pipeline.name, user_at_host())
+    check_checkpoints(generation, (view.name for view in pipeline.views))
     for view in pipeline.views:
         # A view's state does not depend on where the lines come from.
         facts = {**fingerprint.view_fingerprint(pipeline, view), "source topics": f"none, {source.kind}"}

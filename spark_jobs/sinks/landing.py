@@ -27,6 +27,7 @@ from spark_jobs.archive.landing_folder import move_quarantined, read_back, reaso
 from spark_jobs.decoding.poison import find_poison, thrown_by, withhold
 from spark_jobs.decoding.records import decode
 from spark_jobs.sinks.outages import find_changes
+from spark_jobs.sinks.replays import check_replay
 from spark_jobs.spark.checkpoint import read_batch
 from spark_jobs.spark.failures import SPARK_FAILURES, root_cause, translate
 from spark_jobs.spark.kafka_source import read_ranges
@@ -65,7 +66,7 @@ class LandingSink:
     """Set while the batch is searched for a record that throws."""
 
     def land(self, decoded: DataFrame, batch_id: int) -> None:
-        """Land and commit one micro-batch; a replay of a committed one does nothing.
+        """Land and commit one micro-batch; a replay of a committed one does nothing (`check_replay`).
 
         In this order: the exact ranges are read from the write-ahead log; one write, by fate and date, leaves out
         records that throw; the files are read back and counted per topic partition; quarantined records move to the
@@ -74,9 +75,11 @@ class LandingSink:
         archive.
         """
         started = time.monotonic()
-        if micro_batches.is_committed(self.query_id, batch_id):
-            return
         planned = read_batch(self.checkpoint, batch_id)
+        if micro_batches.is_committed(self.query_id, batch_id):
+            committed = micro_batches.committed_ranges(self.query_id, batch_id)
+            check_replay(self.pipeline.name, f"micro-batch {batch_id} of {ARCHIVE}", planned.ranges, committed)
+            return
         crash_point("batch_planned")
         # Of this driver alone: one that was frozen meanwhile writes under names of its own when it goes on.
         name = f"{self.query_id[:8]}-{batch_id:09d}-{self.lease.token}"

@@ -29,6 +29,7 @@ from spark_jobs.sinks.console import ConsoleTarget
 from spark_jobs.sinks.jdbc_table import JdbcTableTarget
 from spark_jobs.sinks.kafka_messages import KafkaMessagesTarget
 from spark_jobs.sinks.key_count import KeyCountTarget
+from spark_jobs.sinks.replays import check_replay
 from spark_jobs.spark.checkpoint import read_batch
 from spark_jobs.views.stored_base import DAY, StoredBase, day_of
 from spark_jobs.views.values import key_json
@@ -112,6 +113,7 @@ class SpeedViewSink:
         writers.renew(self.lease)
         version = self.generation.version(batch_id)
         if micro_batches.is_committed(self.query_id, version):
+            self._check_replay(version, batch_id)
             # Already emitted, but Spark lost its own commit of the batch and needs its state written.
             aggregates.write.format("noop").mode("overwrite").save()
             return
@@ -134,6 +136,12 @@ class SpeedViewSink:
         )
         self._commit(batch, batch_id)
         crash_point("speed_committed")
+
+    def _check_replay(self, version: int, batch_id: int) -> None:
+        """Raise UsageError unless the micro-batch is planned with the ranges that it was committed with."""
+        committed = micro_batches.committed_ranges(self.query_id, version)
+        planned = read_batch(self.checkpoint, batch_id).ranges
+        check_replay(self.pipeline.name, f"micro-batch {batch_id} of {self.view.name}", planned, committed)
 
     def _commit(self, batch: BatchCommit, batch_id: int) -> None:
         """Commit the micro-batch with the ranges that it read, taken from the write-ahead log."""

@@ -6,12 +6,14 @@ Source: the checkpoint's `offsets/<batch>` (written before the batch runs) and `
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from include import lake
-from include.errors import TidemarkError
+from include.lake.checkpoints import damaged
 from include.offsets import OffsetRange, TopicPartition, parse_offsets_json, ranges_between
 
 
@@ -24,7 +26,7 @@ class PlannedBatch:
 
 
 def read_batch(checkpoint: str, batch_id: int) -> PlannedBatch:
-    """Return the exact ranges and the watermark of a micro-batch. Raises TidemarkError when the log lacks it."""
+    """Return the exact ranges and the watermark of a micro-batch. Raises CheckpointDamaged when the log lacks it."""
     metadata, until = _entry(checkpoint, batch_id)
     before = parse_offsets_json(_entry(checkpoint, batch_id - 1)[1]) if batch_id else _initial(checkpoint)
     return PlannedBatch(ranges_between(before, parse_offsets_json(until)), _watermark(metadata))
@@ -48,23 +50,29 @@ def read_line_batch(checkpoint: str, batch_id: int, since: int) -> PlannedLines:
 
 def _entry(checkpoint: str, batch_id: int) -> tuple[dict[str, Any], str]:
     """Return the metadata of a micro-batch, and its end offsets in the form of its source."""
-    try:
-        _, metadata, *sources = lake.read_text(f"{checkpoint}/offsets/{batch_id}").split("\n")
-    except FileNotFoundError as error:
-        raise _lacking(checkpoint, error) from error
-    return json.loads(metadata), sources[0]
+    file = f"{checkpoint}/offsets/{batch_id}"
+    with _reading(file):
+        _, metadata, source, *_ = lake.read_text(file).split("\n")
+        json.loads(source)
+        return json.loads(metadata), source
 
 
 def _initial(checkpoint: str) -> dict[TopicPartition, int]:
-    try:
+    file = f"{checkpoint}/sources/0/0"
+    with _reading(file):
         # The file begins with a zero byte for compatibility with Spark 2.0.
-        return parse_offsets_json(lake.read_text(f"{checkpoint}/sources/0/0").lstrip("\0").split("\n", 1)[1])
-    except FileNotFoundError as error:
-        raise _lacking(checkpoint, error) from error
+        return parse_offsets_json(lake.read_text(file).lstrip("\0").split("\n", 1)[1])
 
 
-def _lacking(checkpoint: str, error: FileNotFoundError) -> TidemarkError:
-    return TidemarkError(f"the checkpoint {checkpoint} lacks what a micro-batch needs: {error}")
+@contextmanager
+def _reading(file: str) -> Iterator[None]:
+    """Raise CheckpointDamaged when the file is missing, or does not have the form in which Spark writes it."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise damaged(file, "is missing") from None
+    except (ValueError, LookupError, TypeError, AttributeError):
+        raise damaged(file) from None
 
 
 def _watermark(metadata: dict[str, Any]) -> datetime | None:

@@ -28,8 +28,10 @@ __all__ = [
     "BatchCommit",
     "CommittedBatch",
     "commit",
+    "committed_ranges",
     "is_committed",
     "last_batch",
+    "last_batch_id",
     "move_query",
     "positions",
     "put_query_at",
@@ -89,6 +91,18 @@ def token_of(query_id: str, batch_id: int) -> int | None:
     with session() as ledger:
         wanted = select(MicroBatch.token).where(MicroBatch.query_id == query_id, MicroBatch.batch_id == batch_id)
         return ledger.scalar(wanted)
+
+
+@repeatable
+def committed_ranges(query_id: str, batch_id: int) -> list[OffsetRange]:
+    """Return the offsets that a micro-batch was committed with, in order of the topic partitions."""
+    wanted = select(MicroBatchRange).join(MicroBatch, MicroBatch.id == MicroBatchRange.micro_batch_id)
+    with session() as ledger:
+        rows = ledger.scalars(wanted.where(MicroBatch.query_id == query_id, MicroBatch.batch_id == batch_id))
+        return sorted(
+            OffsetRange(TopicPartition(r.topic, r.topic_partition), r.from_offset, r.until_offset, r.topic_id)
+            for r in rows
+        )
 
 
 def last_batch_id(query_id: str) -> int:

@@ -27,6 +27,7 @@ from include.ledger.models import (
     LineSpan,
     MicroBatch,
 )
+from include.ledger.patience import repeatable
 from include.ledger.streams import writers
 from include.offsets import Fates
 from include.pipelines.spec import Pipeline
@@ -184,6 +185,15 @@ def _position(ledger: Session, pipeline: str, query: str, query_id: str | None) 
     if query_id is not None:
         wanted = wanted.where(MicroBatch.query_id == query_id)
     return ledger.scalar(wanted) or 0
+
+
+@repeatable
+def committed_span(query_id: str, batch_id: int) -> tuple[int, int]:
+    """Return the files that a micro-batch was committed with: after the first of them, up to the second."""
+    wanted = select(LineSpan).join(MicroBatch, MicroBatch.id == LineSpan.micro_batch_id)
+    with session() as ledger:
+        row = ledger.scalars(wanted.where(MicroBatch.query_id == query_id, MicroBatch.batch_id == batch_id)).one()
+        return row.after_file, row.until_file
 
 
 def commit(lease: writers.Lease, batch: BatchCommit, read: LinesRead) -> None:

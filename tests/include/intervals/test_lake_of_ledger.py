@@ -36,9 +36,18 @@ def begun(log: Log) -> None:
     ledger_generations.note_start(start.generation, ARCHIVE, start.fingerprints[ARCHIVE], {})
 
 
+def note_plan(home: Home, name: str, generation: int, batch: int) -> Path:
+    """Note a micro-batch in the archive's checkpoint, as Spark does before it runs."""
+    checkpoint = home.lake / "checkpoints" / name / f"g{generation}" / "archive"
+    planned = checkpoint / "offsets" / str(batch)
+    planned.parent.mkdir(parents=True, exist_ok=True)
+    planned.write_text("v1\n{}\n{}")
+    return checkpoint
+
+
 def note_commit(home: Home, name: str, generation: int, batch: int) -> Path:
     """Note a micro-batch in the archive's checkpoint, as Spark does once the ledger has it."""
-    checkpoint = home.lake / "checkpoints" / name / f"g{generation}" / "archive"
+    checkpoint = note_plan(home, name, generation, batch)
     noted = checkpoint / "commits" / str(batch)
     noted.parent.mkdir(parents=True, exist_ok=True)
     noted.write_text("v1\n{}")
@@ -189,6 +198,7 @@ def test_nothing_is_done_when_the_ledger_is_an_older_copy_of_its_own(in_process:
     check_kept(in_process, log, kept, ["g0"])
     # A driver that is killed between both notes has one more in the ledger.
     checkpoint = note_commit(in_process, "auction_bids", 1, 0)
+    note_plan(in_process, "auction_bids", 1, 1)
     log.send(0, 0.6)
     log.archive()
     check_lake(log.pipeline)
@@ -198,3 +208,20 @@ def test_nothing_is_done_when_the_ledger_is_an_older_copy_of_its_own(in_process:
     current = ledger_generations.current("auction_bids")
     assert current is not None
     assert current.number == 1
+
+
+def test_nothing_is_done_when_the_lake_is_an_older_copy_than_the_ledger(in_process: Home) -> None:
+    log = Log(load_pipeline("gps_positions"))
+    begun(log)
+    for _ in range(3):
+        log.send(0, 0.5)
+        log.archive()
+    checkpoint = note_commit(in_process, "gps_positions", 0, 1)
+    # Spark removes all plans but the last hundred.
+    note_plan(in_process, "gps_positions", 0, 2)
+    check_lake(log.pipeline)
+    (checkpoint / "offsets" / "2").unlink()
+
+    older = "has micro-batch 2 of archive in generation 0, its checkpoint .*/g0/archive ends at micro-batch 1: the lake"
+    check_refused(in_process, log, UsageError, older)
+    assert go_on(log) == 1
