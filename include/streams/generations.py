@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from include import kafka
+from include.catalog.declared import check_storage_early
 from include.errors import AnotherWriter, TopicRecreated, UsageError
 from include.intervals import pinning
 from include.intervals.lake_of_ledger import check_lake
@@ -57,9 +58,11 @@ def new_generation(pipeline: Pipeline, *, reason: str, started_by: str) -> int:
 
     Its number is greater than that of any checkpoint in the lake, also when the ledger has lost some generations.
     Topics that had left and are declared again are read from where they were left. Raises AnotherWriter while a stream
-    runs; while a topic is among those that left, also what `check_sources` raises.
+    runs, UsageError for declared columns that registered files cannot follow; while a topic is among those that left,
+    also what `check_sources` raises.
     """
     reason = _check_reason(reason)
+    check_storage_early(pipeline)
     with no_stream(pipeline.name) as lease:
         back = topics_back(pipeline) if topics_that_left(pipeline.name) else []
         beyond = max(generation_folders(pipeline.name), default=-1)

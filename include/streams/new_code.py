@@ -14,6 +14,7 @@ import threading
 import time
 from dataclasses import asdict, dataclass, replace
 
+from include.catalog.declared import check_storage_early
 from include.errors import TidemarkError, one_line
 from include.intervals.references import as_file, contents_of_generation
 from include.ledger.streams import generations, writers
@@ -161,10 +162,11 @@ def _ask(pipeline: str) -> Fit:
 
 
 def fit_now(pipeline: Pipeline) -> Fit:
-    """Return whether this process's code fits the checkpoints of the pipeline's current generation."""
+    """Return whether this process's code fits the registered tables and the current generation's checkpoints."""
     generation = generations.current(pipeline.name)
     noted = generation.fingerprints if generation else {}
     try:
+        check_storage_early(pipeline)
         contents = contents_of_generation(pipeline.name)
         taken = {
             name: as_file(pipeline, name, contents[name])

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from confluent_kafka import KafkaException
 
 from include import kafka
+from include.catalog.declared import check_storage_early
 from include.errors import OffsetsLost, UsageError
 from include.intervals.lake_of_ledger import check_checkpoints, check_lake
 from include.intervals.references import keep_references
@@ -238,10 +239,11 @@ def _check_options(pipeline: Pipeline, output: str, to: KafkaTopic) -> None:
 def begin(pipeline: Pipeline) -> StreamStart:
     """Check everything that must hold before a query starts, and return the generation to run.
 
-    Raises TopicRecreated, LogTruncated, OffsetsLost, UsageError (query, checkpoint or ledger do not fit),
+    Raises TopicRecreated, LogTruncated, OffsetsLost, UsageError (query, checkpoint, ledger or columns do not fit),
     ServiceUnreachable.
     """
     check_lake(pipeline)
+    check_storage_early(pipeline)
     check_references(pipeline)
     check_watched_things(pipeline)
     keep_references(pipeline)

@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from include.catalog.columns import declared_types
+from include.catalog.declared import check_storage
 from include.catalog.renames import shown_names
 from include.crash_points import crash_point
 from include.erasure.views import check_built
@@ -30,7 +31,6 @@ from include.versions import code_version
 from spark_jobs.archive.content_hash import HashVersion, common_version
 from spark_jobs.archive.replayed import Replayed, replayed_rows
 from spark_jobs.archive.schema import archive_schema, with_partition_columns
-from spark_jobs.archive.storage import check_storage
 from spark_jobs.decoding.records import load_references
 from spark_jobs.intervals.drift import drift_section, find_drift
 from spark_jobs.intervals.read import Reading, read_interval

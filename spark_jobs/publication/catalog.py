@@ -12,13 +12,13 @@ from pyspark.sql.types import StringType, StructField, StructType
 from include import lake
 from include.catalog import DATABASE, as_lake_uri
 from include.catalog.columns import check_columns, column_changes, columns_of_json
+from include.catalog.declared import another_format
 from include.catalog.renames import shown_names, stored_columns
 from include.ledger.lineage import BuiltRevision
 from include.pipelines.spec import KAFKA_COLUMNS, Pipeline
 from include.pipelines.spec.file_formats import format_of
 from spark_jobs.archive.formats import using
 from spark_jobs.archive.schema import table_schema
-from spark_jobs.archive.storage import another_format
 from spark_jobs.spark.log import log_of
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from include import lake
+from include.catalog.declared import check_storage
 from include.completeness import follow_ledger
 from include.errors import AnotherWriter, ApprovalNeeded, ReconciliationFailed, TidemarkError, ValidationFailed
 from include.ledger.columns.renames import lacking_in_build
@@ -16,7 +17,6 @@ from include.ledger.validation import approvals
 from include.ledger.validation.approvals import Question
 from include.monitor.history.remedies import approve_command
 from include.versions import suite_version
-from spark_jobs.archive.storage import check_storage
 from spark_jobs.publication.catalog import Catalog
 from spark_jobs.publication.delta import publish_delta
 from spark_jobs.publication.iceberg import follow_in_iceberg, prepare_iceberg

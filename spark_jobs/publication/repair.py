@@ -7,12 +7,12 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 from include.catalog.changes import CatalogChange
+from include.catalog.declared import check_storage
 from include.errors import AnotherWriter, UsageError
 from include.ledger.held_locks import Check
 from include.ledger.intervals import locks, revisions
 from include.pipelines import load_pipeline
 from include.pipelines.spec import Pipeline
-from spark_jobs.archive.storage import check_storage
 from spark_jobs.publication.catalog import Catalog
 from spark_jobs.publication.register import finish_registrations
 from spark_jobs.spark.log import log_of

@@ -15,13 +15,13 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from include.catalog.declared import check_storage
 from include.errors import UsageError
 from include.ledger.lineage import BuiltRevision
 from include.pipelines import load_pipeline
 from include.pipelines.spec import Archive, Pipeline
 from include.times import Interval
 from spark_jobs.archive.schema import archive_schema
-from spark_jobs.archive.storage import check_storage
 from spark_jobs.intervals.write import archive_layout, revision_name, write_revisions
 from spark_jobs.publication.catalog import Catalog
 from spark_jobs.spark.entry import run_entry

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
+
 from include import catalog
 from include.catalog.columns import check_columns, columns_of_json
 from include.catalog.renames import check_renames, shown_names
-from include.errors import UsageError
+from include.errors import ServiceUnreachable, UsageError
 from include.pipelines.spec import Pipeline
 
 
@@ -23,6 +25,19 @@ def check_storage(pipeline: Pipeline) -> None:
         columns = columns_of_json(stored.columns, stored.partition_columns)
         check_renames(pipeline, table, columns)
         check_columns(pipeline, table, columns, shown_names(pipeline, table, columns))
+
+
+def check_storage_early(pipeline: Pipeline) -> None:
+    """Do what `check_storage` does before a stream runs: what it landed otherwise, each interval would refuse.
+
+    A stream needs no catalog: where it does not answer, go on with a warning.
+    """
+    try:
+        check_storage(pipeline)
+    except ServiceUnreachable as error:
+        logging.getLogger("tidemark").warning(
+            "%s: the declared columns were not compared with the registered ones: %s", pipeline.name, error.message
+        )
 
 
 def another_format(pipeline: Pipeline, registered: str) -> UsageError:

@@ -1,0 +1,100 @@
+"""A declaration that registered files cannot follow is refused before a stream lands by it."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from include.catalog import Storage, declared
+from include.catalog.columns import declared_types
+from include.errors import ServiceUnreachable, UsageError
+from include.ledger.streams import generations as ledger_generations
+from include.ledger.streams import writers
+from include.pipelines import load_pipeline
+from include.streams import generations, new_code, start
+
+PIPELINE = load_pipeline("isp_hits")
+OTHER = "lake.isp_hits has registered files with other columns: gone int is not declared any more"
+
+
+def storage(**more: str) -> Callable[[str], Storage | None]:
+    """A catalog in which the archive's table has these columns besides the declared ones."""
+    partitions = (*PIPELINE.archive.partition_columns, "interval")
+    types = {**declared_types(PIPELINE)[PIPELINE.table], **more}
+    fields = [{"name": name, "type": kind} for name, kind in types.items()]
+    stored = Storage("parquet", json.dumps({"type": "struct", "fields": fields}), partitions)
+    return lambda table: stored if table == PIPELINE.table else None
+
+
+@pytest.fixture
+def catalog(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[str], Any]], None]:
+    return lambda found: monkeypatch.setattr(declared.catalog, "storage", found)
+
+
+class Reached(Exception):
+    pass
+
+
+@pytest.fixture(autouse=True)
+def reached(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What comes after the check: Kafka's topics for a stream, the lease for a generation."""
+    after: list[str] = []
+
+    def reach(name: str) -> Callable[..., Any]:
+        def noted(*_: object) -> None:
+            after.append(name)
+            raise Reached
+
+        return noted
+
+    monkeypatch.setattr(start, "check_lake", lambda _: None)
+    monkeypatch.setattr(start, "check_references", reach("stream"))
+    monkeypatch.setattr(writers, "live_writer", reach("generation"))
+    monkeypatch.setattr(ledger_generations, "current", lambda _: None)
+    monkeypatch.setattr(new_code, "contents_of_generation", lambda _: {})
+    return after
+
+
+ACTIONS: dict[str, Callable[[], object]] = {
+    "stream": lambda: start.begin(PIPELINE),
+    "generation": lambda: generations.new_generation(PIPELINE, reason="a test", started_by="test@host"),
+}
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_it_is_refused_when_registered_files_have_a_column_that_was_taken_out(
+    catalog: Callable[..., None], reached: list[str], action: str
+) -> None:
+    catalog(storage(gone="integer"))
+    with pytest.raises(UsageError, match=OTHER) as refused:
+        ACTIONS[action]()
+    assert "take the change back" in str(refused.value)
+    assert reached == []
+
+
+def test_new_code_does_not_fit_when_registered_files_have_a_column_that_it_does_not_declare(
+    catalog: Callable[..., None],
+) -> None:
+    catalog(storage(gone="integer"))
+    assert OTHER in new_code.fit_now(PIPELINE).needs
+    catalog(storage())
+    assert new_code.fit_now(PIPELINE).needs == ""
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_it_goes_on_with_a_warning_when_the_catalog_does_not_answer(
+    catalog: Callable[..., None], reached: list[str], action: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def away(_: str) -> None:
+        raise ServiceUnreachable("the catalog in PostgreSQL at ledger: away")
+
+    catalog(away)
+    with caplog.at_level(logging.WARNING, "tidemark"), pytest.raises(Reached):
+        ACTIONS[action]()
+    assert reached == [action]
+    assert "isp_hits: the declared columns were not compared with the registered ones: the catalog" in caplog.text
+    assert new_code.fit_now(PIPELINE).needs == ""
