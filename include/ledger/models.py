@@ -678,6 +678,9 @@ class Generation(Base):
     positions: Mapped[dict[str, Any]] = mapped_column(
         comment="By query: topic, topic partition and offset where it began in this generation"
     )
+    topics: Mapped[dict[str, Any]] = mapped_column(
+        server_default=text("'{}'"), comment="By speed view: Kafka's id of the compacted topic that it writes"
+    )
 
 
 class Loss(Base):

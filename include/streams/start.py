@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from confluent_kafka import KafkaException
-
 from include import kafka
 from include.catalog.declared import check_storage_early
 from include.errors import OffsetsLost, UsageError
@@ -23,12 +21,12 @@ from include.ledger.streams import generations, losses
 from include.ledger.streams.flags import FLAGS
 from include.ledger.streams.generations import StreamGeneration
 from include.offsets import OffsetRange, TopicPartition
-from include.outputs.connection import database_of
-from include.pipelines.spec import PRODUCER_OPTIONS, KafkaMessages, KafkaTopic, Pipeline
+from include.pipelines.spec import Pipeline
 from include.pipelines.spec.references import check_references
 from include.streams import fingerprint
 from include.streams.checkpoints import checkpoint_uri, has_started
 from include.streams.watched_things import check_watched_things
+from include.streams.written_topics import check_compacted_topics, create_written_topics, note_compacted_topics
 from include.topics import TopicIdentity
 from include.user import user_at_host
 
@@ -200,42 +198,6 @@ class StreamStart:
         return {**declared, **joined, **begun, **positions}
 
 
-def create_written_topics(pipeline: Pipeline) -> None:
-    """Create the missing topics among those that the pipeline's stream writes.
-
-    Raises ServiceUnreachable, and UsageError for an output with invalid options or an unknown connection.
-    """
-    for view in pipeline.views:
-        kafka.create_topic(view.speed.topic, view.speed.topic_partitions, compacted=True)
-        for sink in view.sinks:
-            if isinstance(sink, KafkaMessages):
-                for topic in sink.topics:
-                    kafka.create_topic(topic, sink.topic_partitions)
-    if pipeline.flags:
-        kafka.create_topic(pipeline.flags.topic, pipeline.flags.topic_partitions)
-    for output in pipeline.outputs:
-        if isinstance(output.to, KafkaTopic):
-            _check_options(pipeline, output.name, output.to)
-            for topic in output.to.topics:
-                kafka.create_topic(topic, output.to.topic_partitions)
-        else:
-            database_of(output.to.connection)
-
-
-def _check_options(pipeline: Pipeline, output: str, to: KafkaTopic) -> None:
-    """Raise UsageError when Kafka's client does not take the value of an output's option."""
-    for name, value in to.options.items():
-        try:
-            kafka.producer(**{PRODUCER_OPTIONS[name]: value})
-        except KafkaException as error:
-            raise UsageError(
-                f"the output {output} sets {name} to {value!r}, which Kafka's client does not take: "
-                f"{error.args[0].str()}",
-                remedy="correct its options",
-                pipeline=pipeline.name,
-            ) from None
-
-
 def begin(pipeline: Pipeline) -> StreamStart:
     """Check everything that must hold before a query starts, and return the generation to run.
 
@@ -256,6 +218,7 @@ def begin(pipeline: Pipeline) -> StreamStart:
             remedy=f'go on there: ./tidemark new-generation {pipeline.name} --reason "…"',
             pipeline=pipeline.name,
         )
+    check_compacted_topics(pipeline)
     create_written_topics(pipeline)
     generation = generations.current_or_first(pipeline.name, user_at_host())
     check_checkpoints(generation, (*(view.name for view in pipeline.views), FLAGS))
@@ -268,6 +231,7 @@ def begin(pipeline: Pipeline) -> StreamStart:
         start.check_checkpoint(view.name)
     check_retention(pipeline, generation)
     note_unnoted(generation, fingerprints)
+    note_compacted_topics(pipeline, generation)
     return start
 
 

@@ -23,7 +23,8 @@ from include.pipelines.spec.references import check_references
 from include.streams import fingerprint
 from include.streams.checkpoints import checkpoint_uri
 from include.streams.line_feeds import Feed, feed_of
-from include.streams.start import create_written_topics, note_unnoted
+from include.streams.start import note_unnoted
+from include.streams.written_topics import check_compacted_topics, create_written_topics, note_compacted_topics
 from include.user import user_at_host
 from spark_jobs.decoding.records import archive_rows, decode
 from spark_jobs.lines.line_sinks import LineLandingSink, LineViewSink
@@ -78,6 +79,7 @@ def _begin(pipeline: Pipeline, source: LineSource, lease: writers.Lease) -> Stre
     """Check everything that must hold before a query starts, and return the generation to run."""
     check_lake(pipeline)
     check_references(pipeline)
+    check_compacted_topics(pipeline)
     create_written_topics(pipeline)
     lines.note_source(lease, pipeline, source.kind, source.guarantee)
     generation = generations.current_or_first(pipeline.name, user_at_host())
@@ -97,6 +99,7 @@ def _begin(pipeline: Pipeline, source: LineSource, lease: writers.Lease) -> Stre
                 remedy=f'count all lines again: ./tidemark new-generation {pipeline.name} --reason "…"',
                 pipeline=pipeline.name,
             )
+    note_compacted_topics(pipeline, generation)
     return generation
 
 

@@ -25,7 +25,7 @@ from include.pipelines.spec import AdditiveView, Pipeline
 from include.settings import settings
 from include.spark import driver_folders
 from include.spark.submission import submission
-from include.streams.start import create_written_topics
+from include.streams.written_topics import create_written_topics
 from include.versions import decoder_version, view_version
 from tests.benchmarks.bare_pyspark import BareDriver, BareQueries, bare_driver, cost_of, to_files, without_delta
 from tests.support.audit import last_values

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import func, select
@@ -43,6 +43,8 @@ class StreamGeneration:
     """By query that has started: what its checkpoint depends on."""
     positions: Mapping[str, str]
     """By query that has started: where it began, as the Spark Kafka source writes offsets."""
+    topics: Mapping[str, str] = field(default_factory=dict)
+    """By speed view: Kafka's id of the compacted topic that it writes, where it is noted."""
 
     def version(self, batch_id: int) -> int:
         """Return the version of what a micro-batch of a speed view emits: it grows over generations too.
@@ -57,7 +59,7 @@ class StreamGeneration:
 
 
 def _of(row: Generation) -> StreamGeneration:
-    return StreamGeneration(row.pipeline, row.number, dict(row.fingerprints), dict(row.positions))
+    return StreamGeneration(row.pipeline, row.number, dict(row.fingerprints), dict(row.positions), dict(row.topics))
 
 
 def _last(ledger: Session, pipeline: str) -> Generation | None:
@@ -264,13 +266,27 @@ def note_facts(generation: StreamGeneration, query: str, facts: Mapping[str, Any
         row.fingerprints = {**row.fingerprints, query: {**row.fingerprints[query], **facts}}
 
 
+def note_topics(generation: StreamGeneration, topics: Mapping[str, str]) -> None:
+    """Note by speed view Kafka's id of the compacted topic that it writes."""
+    with session() as ledger:
+        row = ledger.get_one(Generation, (generation.pipeline, generation.number), with_for_update=True)
+        row.topics = {**row.topics, **topics}
+
+
 def has_committed(generation: StreamGeneration, view: str) -> bool:
     """Return whether a speed view's stream has committed a micro-batch in the generation (its base does not count)."""
+    return _has_batch_since(generation, view, generation.version(0))
+
+
+def has_written(generation: StreamGeneration, view: str) -> bool:
+    """Return whether a speed view has written to its targets in the generation: its base, or a micro-batch."""
+    return _has_batch_since(generation, view, generation.version(-1))
+
+
+def _has_batch_since(generation: StreamGeneration, view: str, version: int) -> bool:
     with session() as ledger:
         wanted = select(MicroBatch.id).where(
-            MicroBatch.pipeline == generation.pipeline,
-            MicroBatch.query == view,
-            MicroBatch.batch_id >= generation.version(0),
+            MicroBatch.pipeline == generation.pipeline, MicroBatch.query == view, MicroBatch.batch_id >= version
         )
         return ledger.scalar(wanted.limit(1)) is not None
 

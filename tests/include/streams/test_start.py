@@ -13,8 +13,9 @@ from confluent_kafka.admin import NewPartitions
 
 from include import kafka
 from include.errors import UsageError
-from include.ledger.archive.micro_batches import ARCHIVE
-from include.ledger.streams import generations
+from include.ledger.archive import micro_batches
+from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit
+from include.ledger.streams import generations, writers
 from include.offsets import TopicPartition
 from include.pipelines import load_pipeline
 from include.pipelines.spec import JdbcTable, KafkaTopics, Pipeline
@@ -195,3 +196,48 @@ def test_named_topic_that_is_declared_later_begins_at_the_declared_start(request
     both = replace(pipeline, source=replace(pipeline.source, subscribe=(first.topic, second.topic)))
     new_generation(both, reason="another topic", started_by="test@host")
     assert begin(both).note(both, ARCHIVE) == at(first, 3) | at(second, 3)
+
+
+def test_stream_is_refused_until_a_new_generation_when_the_topic_of_a_view_is_gone_or_another(
+    request: pytest.FixtureRequest,
+) -> None:
+    name = f"topics-{crc32(request.node.name.encode()):08x}"
+    base = load_pipeline("nest_cameras")
+    (view,) = base.views
+    view = replace(view, speed=replace(view.speed, topic=f"{name}-stats"))
+    pipeline = replace(
+        base, name=name.replace("-", "_"), source=KafkaTopics(subscribe=(f"{name}-logs",)), views=(view,)
+    )
+    log, topic = Log(pipeline), view.speed.topic
+
+    def delete() -> None:
+        log.admin.delete_topics([topic])[topic].result(30)
+        wait_for("the topic to go", lambda: topic not in kafka.describe_topics([topic]), 30)
+
+    begin(pipeline)
+    wait_for("the topics", lambda: len(kafka.describe_topics([log.topic, topic])) == 2, 30)
+    delete()
+    # Nothing was written to it.
+    begin(pipeline)
+    wait_for("the topic", lambda: topic in kafka.describe_topics([topic]), 30)
+    begin(pipeline)
+    log.send(0, 0.5)
+    log.archive(query=view.name)
+    delete()
+    for _ in range(2):
+        with pytest.raises(UsageError, match=f"the topic {topic} is gone, and with it what the speed view"):
+            begin(pipeline)
+    assert new_generation(pipeline, reason="a test", started_by="test@host") == 1
+    begin(pipeline)
+    wait_for("the topic", lambda: topic in kafka.describe_topics([topic]), 30)
+    start = begin(pipeline)
+    lease = writers.acquire(pipeline.name)
+    number = start.generation.version(0)
+    micro_batches.commit(lease, BatchCommit(pipeline.name, view.name, "second", number))
+    writers.release(lease)
+    delete()
+    kafka.create_topic(topic, 1, compacted=True)
+    wait_for("the topic", lambda: topic in kafka.describe_topics([topic]), 30)
+    with pytest.raises(UsageError, match=f"the topic {topic} was created again") as refused:
+        begin(pipeline)
+    assert f"./tidemark new-generation {pipeline.name} --reason" in str(refused.value)

@@ -15,7 +15,7 @@ from include.ledger.archive.row_outputs import Unsent
 from include.ledger.streams import writers
 from include.pipelines import load_pipeline
 from include.pipelines.spec import IDENTITY, DatabaseTable, KafkaTopic, Pipeline, Rows
-from include.streams.start import create_written_topics
+from include.streams.written_topics import create_written_topics
 from spark_jobs.outputs.frames import output_rows
 from spark_jobs.outputs.topic import TopicTarget
 from spark_jobs.spark.frames import frame_of
