@@ -11,7 +11,14 @@ from collections.abc import Collection, Iterable
 
 from include import lake
 from include.errors import CheckpointDamaged, ServiceUnreachable, TidemarkError, UsageError
-from include.lake.checkpoints import checkpoint_id, checkpoint_of, generation_folders, newest_commit, newest_plan
+from include.lake.checkpoints import (
+    check_logs,
+    checkpoint_id,
+    checkpoint_of,
+    generation_folders,
+    newest_commit,
+    newest_plan,
+)
 from include.ledger.archive.micro_batches import ARCHIVE, last_batch, last_batch_id
 from include.ledger.inventory import revisions_outside
 from include.ledger.lineage import registered_outside
@@ -107,13 +114,14 @@ def older_checkpoint(current: StreamGeneration, query: str, committed: int) -> U
 
 
 def check_checkpoints(current: StreamGeneration, queries: Iterable[str]) -> None:
-    """Raise UsageError when the checkpoint of a query besides the archive's is older than the ledger, or damaged."""
+    """Raise UsageError when the checkpoint of a query is older than the ledger, CheckpointDamaged where one is."""
     for query in queries:
-        query_id = checkpoint_id(checkpoint_of(current.pipeline, current.number, query))
-        if query_id is None:
+        checkpoint = checkpoint_of(current.pipeline, current.number, query)
+        if (query_id := checkpoint_id(checkpoint)) is None:
             continue
-        # Speed views are committed under numbers that grow over generations, flags under Spark's.
-        first = 0 if query == FLAGS else current.version(0)
+        check_logs(checkpoint)
+        # Speed views are committed under numbers that grow over generations, the others under Spark's.
+        first = 0 if query in (ARCHIVE, FLAGS) else current.version(0)
         if error := older_checkpoint(current, query, last_batch_id(query_id) - first):
             raise error
 

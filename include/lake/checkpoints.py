@@ -52,10 +52,38 @@ def _newest(folder: str) -> int:
     return max((int(entry.name) for entry in entries if entry.name.isdecimal()), default=-1)
 
 
+def check_logs(checkpoint: str) -> None:
+    """Raise CheckpointDamaged when a plan or commit cannot be read from which Spark takes up the query.
+
+    Spark itself names no file, and fails on a truncated one as on a message that is no JSON.
+    """
+    planned, committed = newest_plan(checkpoint), newest_commit(checkpoint)
+    for number in (planned - 1, planned):
+        if number >= 0:
+            _check_log(f"{checkpoint}/offsets/{number}", at_least=2)
+    if committed >= 0:
+        _check_log(f"{checkpoint}/commits/{committed}", at_least=1)
+
+
+def _check_log(file: str, *, at_least: int) -> None:
+    """Raise CheckpointDamaged unless a version is followed by so many lines of JSON, or more."""
+    try:
+        _, *lines = lake.read_text(file).rstrip("\n").split("\n")
+        # For a source that has no offset yet, Spark writes a dash.
+        parsed = [json.loads(line) for line in lines if line != "-"]
+    except FileNotFoundError:
+        raise damaged(file, "is missing") from None
+    except ValueError:
+        raise damaged(file) from None
+    if len(lines) < at_least or not parsed:
+        raise damaged(file)
+
+
 def damaged(location: str, what: str = "cannot be read, it is damaged") -> CheckpointDamaged:
     """Return the error of a checkpoint whose file, or folder, at a location is lost or cannot be read."""
     below = lake.below_lake(location)
-    _, pipeline, *_ = (*below.split("/"), "")
+    folder, pipeline, *_ = (*below.split("/"), "")
+    pipeline = pipeline if folder == "checkpoints" else ""
     return CheckpointDamaged(
         f"{below}, of a stream's checkpoint, {what}",
         remedy="put it back from a copy of the lake of the same moment, or begin without it: "

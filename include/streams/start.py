@@ -221,7 +221,7 @@ def begin(pipeline: Pipeline) -> StreamStart:
     check_compacted_topics(pipeline)
     create_written_topics(pipeline)
     generation = generations.current_or_first(pipeline.name, user_at_host())
-    check_checkpoints(generation, (*(view.name for view in pipeline.views), FLAGS))
+    check_checkpoints(generation, (ARCHIVE, *(view.name for view in pipeline.views), FLAGS))
     fingerprints = fingerprint.fingerprints_of(pipeline)
     for query, facts in fingerprints.items():
         if query in generation.fingerprints:

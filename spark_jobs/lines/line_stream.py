@@ -83,7 +83,7 @@ def _begin(pipeline: Pipeline, source: LineSource, lease: writers.Lease) -> Stre
     create_written_topics(pipeline)
     lines.note_source(lease, pipeline, source.kind, source.guarantee)
     generation = generations.current_or_first(pipeline.name, user_at_host())
-    check_checkpoints(generation, (view.name for view in pipeline.views))
+    check_checkpoints(generation, (ARCHIVE, *(view.name for view in pipeline.views)))
     for view in pipeline.views:
         # A view's state does not depend on where the lines come from.
         facts = {**fingerprint.view_fingerprint(pipeline, view), "source topics": f"none, {source.kind}"}

@@ -6,6 +6,7 @@ Source: the checkpoint's `offsets/<batch>` (written before the batch runs) and `
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,8 +14,27 @@ from datetime import UTC, datetime
 from typing import Any
 
 from include import lake
+from include.catalog import comparable_location
+from include.errors import CheckpointDamaged, one_line
 from include.lake.checkpoints import damaged
 from include.offsets import OffsetRange, TopicPartition, parse_offsets_json, ranges_between
+from spark_jobs.spark.thrown import Thrown
+
+_READERS = {
+    "org.apache.spark.sql.execution.streaming.checkpointing.HDFSMetadataLog",
+    "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution",
+}
+"""Classes of Spark that throw an IllegalStateException when a plan or a commit is missing or cannot be read."""
+
+_METADATA_LOST = "STREAMING_CHECKPOINT_MISSING_METADATA_FILE"
+_STATE_LOST = ("STREAMING_STATEFUL_OPERATOR_MISSING_STATE_DIRECTORY", "CANNOT_LOAD_STATE_STORE.CANNOT_READ_")
+"""Beginnings of Spark's error classes for a state that lacks files, or has damaged ones."""
+
+_STATE_UNREADABLE = "CANNOT_LOAD_STATE_STORE.UNCATEGORIZED"
+_CUT_SHORT = {"java.io.EOFException", "org.apache.hadoop.fs.ChecksumException"}
+"""What a file of the state throws that is empty, cut short or altered; other causes may pass."""
+
+_LOG_FILE = re.compile(r"^Failed to read log file (\S+)\. ")
 
 
 @dataclass(frozen=True)
@@ -78,3 +98,23 @@ def _reading(file: str) -> Iterator[None]:
 def _watermark(metadata: dict[str, Any]) -> datetime | None:
     milliseconds = int(metadata.get("batchWatermarkMs", 0))
     return datetime.fromtimestamp(milliseconds / 1000, UTC) if milliseconds else None
+
+
+def checkpoint_damaged(thrown: Thrown) -> CheckpointDamaged | None:
+    """Return the error that Spark means when it cannot read a file of a checkpoint; None for any other failure."""
+    file, of_state = "", thrown.condition == _STATE_UNREADABLE and thrown.cause in _CUT_SHORT
+    if thrown.kinds[0] == "java.lang.IllegalStateException" and thrown.thrower in _READERS:
+        named = _LOG_FILE.search(thrown.message)
+        file = named[1] if named else ""
+    elif thrown.condition == _METADATA_LOST and "checkpointLocation" in thrown.parameters:
+        file = f"{thrown.parameters['checkpointLocation']}/metadata"
+    elif not of_state and not thrown.condition.startswith(_STATE_LOST):
+        return None
+    if file := file or thrown.parameters.get("fileToRead", ""):
+        return damaged(comparable_location(file), "is missing, or cannot be read")
+    what = "the state of a speed view cannot be read" if of_state else one_line(thrown.message)
+    return CheckpointDamaged(
+        f"Spark cannot take up a stream's checkpoint: {what}",
+        remedy="put back from a copy of the lake of the same moment what is lost or damaged, or begin without it: "
+        './tidemark new-generation PIPELINE --reason "…"',
+    )

@@ -28,6 +28,7 @@ from include.errors import (
 )
 from include.kafka.refusals import denied, not_admitted
 from include.lake import object_store
+from spark_jobs.spark.checkpoint import checkpoint_damaged
 from spark_jobs.spark.thrown import Thrown, causes_of, chain_of
 
 SPARK_FAILURES = (PySparkException, Py4JJavaError)
@@ -260,6 +261,7 @@ _MEANINGS = (
     _worker_late,
     _refused_by_brokers,
     _service_unreachable,
+    checkpoint_damaged,
 )
 """In this order, each over the whole chain: a store that does not answer also makes files unreadable."""
 

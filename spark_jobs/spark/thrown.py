@@ -22,6 +22,8 @@ class Thrown:
     condition: str
     """Spark's error class; empty for other exceptions."""
     parameters: Mapping[str, str]
+    cause: str = ""
+    """The class of what caused it; empty for the last of the chain."""
 
 
 def causes_of(error: Exception) -> Iterator[Any]:
@@ -47,7 +49,9 @@ def chain_of(error: Exception) -> Iterator[Thrown]:
         trace = cause.getStackTrace()
         condition, parameters = _error_class(cause)
         thrower = str(trace[0].getClassName()) if len(trace) else ""
-        yield Thrown(tuple(kinds), str(cause.getMessage() or ""), thrower, condition, parameters)
+        below = cause.getCause()
+        caused_by = str(below.getClass().getName()) if below is not None else ""
+        yield Thrown(tuple(kinds), str(cause.getMessage() or ""), thrower, condition, parameters, caused_by)
 
 
 def _error_class(cause: Any) -> tuple[str, Mapping[str, str]]:

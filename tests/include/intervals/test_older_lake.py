@@ -52,10 +52,11 @@ def ledger(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
 
 
 def write(checkpoint: Path, query_id: str, *, planned: tuple[int, ...] = (), committed: tuple[int, ...] = ()) -> None:
-    for folder, batches in (("offsets", planned), ("commits", committed)):
+    plan, commit = 'v1\n{}\n{"isp-hits":{"0":7}}\n-', "v1\n{}"
+    for folder, batches, content in (("offsets", planned, plan), ("commits", committed, commit)):
         (checkpoint / folder).mkdir(parents=True, exist_ok=True)
         for batch in batches:
-            (checkpoint / folder / str(batch)).write_text("v1")
+            (checkpoint / folder / str(batch)).write_text(content)
             (checkpoint / folder / f".{batch}.crc").write_bytes(b"crc")
     (checkpoint / "metadata").write_text(json.dumps({"id": query_id}))
 
@@ -154,3 +155,29 @@ def test_older_generation_is_kept_and_named_when_its_checkpoint_cannot_be_read(
     assert lake_error(PIPELINE) is None
     kept = {lake.below_lake(each): why for each, why in kept_checkpoints(PIPELINE).items()}
     assert kept == {"checkpoints/isp_hits/g0": OF_OTHER_LEDGER, "checkpoints/isp_hits/g1": UNREADABLE}
+
+
+@pytest.mark.parametrize("file", ["offsets/8", "offsets/9", "commits/8"])
+@pytest.mark.parametrize("content", [b"", b"v1", b'v1\n{"batch', b"v1\n\xff", None])
+@pytest.mark.parametrize("query", [ARCHIVE, VIEW, FLAGS])
+def test_stream_is_refused_when_spark_could_not_read_a_plan_or_a_commit(
+    checkpoints: Path, ledger: dict[str, int], file: str, content: bytes | None, query: str
+) -> None:
+    checkpoint = checkpoints / "g3" / query
+    write(checkpoint, "id", planned=(6, 7, 8, 9), committed=(6, 7, 8))
+    check_checkpoints(CURRENT, (ARCHIVE, VIEW, FLAGS))
+    # Spark reads no earlier ones.
+    (checkpoint / "offsets" / "7").write_bytes(b"")
+    (checkpoint / "commits" / "7").write_bytes(b"")
+    check_checkpoints(CURRENT, (ARCHIVE, VIEW, FLAGS))
+    if content is not None:
+        (checkpoint / file).write_bytes(content)
+    elif file == "offsets/8":
+        (checkpoint / file).unlink()
+    else:
+        # Without its newest plan or commit it is an older copy.
+        return
+    state = "cannot be read" if content is not None else "is missing"
+    with pytest.raises(CheckpointDamaged, match=f"g3/{query}/{file}, of a stream's checkpoint, {state}") as refused:
+        check_checkpoints(CURRENT, (ARCHIVE, VIEW, FLAGS))
+    assert NEW in str(refused.value)

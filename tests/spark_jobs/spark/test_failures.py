@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import shutil
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +15,14 @@ from confluent_kafka import KafkaError
 
 from include.errors import (
     AnotherWriter,
+    CheckpointDamaged,
     OffsetsLost,
     ReconciliationFailed,
     ServiceUnreachable,
     TidemarkError,
     UsageError,
 )
+from include.lake.checkpoints import check_logs
 from include.settings import settings
 from tests.support.mock_cluster import Request, mock_cluster
 
@@ -346,3 +350,75 @@ def test_machine_is_too_busy_when_a_python_process_of_spark_starts_too_late(
     meaning = translate(failure_of(lambda: query.awaitTermination(60)))
     assert type(meaning) is TidemarkError
     assert "a Python process of Spark did not start in time" in str(meaning)
+
+
+def damaged_state(how: Callable[[Path], object]) -> Callable[[Path], None]:
+    def damage(checkpoint: Path) -> None:
+        for file in checkpoint.glob("state/0/*/*.delta"):
+            file.with_name(f".{file.name}.crc").unlink()
+            how(file)
+
+    return damage
+
+
+def emptied(name: str) -> Callable[[Path], None]:
+    return lambda checkpoint: (checkpoint / name).write_bytes(b"") and None
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "plan": emptied("offsets/1"),
+    "plan before": lambda checkpoint: (checkpoint / "offsets" / "0").unlink(),
+    "commit": emptied("commits/1"),
+    "metadata": lambda checkpoint: (checkpoint / "metadata").unlink(),
+    "state": lambda checkpoint: shutil.rmtree(checkpoint / "state"),
+    "state of a partition": lambda checkpoint: shutil.rmtree(checkpoint / "state" / "0" / "0"),
+    "files of the state": damaged_state(Path.unlink),
+    "empty state": damaged_state(lambda file: file.write_bytes(b"")),
+    "state cut short": damaged_state(lambda file: file.write_bytes(file.read_bytes()[:20])),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
+def test_new_generation_is_named_when_spark_cannot_read_the_checkpoint(
+    spark: Any, tmp_path: Path, damage: Callable[[Path], object]
+) -> None:
+    from pyspark.errors import StreamingQueryException
+    from pyspark.sql import DataFrame
+
+    from spark_jobs.spark.failures import SPARK_FAILURES, end_of_query, translate
+    from spark_jobs.spark.thrown import chain_of
+
+    checkpoint, lines = tmp_path / "checkpoint", tmp_path / "lines"
+    lines.mkdir()
+    thrown: list[Exception] = []
+
+    def write(batch: DataFrame, _: int) -> None:
+        # As a stream's sinks do: Spark passes on only the text.
+        try:
+            batch.write.format("noop").mode("overwrite").save()
+        except SPARK_FAILURES as error:
+            thrown.append(error)
+            raise
+
+    def run(number: int) -> Exception | None:
+        (lines / f"{number}.txt").write_text(f"{number}\n")
+        counted = spark.readStream.text(lines.as_uri()).groupBy("value").count().writeStream.outputMode("update")
+        query = counted.option("checkpointLocation", checkpoint.as_uri()).trigger(availableNow=True).foreachBatch(write)
+        started = query.start()
+        with suppress(StreamingQueryException):
+            started.awaitTermination(60)
+        return end_of_query(started)
+
+    assert run(0) is None
+    assert run(1) is None
+    check_logs(checkpoint.as_uri())
+    damage(checkpoint)
+    try:
+        failed = run(2)
+    except SPARK_FAILURES as error:
+        failed = error
+    failed = thrown[0] if thrown else failed
+    assert failed is not None
+    meaning = translate(failed)
+    assert isinstance(meaning, CheckpointDamaged), list(chain_of(failed))
+    assert "./tidemark new-generation" in str(meaning)
