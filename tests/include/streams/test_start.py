@@ -201,13 +201,10 @@ def test_named_topic_that_is_declared_later_begins_at_the_declared_start(request
 def test_stream_is_refused_until_a_new_generation_when_the_topic_of_a_view_is_gone_or_another(
     request: pytest.FixtureRequest,
 ) -> None:
-    name = f"topics-{crc32(request.node.name.encode()):08x}"
-    base = load_pipeline("nest_cameras")
-    (view,) = base.views
-    view = replace(view, speed=replace(view.speed, topic=f"{name}-stats"))
-    pipeline = replace(
-        base, name=name.replace("-", "_"), source=KafkaTopics(subscribe=(f"{name}-logs",)), views=(view,)
-    )
+    pipeline = reading(request, subscribe=("{}-logs",))
+    (view,) = pipeline.views
+    view = replace(view, speed=replace(view.speed, topic=f"{pipeline.name}-stats"))
+    pipeline = replace(pipeline, views=(view,))
     log, topic = Log(pipeline), view.speed.topic
 
     def delete() -> None:
