@@ -106,3 +106,12 @@ def test_topic_is_noted_when_its_generation_was_begun_by_code_that_did_not(writt
     written.generation, written.views = StreamGeneration(PIPELINE.name, 4, {}, {}), {VIEW}
     written.start()
     assert written.generation.topics == {VIEW: "as it was"}
+
+
+def test_topic_is_not_said_to_be_lost_when_another_one_is_declared(written: Written) -> None:
+    written.views.add(VIEW)
+    facts = {VIEW: {"speed topic": "former-topic"}}
+    written.generation = StreamGeneration(PIPELINE.name, 0, facts, {}, {VIEW: "id-of-former-topic"})
+    check_compacted_topics(PIPELINE)
+    written.topics[TOPIC] = "another"
+    check_compacted_topics(PIPELINE)
