@@ -681,6 +681,9 @@ class Generation(Base):
     topics: Mapped[dict[str, Any]] = mapped_column(
         server_default=text("'{}'"), comment="By speed view: Kafka's id of the compacted topic that it writes"
     )
+    event_time: Mapped[str | None] = mapped_column(
+        comment="Column, or field of one, that was the archive's event time at the last start"
+    )
 
 
 class Loss(Base):

@@ -26,6 +26,7 @@ from include.ledger.streams import generations, writers
 from include.ledger.streams.writers import Lease
 from include.offsets import OffsetRange, TopicPartition
 from include.pipelines.spec import Pipeline
+from include.streams.event_time import check_event_time
 from include.streams.start import check_sources, lost_offsets, positions_to_hold, topics_back
 from include.times import format_timestamp
 from include.topics import TopicIdentity
@@ -58,10 +59,11 @@ def new_generation(pipeline: Pipeline, *, reason: str, started_by: str) -> int:
 
     Its number is greater than that of any checkpoint in the lake, also when the ledger has lost some generations.
     Topics that had left and are declared again are read from where they were left. Raises AnotherWriter while a stream
-    runs, UsageError for declared columns that registered files cannot follow; while a topic is among those that left,
-    also what `check_sources` raises.
+    runs, UsageError for another event time, and for declared columns that registered files cannot follow; while a topic
+    is among those that left, also what `check_sources` raises.
     """
     reason = _check_reason(reason)
+    check_event_time(pipeline)
     check_storage_early(pipeline)
     with no_stream(pipeline.name) as lease:
         back = topics_back(pipeline) if topics_that_left(pipeline.name) else []

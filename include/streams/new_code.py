@@ -22,6 +22,7 @@ from include.pipelines import load_pipeline
 from include.pipelines.spec import Pipeline
 from include.settings import REPOSITORY
 from include.streams import fingerprint
+from include.streams.event_time import check_event_time
 from include.versions.loaded_modules import changed_code
 
 PATIENCE = 60.0
@@ -174,6 +175,7 @@ def fit_now(pipeline: Pipeline) -> Fit:
             if reference.source and name in contents
         }
         known = replace(pipeline, references={**pipeline.references, **taken})
+        check_event_time(known)
         for query, facts in fingerprint.fingerprints_of(known).items():
             if query in noted:
                 fingerprint.check(pipeline.name, query, noted[query], facts)

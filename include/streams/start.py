@@ -25,6 +25,7 @@ from include.pipelines.spec import Pipeline
 from include.pipelines.spec.references import check_references
 from include.streams import fingerprint
 from include.streams.checkpoints import checkpoint_uri, has_started
+from include.streams.event_time import check_event_time
 from include.streams.watched_things import check_watched_things
 from include.streams.written_topics import check_compacted_topics, create_written_topics, note_compacted_topics
 from include.topics import TopicIdentity
@@ -205,6 +206,7 @@ def begin(pipeline: Pipeline) -> StreamStart:
     ServiceUnreachable.
     """
     check_lake(pipeline)
+    check_event_time(pipeline)
     check_storage_early(pipeline)
     check_references(pipeline)
     check_watched_things(pipeline)
@@ -231,6 +233,7 @@ def begin(pipeline: Pipeline) -> StreamStart:
         start.check_checkpoint(view.name)
     check_retention(pipeline, generation)
     note_unnoted(generation, fingerprints)
+    generations.note_event_time(generation, pipeline.archive.event_time)
     note_compacted_topics(pipeline, generation)
     return start
 

@@ -273,6 +273,19 @@ def note_topics(generation: StreamGeneration, topics: Mapping[str, str]) -> None
         row.topics = {**row.topics, **topics}
 
 
+def event_time(pipeline: str) -> str | None:
+    """Return which column, or field of one, was the archive's event time when a stream started last."""
+    wanted = select(Generation.event_time).where(Generation.pipeline == pipeline, Generation.event_time.is_not(None))
+    with session() as ledger:
+        return ledger.scalar(wanted.order_by(Generation.number.desc()).limit(1))
+
+
+def note_event_time(generation: StreamGeneration, path: str) -> None:
+    """Record which column, or field of one, is the archive's event time."""
+    with session() as ledger:
+        ledger.get_one(Generation, (generation.pipeline, generation.number), with_for_update=True).event_time = path
+
+
 def has_committed(generation: StreamGeneration, view: str) -> bool:
     """Return whether a speed view's stream has committed a micro-batch in the generation (its base does not count)."""
     return _has_batch_since(generation, view, generation.version(0))

@@ -19,8 +19,10 @@ from include.ledger.streams import generations, writers
 from include.offsets import TopicPartition
 from include.pipelines import load_pipeline
 from include.pipelines.spec import JdbcTable, KafkaTopics, Pipeline
+from include.streams.event_time import check_event_time
 from include.streams.fingerprint import TABLE
 from include.streams.generations import new_generation
+from include.streams.new_code import fit_now
 from include.streams.start import begin
 from tests.conftest import Home, wait_for
 from tests.support.topic_log import Log
@@ -28,6 +30,7 @@ from tests.support.topic_log import Log
 pytestmark = [pytest.mark.services, pytest.mark.usefixtures("in_process")]
 
 VIEW = "hourly_counts"
+OTHER_TIME = "last_is_online_change"
 CONTENT = "content of reference device_locations"
 
 
@@ -238,3 +241,34 @@ def test_stream_is_refused_until_a_new_generation_when_the_topic_of_a_view_is_go
     with pytest.raises(UsageError, match=f"the topic {topic} was created again") as refused:
         begin(pipeline)
     assert f"./tidemark new-generation {pipeline.name} --reason" in str(refused.value)
+
+
+def test_other_event_time_is_refused_once_rows_are_archived_and_a_renamed_one_is_not(
+    request: pytest.FixtureRequest,
+) -> None:
+    pipeline = reading(request, subscribe=("{}-only",))
+    log = topic_of(pipeline, "only")
+    another = replace(pipeline, archive=replace(pipeline.archive, event_time=OTHER_TIME))
+    begin(pipeline)
+    # Nothing is archived.
+    new_generation(another, reason="the time of the event", started_by="test@host")
+    begin(another)
+    new_generation(pipeline, reason="no, the first one", started_by="test@host")
+    begin(pipeline).note(pipeline, ARCHIVE)
+    log.archive()
+
+    said = f"the event time was {pipeline.archive.event_time} and is {OTHER_TIME} now"
+    with pytest.raises(UsageError, match=said):
+        new_generation(another, reason="the time of the event", started_by="test@host")
+    with pytest.raises(UsageError, match=said) as refused:
+        begin(another)
+    assert "a pipeline of another name" in str(refused.value)
+    assert said in fit_now(another).needs
+
+    archive = pipeline.archive
+    columns = archive.columns.replace("last_event STRUCT", "latest STRUCT")
+    rules = tuple(rule for rule in archive.rules if "last_event" not in str(rule))
+    renamed = replace(
+        archive, columns=columns, rules=rules, event_time="latest.start_time", renamed={"latest": "last_event"}
+    )
+    check_event_time(replace(pipeline, archive=renamed, views=(), flags=None, reports=()))
