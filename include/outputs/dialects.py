@@ -82,6 +82,10 @@ class Dialect(ABC):
         """Return names as a list of identifiers."""
         return ", ".join(map(self.quoted, columns))
 
+    @abstractmethod
+    def retyped(self, column: str, kind: str) -> str:
+        """Return the action of `ALTER TABLE` that gives a column another type."""
+
     def type_of(self, field: Field) -> str:
         """Return the type of a column: JSON for nested ones, text for kinds that have no other."""
         if field.kind in DECIMALS:
@@ -167,6 +171,10 @@ class Postgres(Dialect):
         conflict = f"ON CONFLICT ({self.names(keys)}) {changed}"
         execute_values(asked, f"{into} VALUES %s {conflict}", rows, page_size=ROWS_A_STATEMENT)
 
+    def retyped(self, column: str, kind: str) -> str:
+        """Return the action of `ALTER TABLE` that gives a column another type."""
+        return f"ALTER COLUMN {self.quoted(column)} TYPE {kind}"
+
     def storable(self, value: object, *, is_json: bool) -> object:
         """Return a value that PostgreSQL can hold: a symbol stands for the null character."""
         if is_json and isinstance(value, str):
@@ -251,6 +259,10 @@ class Mariadb(Dialect):
         values = ", ".join(["%s"] * len(columns))
         changed = f"ON DUPLICATE KEY UPDATE {changes}".replace("%", "%%")
         asked.executemany(f"{into} VALUES ({values}) {changed}", rows)
+
+    def retyped(self, column: str, kind: str) -> str:
+        """Return the action of `ALTER TABLE` that gives a column another type."""
+        return f"MODIFY COLUMN {self.quoted(column)} {kind}"
 
     def cannot_hold(self, row: Sequence[object]) -> str:
         """Return why no statement can hold the row: NaN or infinity, or more bytes than a packet has."""

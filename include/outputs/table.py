@@ -16,6 +16,7 @@ from include.crash_points import crash_point
 from include.errors import TidemarkError
 from include.ledger.archive.row_outputs import MOST_REFUSED, Refused, Unsent, too_many
 from include.ledger.streams.writers import Lease
+from include.outputs.columns import changes, columns_of
 from include.outputs.connection import database_of
 from include.outputs.dialects import NESTED, ROWS_A_STATEMENT, Dialect, dialect_of
 from include.pipelines.spec import IDENTITY, DatabaseTable, Pipeline, Rows
@@ -27,10 +28,6 @@ TOPIC_ID = "kafka_topic_id"
 """Kafka's id of the topic: after it was deleted and created again, offsets begin at 0 again."""
 
 KEYS = (*IDENTITY[:1], TOPIC_ID, *IDENTITY[1:])
-
-_COLUMNS = """
-    SELECT column_name FROM information_schema.columns WHERE table_schema = {here} AND table_name = %s
-"""
 
 _KEYS = """
     SELECT k.column_name FROM information_schema.table_constraints t
@@ -107,18 +104,16 @@ class OutputTable:
             asked.execute(
                 f"CREATE TABLE IF NOT EXISTS {to.quoted(self.name)} ({own}, {keys}, PRIMARY KEY ({to.names(KEYS)}))"
             )
-            asked.execute(_COLUMNS.format(here=to.here), [self.name])
-            columns = {name for (name,) in asked.fetchall()}
+            columns = columns_of(asked, to, self.name)
             asked.execute(_KEYS.format(here=to.here), [self.name])
             key = {name for (name,) in asked.fetchall()}
-        missing = [each for each in self.fields if each.name not in columns]
-        if missing or key != set(KEYS):
-            added = ", ".join(f"ADD COLUMN {to.quoted(each.name)} {to.type_of(each)}" for each in missing)
-            mended = f"ALTER TABLE {to.quoted(self.name)} {added}" if missing else "give the output another table"
+        wrong = changes(to, self.fields, columns)
+        if wrong or key != set(KEYS):
+            said = next(iter(wrong), "has another primary key than the coordinates")
+            altered = f"ALTER TABLE {to.quoted(self.name)} {', '.join(wrong.values())}"
             raise TidemarkError(
-                f"{to.database}: the table {self.name} has "
-                f"{f'no column {missing[0].name}' if missing else 'another primary key than the coordinates'}",
-                remedy=mended,
+                f"{to.database}: the table {self.name} {said}",
+                remedy=altered if wrong else "give the output another table",
                 pipeline=self.pipeline.name,
             )
 

@@ -315,3 +315,29 @@ def settings_url(place: Place) -> str:
     """The URL of the place."""
     database = database_of("shop")
     return f"jdbc:{database.kind}://{database.host}:{database.port}/{database.name}"
+
+
+@pytest.mark.parametrize(
+    ("narrow", "wide", "value"),
+    [
+        ("DECIMAL(10, 2)", "DECIMAL(14, 4)", Decimal("1.2345")),
+        ("INT", "BIGINT", 5_000_000_000),
+        ("DATE", "TIMESTAMP", MOMENT),
+    ],
+)
+def test_output_waits_when_a_column_would_lose_values_until_it_is_altered(
+    spark: Any, place: Place, lease: writers.Lease, narrow: str, wide: str, value: Any
+) -> None:
+    name = f"widened_{narrow[:3].lower()}"
+    empty = frame_of(spark, [(None, "log", 0, 0, 0)], f"n {narrow}, {COORDINATES}")
+    assert target(declared(name, f"n {narrow}"), lease).send(empty, unsent(1)) == (1, [])
+    to = target(declared(name, f"n {wide}"), lease)
+    full = frame_of(spark, [(value, "log", 0, 1, 0)], f"n {wide}, {COORDINATES}")
+    with pytest.raises(TidemarkError, match=r"would lose values: the column n is .*, declared is ") as waits:
+        to.send(full, unsent(2))
+    place.ask(waits.value.remedy)
+    assert to.send(full, unsent(2)) == (1, [])
+    [(found,)] = place.ask(f"SELECT n FROM sold_{name} WHERE kafka_offset = 1")
+    assert (found.replace(tzinfo=None) if isinstance(found, datetime) else found) == value
+    # What holds more than is declared stays.
+    assert target(declared(name, f"n {narrow}"), lease).send(empty, unsent(3)) == (1, [])
