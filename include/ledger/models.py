@@ -1060,6 +1060,9 @@ class RowOutput(Base):
     sent_at: Mapped[datetime | None] = mapped_column(comment="When something was sent last")
     waits_for: Mapped[str] = mapped_column(default="", comment="Why nothing can be sent now; empty while it can")
     waits_since: Mapped[datetime | None] = mapped_column(comment="Since when; null while something can be sent")
+    target: Mapped[str] = mapped_column(
+        default="", server_default="", comment="Where its rows go; empty: not noted then"
+    )
 
 
 class RefusedRow(Base):

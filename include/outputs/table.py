@@ -8,21 +8,23 @@ driver can no longer write. The lease is checked last, before the commit.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
 from include.crash_points import crash_point
 from include.errors import TidemarkError
 from include.ledger.archive.row_outputs import MOST_REFUSED, Refused, Unsent, too_many
+from include.ledger.outputs.targets import Reached, outputs_to
 from include.ledger.streams.writers import Lease
+from include.outputs import marker
 from include.outputs.columns import changes, columns_of
 from include.outputs.connection import database_of
 from include.outputs.dialects import NESTED, ROWS_A_STATEMENT, Dialect, dialect_of
+from include.outputs.marker import Marker
 from include.pipelines.spec import IDENTITY, DatabaseTable, Pipeline, Rows
 from include.pipelines.spec.ddl import fields_of
-
-MARKERS = "tidemark_outputs"
+from include.pipelines.spec.outputs import target_of
 
 TOPIC_ID = "kafka_topic_id"
 """Kafka's id of the topic: after it was deleted and created again, offsets begin at 0 again."""
@@ -48,6 +50,8 @@ class OutputTable:
     check_lease: Callable[[], object]
     """Raises AnotherWriter when this driver's lease is over."""
     _is_there: bool = field(default=False, init=False)
+    _reached: Reached = field(default=Reached(), init=False)
+    """Up to where the table had rows when it was read or written last."""
 
     def __post_init__(self) -> None:
         self._dialect: Dialect = dialect_of(database_of(self.to.connection))
@@ -64,11 +68,27 @@ class OutputTable:
         """The columns that are written: the output's own, then the key."""
         return (*(each.name for each in self.fields), *KEYS)
 
+    @property
+    def _marked(self) -> str:
+        return f"{self.pipeline.name}.{self.output.name}"
+
+    def reached(self) -> Reached:
+        """Return up to where the table has rows, by its marker: nothing where either is missing.
+
+        Raises AnotherWriter, ServiceUnreachable, TidemarkError when a newer driver has written.
+        """
+        with self._dialect.transaction() as asked:
+            is_kept = all(columns_of(asked, self._dialect, table) for table in (self.name, marker.MARKERS))
+            found = marker.read(asked, self._marked) if is_kept else None
+        self._check_owner(found or marker.UNWRITTEN)
+        self._reached = found.reached if found else Reached()
+        return self._reached
+
     def merge(self, rows: Iterable[Sequence[object]], unsent: Unsent) -> tuple[int, list[Refused]]:
         """Write the rows, values of `columns`; return how many were written, and the rows that the table refuses.
 
-        Raises AnotherWriter, ServiceUnreachable, TidemarkError when the table is not the output's, or refuses more
-        than a few rows.
+        Raises AnotherWriter, ServiceUnreachable, TidemarkError when the table is not the output's, has fewer rows than
+        it had, or refuses more than a few.
         """
         if not self._is_there:
             self._make()
@@ -87,6 +107,8 @@ class OutputTable:
             crash_point("table_checked")
         crash_point("table_committed")
         self._is_there = True
+        at = {"replay" if unsent.is_replay else "micro_batch": unsent.number}
+        self._reached = replace(self._reached, **at)
         return written, refused
 
     def _make(self) -> None:
@@ -96,11 +118,10 @@ class OutputTable:
         own = ", ".join(f"{to.quoted(each.name)} {to.type_of(each)}" for each in self.fields)
         keys = ", ".join(f"{to.quoted(name)} {kinds.get(name, 'integer')} NOT NULL" for name in KEYS)
         with to.transaction() as asked:
-            asked.execute(
-                f"CREATE TABLE IF NOT EXISTS {MARKERS} (output varchar(200) PRIMARY KEY, token bigint NOT NULL, "
-                "micro_batch bigint NOT NULL, replay bigint NOT NULL, "
-                "written_at timestamp DEFAULT CURRENT_TIMESTAMP)"
-            )
+            marker.make(asked)
+            if not columns_of(asked, to, self.name):
+                # Before the table is made: with that, MariaDB commits.
+                marker.reset(asked, self._sharing())
             asked.execute(
                 f"CREATE TABLE IF NOT EXISTS {to.quoted(self.name)} ({own}, {keys}, PRIMARY KEY ({to.names(KEYS)}))"
             )
@@ -117,30 +138,39 @@ class OutputTable:
                 pipeline=self.pipeline.name,
             )
 
+    def _sharing(self) -> list[str]:
+        """Return the markers of the outputs to this table, those of other pipelines too."""
+        shared = outputs_to(target_of(self.pipeline.name, self.output))
+        return [self._marked, *(f"{pipeline}.{output}" for pipeline, output in shared)]
+
     def _take_over(self, asked: Any, unsent: Unsent) -> None:
-        """Lock the output's marker and move it. Raises TidemarkError when a newer driver has written."""
-        output = f"{self.pipeline.name}.{self.output.name}"
-        asked.execute(f"SELECT token FROM {MARKERS} WHERE output = %s FOR UPDATE", [output])
-        owner = asked.fetchone()
-        if owner is None:
-            # Of two drivers at the same time, one waits here and fails; it tries again.
-            asked.execute(
-                f"INSERT INTO {MARKERS} (output, token, micro_batch, replay) VALUES (%s, %s, 0, -1)",
-                [output, self.lease.token],
-            )
-        elif owner[0] > self.lease.token:
-            self.check_lease()
+        """Lock the output's marker and move it.
+
+        Raises TidemarkError when a newer driver has written, or the table lost rows since it was looked at.
+        """
+        found = marker.read(asked, self._marked, to_move=True)
+        self._check_owner(found or marker.UNWRITTEN)
+        if (found or marker.UNWRITTEN).reached.is_behind(self._reached):
             raise TidemarkError(
-                f"{self._dialect.database}: a driver with the fencing token {owner[0]} has written {self.name}, this "
-                f"one has {self.lease.token}: another deployment writes it, or this one's ledger was made anew",
-                remedy=f"let only one write it; then DELETE FROM {MARKERS} WHERE output = '{output}'",
+                f"{self._dialect.database}: the table {self.name} was made anew, or is an older copy of itself",
+                remedy="nothing to do: the next try sends again what it lacks",
                 pipeline=self.pipeline.name,
             )
-        at = "replay" if unsent.is_replay else "micro_batch"
-        asked.execute(
-            f"UPDATE {MARKERS} SET token = %s, {at} = %s, written_at = CURRENT_TIMESTAMP WHERE output = %s",
-            [self.lease.token, unsent.number, output],
-        )
+        if found is None:
+            # Of two drivers at the same time, one waits here and fails; it tries again.
+            marker.write(asked, self._marked, self.lease.token)
+        marker.move(asked, self._marked, self.lease.token, unsent)
+
+    def _check_owner(self, found: Marker) -> None:
+        """Raise TidemarkError when a newer driver has written."""
+        if found.token > self.lease.token:
+            self.check_lease()
+            raise TidemarkError(
+                f"{self._dialect.database}: a driver with the fencing token {found.token} has written {self.name}, "
+                f"this one has {self.lease.token}: another deployment writes it, or this one's ledger was made anew",
+                remedy=f"let only one write it; then DELETE FROM {marker.MARKERS} WHERE output = '{self._marked}'",
+                pipeline=self.pipeline.name,
+            )
 
     def _storable(self, row: Sequence[object]) -> list[object]:
         own = zip(self.fields, row, strict=False)

@@ -11,6 +11,7 @@ from pyspark.sql.types import StructField
 
 from include.errors import UsageError
 from include.ledger.archive.row_outputs import Refused, Unsent
+from include.ledger.outputs.targets import Reached
 from include.ledger.streams import writers
 from include.outputs.dialects import NESTED
 from include.outputs.table import OutputTable
@@ -39,6 +40,10 @@ class TableTarget:
         Raises AnotherWriter, ServiceUnreachable, TidemarkError, UsageError for two rows of the same coordinates.
         """
         return self._table.merge(self._values(rows, unsent), unsent)
+
+    def reached(self) -> Reached:
+        """Return up to where the table has rows. Raises what `OutputTable.reached` raises."""
+        return self._table.reached()
 
     def _values(self, rows: DataFrame, unsent: Unsent) -> Iterator[Sequence[object]]:
         own = [_value(field).alias(f"c{n}") for n, field in enumerate(rows.schema.fields) if field.name not in IDENTITY]

@@ -56,6 +56,9 @@ class TopicTarget:
         crash_point("output_sent")
         return sent, self._refused
 
+    def reached(self) -> None:
+        """Return None: a topic does not say up to where it has rows."""
+
     def _messages(self, rows: DataFrame, unsent: Unsent, limits: dict[str, TopicLimits]) -> Iterator[Message]:
         messages = rows.select(*IDENTITY, *self._columns(rows))
         for row in in_order(messages, unsent).toLocalIterator():

@@ -19,9 +19,12 @@ from include.crash_points import crash_point
 from include.errors import AnotherWriter, TidemarkError
 from include.ledger.archive import row_outputs
 from include.ledger.archive.row_outputs import Refused, Unsent
+from include.ledger.outputs import targets
+from include.ledger.outputs.targets import Reached
 from include.ledger.streams import writers
 from include.offsets import Coordinates, OffsetRange
 from include.pipelines.spec import DatabaseTable, Pipeline, Rows
+from include.pipelines.spec.outputs import target_of
 from spark_jobs.decoding.poison import find_poison, thrown_by
 from spark_jobs.outputs.frames import output_rows, read_unsent
 from spark_jobs.outputs.table import TableTarget
@@ -36,15 +39,21 @@ EVERY = 5.0
 LAST = 20.0
 """Seconds that the last look may take when the stream is stopped; the next driver sends the rest."""
 
+COMPARE_EVERY = 600.0
+"""Seconds after which an output is compared with its target even if nothing failed."""
+
 
 class Target(Protocol):
     """Where an output's rows go."""
+
+    def reached(self) -> Reached | None:
+        """Return up to where it has rows; None when it does not say."""
 
     def send(self, rows: DataFrame, unsent: Unsent, /) -> tuple[int, Sequence[Refused]]:
         """Write the rows, even if they were sent before; return their number, and the rows that cannot be sent."""
 
 
-def target_of(pipeline: Pipeline, output: Rows, lease: writers.Lease) -> Target:
+def opened(pipeline: Pipeline, output: Rows, lease: writers.Lease) -> Target:
     """Return where the output's rows go."""
     if isinstance(output.to, DatabaseTable):
         return TableTarget(pipeline, output, output.to, lease)
@@ -91,9 +100,10 @@ class _Sender(threading.Thread):
         self.failure: Exception | None = None
         """The error that keeps it from sending."""
         self._spark, self._pipeline, self._output, self._lease = spark, pipeline, output, lease
-        self._target = target_of(pipeline, output, lease)
+        self._target = opened(pipeline, output, lease)
         self._log = log_of(pipeline.name, output.name)
         self._lines = SummedLines(self._log, "%s rows sent, %s refused, %.1f s", "sends")
+        self._compare_at, self._is_noted_sending = 0.0, False
         self._ended = False
         self._until: float | None = None
 
@@ -118,13 +128,35 @@ class _Sender(threading.Thread):
     def _look(self) -> None:
         self._lines.tell_due()
         try:
+            if self._is_in_time():
+                self._compare()
             while self._is_in_time() and (unsent := row_outputs.next_unsent(self._pipeline.name, self._output.name)):
                 self._send(unsent)
                 self._went_on()
             if self._is_in_time():
                 self.failure = None
+                self._note_sending()
         except Exception as error:  # the thread's edge: on any error the output waits and logs it
             self._waits(error)
+
+    def _compare(self) -> None:
+        """Go back to what the target has, when this driver begins, after a failure, and now and then.
+
+        Raises UsageError when rows were sent to another target.
+        """
+        if not self.failure and time.monotonic() < self._compare_at:
+            return
+        name, target = self._output.name, target_of(self._pipeline.name, self._output)
+        targets.keep_target(self._lease, name, target)
+        if (reached := self._target.reached()) and (again := targets.set_back(self._lease, name, reached)):
+            self._log.warning("%s was made anew, or is an older copy: %s rows are sent again", target, again)
+        self._compare_at = time.monotonic() + COMPARE_EVERY
+
+    def _note_sending(self) -> None:
+        """Note once that it does not wait, whoever noted that it did."""
+        if not self._is_noted_sending:
+            targets.note_sending(self._pipeline.name, self._output.name)
+        self._is_noted_sending = True
 
     def _is_in_time(self) -> bool:
         return self._until is None or time.monotonic() < self._until
@@ -143,6 +175,7 @@ class _Sender(threading.Thread):
             pipeline=self._pipeline.name,
         )
         is_known, self.failure = str(failure) == str(self.failure), failure
+        self._is_noted_sending = False
         if is_known or isinstance(failure, AnotherWriter):
             return
         self._log.warning("nothing is sent: %s", failure)

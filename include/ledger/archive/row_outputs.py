@@ -156,18 +156,23 @@ def _spanned(parts: Sequence[OffsetRange]) -> OffsetRange:
     return OffsetRange(parts[0].topic_partition, first, max(each.until_offset for each in parts), parts[0].topic_id)
 
 
+def query_id_of(pipeline: str, output: str, *, is_replay: bool) -> str:
+    """Return the id under which the ledger keeps what the output sent of micro-batches, or of replays."""
+    return f"rows:{pipeline}:{output}{':replay' if is_replay else ''}"
+
+
 def record_sent(
     lease: writers.Lease, output: str, unsent: Unsent, refused: Sequence[Refused], *, rows: int, seconds: float
 ) -> None:
     """Record that the rows, except those refused, are sent, in one transaction. Raises AnotherWriter."""
     pipeline = lease.pipeline
-    query_id = f"rows:{pipeline}:{output}{':replay' if unsent.is_replay else ''}"
+    query_id = query_id_of(pipeline, output, is_replay=unsent.is_replay)
     batch = BatchCommit(pipeline, output, query_id, unsent.number, rows=rows, seconds=seconds)
     with session() as ledger:
         writers.check(ledger, lease)
         written = micro_batches.write(ledger, lease.token, batch)
         _move(ledger, pipeline, output, unsent.ranges, written.id)
-        _note_refused(ledger, pipeline, output, unsent.topic_ids, refused)
+        noted = _note_refused(ledger, pipeline, output, unsent.topic_ids, refused)
         row = ledger.get(RowOutput, (pipeline, output)) or RowOutput(
             pipeline=pipeline, output=output, micro_batch_id=0, replay=-1, rows=0, refused=0
         )
@@ -176,7 +181,7 @@ def record_sent(
         else:
             row.micro_batch_id = unsent.number
         row.rows += rows
-        row.refused += len(refused)
+        row.refused += noted
         row.waits_for, row.waits_since = "", None
         row.sent_at = ledger.scalar(select(func.clock_timestamp()))
         ledger.add(row)
@@ -203,7 +208,8 @@ def _move(ledger: Session, pipeline: str, output: str, ranges: Iterable[OffsetRa
 
 def _note_refused(
     ledger: Session, pipeline: str, output: str, topic_ids: Mapping[str, str], refused: Sequence[Refused]
-) -> None:
+) -> int:
+    """Note the refused rows and return how many were not noted before: rows that are sent again are refused again."""
     rows = [
         {
             "pipeline": pipeline,
@@ -218,8 +224,9 @@ def _note_refused(
         }
         for each in refused
     ]
-    if rows:
-        ledger.execute(insert(RefusedRow).on_conflict_do_nothing(), rows)
+    if not rows:
+        return 0
+    return len(ledger.scalars(insert(RefusedRow).on_conflict_do_nothing().returning(RefusedRow.id), rows).all())
 
 
 def note_waiting(pipeline: str, output: str, reason: str) -> None:

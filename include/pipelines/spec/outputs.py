@@ -102,6 +102,11 @@ class KafkaTopic:
         """The topics that the output may write to."""
         return (self.topic,) if self.topic else self.row_topics
 
+    @property
+    def target(self) -> str:
+        """Where the rows go, for `is_same_target`."""
+        return f"the topic {self.topic}" if self.topic else _ROW_TOPICS + ", ".join(self.row_topics)
+
     def __str__(self) -> str:
         return ", ".join(self.topics)
 
@@ -155,6 +160,25 @@ class Rows:
                 f"the output {self.name} declares {', '.join(sorted(taken))}, which each row has anyway",
                 remedy="leave it out of columns",
             )
+
+
+_ROW_TOPICS = "the topics "
+
+
+def target_of(pipeline: str, output: Rows) -> str:
+    """Return where the rows of a pipeline's output go, for `is_same_target`."""
+    return output.to.target if isinstance(output.to, KafkaTopic) else str(output.to.named(pipeline, output.name))
+
+
+def is_same_target(before: str, now: str) -> bool:
+    """Return whether an output that went to one target goes on at the other.
+
+    A list of topics that rows name may grow or shrink: each row goes where it says.
+    """
+    if before.startswith(_ROW_TOPICS) and now.startswith(_ROW_TOPICS):
+        older, newer = (set(each.removeprefix(_ROW_TOPICS).split(", ")) for each in (before, now))
+        return older <= newer or newer <= older
+    return before == now
 
 
 def tables_of(pipeline: str, outputs: Iterable[Rows]) -> list[DatabaseTable]:

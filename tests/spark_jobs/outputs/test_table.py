@@ -16,7 +16,11 @@ import pytest
 from pyspark.sql import functions as F
 
 from include.errors import AnotherWriter, ServiceUnreachable, TidemarkError, UsageError
+from include.ledger.archive import row_outputs
 from include.ledger.archive.row_outputs import Unsent
+from include.ledger.database import session
+from include.ledger.models import MicroBatch
+from include.ledger.outputs.targets import Reached
 from include.ledger.streams import writers
 from include.outputs.connection import database_of
 from include.outputs.table import OutputTable
@@ -25,8 +29,11 @@ from include.pipelines.spec import IDENTITY, DatabaseTable, Pipeline, Rows
 from include.settings import settings
 from spark_jobs.outputs.table import TableTarget
 from spark_jobs.spark.frames import frame_of
+from spark_jobs.streaming import row_outputs as sender
+from spark_jobs.streaming.row_outputs import RowOutputs
 from tests.conftest import Home
 from tests.support import mariadb_server
+from tests.support.committed import TP, commit
 
 pytestmark = [pytest.mark.spark, pytest.mark.services]
 
@@ -315,6 +322,116 @@ def settings_url(place: Place) -> str:
     """The URL of the place."""
     database = database_of("shop")
     return f"jdbc:{database.kind}://{database.host}:{database.port}/{database.name}"
+
+
+@dataclass
+class Sold:
+    """A pipeline with an output, and drivers that send what its archive has committed."""
+
+    spark: Any
+    lease: writers.Lease
+    monkeypatch: pytest.MonkeyPatch
+    committed: int = 0
+
+    def __post_init__(self) -> None:
+        def read(spark: Any, _: Pipeline, unsent: Unsent) -> Any:
+            offsets = [n for each in unsent.ranges for n in range(each.from_offset, each.until_offset)]
+            rows = [(f"row {n}", TP.topic, TP.partition, n, 0) for n in offsets]
+            return frame_of(spark, rows, f"name STRING, {COORDINATES}")
+
+        self.monkeypatch.setattr(sender, "read_unsent", read)
+        self.monkeypatch.setattr(sender, "output_rows", lambda spark, pipeline, output, rows: rows)
+
+    def send(self, name: str, rows: int, table: str = "") -> None:
+        """Commit so many rows and let a driver send until nothing is left."""
+        number = commit(self.lease.pipeline, self.committed, self.committed, self.committed + rows)
+        self.committed += rows
+        with session() as ledger:
+            ledger.get_one(MicroBatch, number).rows = rows
+        output = Rows(name, rows="made", columns="name STRING", to=DatabaseTable("shop", table=table))
+        pipeline = replace(load_pipeline("isp_hits"), name=self.lease.pipeline, outputs=(output,))
+        driver = RowOutputs(self.spark, pipeline, self.lease)
+        driver.start()
+        driver.end(None)
+
+
+@pytest.fixture
+def sold(spark: Any, place: Place, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sold]:
+    held = writers.acquire(f"sold_{secrets.token_hex(3)}")
+    yield Sold(spark, held, monkeypatch)
+    writers.release(held)
+
+
+@pytest.mark.parametrize("lost", ["restored", "dropped", "marker", "both"])
+def test_no_row_is_missing_when_the_table_is_an_older_copy_or_made_anew(place: Place, sold: Sold, lost: str) -> None:
+    table, of = f"{sold.lease.pipeline}_rows", f"output = '{sold.lease.pipeline}.rows'"
+    sold.send("rows", 2)
+    [(at,)] = place.ask(f"SELECT micro_batch FROM tidemark_outputs WHERE {of}")
+    sold.send("rows", 3)
+    if lost == "restored":
+        place.ask(f"DELETE FROM {table} WHERE kafka_offset >= 2")
+        place.ask(f"UPDATE tidemark_outputs SET micro_batch = {at} WHERE {of}")
+    if lost in ("dropped", "both"):
+        place.ask(f"DROP TABLE {table}")
+    if lost in ("marker", "both"):
+        place.ask(f"DELETE FROM tidemark_outputs WHERE {of}")
+    sold.send("rows", 1)
+    assert place.ask(f"SELECT kafka_offset, name FROM {table} ORDER BY 1") == [(n, f"row {n}") for n in range(6)]
+    (state,) = row_outputs.states(sold.lease.pipeline, ["rows"])
+    assert (state.rows, state.behind, state.waits_for) == (6, 0, "")
+
+
+def test_rows_of_all_are_sent_again_when_a_table_of_two_pipelines_is_dropped(
+    spark: Any, place: Place, sold: Sold, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = f"shared_{sold.lease.pipeline}"
+    held = writers.acquire(f"other_{secrets.token_hex(3)}")
+    other = Sold(spark, held, monkeypatch, committed=100)
+    try:
+        sold.send("rows", 2, table)
+        other.send("rows", 2, table)
+        place.ask(f"DROP TABLE {table}")
+        sold.send("rows", 1, table)
+        other.send("rows", 1, table)
+    finally:
+        writers.release(held)
+    offsets = [offset for (offset,) in place.ask(f"SELECT kafka_offset FROM {table} ORDER BY 1")]
+    assert offsets == [0, 1, 2, 100, 101, 102]
+
+
+def test_running_output_stops_when_its_table_is_replaced_by_an_older_copy(
+    spark: Any, place: Place, lease: writers.Lease
+) -> None:
+    to = target(declared("replaced", "name STRING"), lease)
+
+    def rows(offset: int) -> Any:
+        return frame_of(spark, [("a", "log", 0, offset, 0)], f"name STRING, {COORDINATES}")
+
+    assert to.reached() == Reached()
+    to.send(rows(0), unsent(1))
+    to.send(rows(1), unsent(2))
+    place.ask("UPDATE tidemark_outputs SET micro_batch = 1 WHERE output = 'sold.replaced'")
+    with pytest.raises(TidemarkError, match="sold_replaced was made anew, or is an older copy of itself"):
+        to.send(rows(2), unsent(3))
+    assert place.ask("SELECT count(*) FROM sold_replaced") == [(2,)]
+    assert to.reached() == Reached(1)
+    place.ask("DROP TABLE sold_replaced")
+    with pytest.raises(TidemarkError):
+        to.send(rows(1), unsent(2))
+    assert to.reached() == Reached()
+
+
+def test_output_waits_when_its_rows_were_sent_to_another_table(place: Place, sold: Sold) -> None:
+    first, second = (f"{sold.lease.pipeline}_{name}" for name in ("first", "second"))
+    sold.send("rows", 2, first)
+    with pytest.raises(
+        UsageError, match=f"has sent 2 rows to the table {first} of shop, .* the table {second} of shop"
+    ):
+        sold.send("rows", 1, second)
+    assert "another name" in row_outputs.states(sold.lease.pipeline, ["rows"])[0].waits_for
+    sold.send("rows", 1, first)
+    assert place.ask(f"SELECT count(*) FROM {first}") == [(4,)]
+    assert row_outputs.states(sold.lease.pipeline, ["rows"])[0].waits_for == ""
 
 
 @pytest.mark.parametrize(

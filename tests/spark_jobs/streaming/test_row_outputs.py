@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from include.errors import AnotherWriter
+from include.errors import AnotherWriter, UsageError
 from include.ledger.archive.row_outputs import Unsent
+from include.ledger.outputs.targets import Reached
 from include.ledger.streams import writers
 from include.ledger.streams.writers import Lease
 from include.pipelines import load_pipeline
@@ -29,12 +30,32 @@ class Steps(list[str]):
     """Whether another driver has the lease."""
     away: bool = False
     """Whether the target takes nothing."""
+    behind: int = 0
+    """How many rows it lacks that were sent."""
+    renamed: bool = False
+    """Whether rows were sent to another target."""
 
     def send(self, rows: Any, unsent: Unsent) -> tuple[int, list[Any]]:
         self.append("refused" if self.away else "sent")
         if self.away:
             raise RuntimeError("the target is away")
         return 3, []
+
+    def reached(self) -> Reached:
+        self.append("compared")
+        return Reached(5)
+
+    def keep(self, lease: Lease, output: str, target: str) -> None:
+        assert (lease, output, target) == (LEASE, "copied", "the topic copies")
+        if self.renamed:
+            raise UsageError("the output copied has sent 5 rows to the topic others")
+
+    def set_back(self, lease: Lease, output: str, reached: Reached) -> int:
+        assert (lease, output, reached) == (LEASE, "copied", Reached(5))
+        if self.behind:
+            self.append("set back")
+        self.behind, behind = 0, self.behind
+        return behind
 
     def renew(self, lease: Lease) -> None:
         assert lease == LEASE
@@ -55,13 +76,15 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> Steps:
 
     # It looks again only when it is woken.
     monkeypatch.setattr(row_outputs, "EVERY", 600.0)
-    monkeypatch.setattr(row_outputs, "target_of", lambda *_: steps)
+    monkeypatch.setattr(row_outputs, "opened", lambda *_: steps)
     monkeypatch.setattr(row_outputs, "read_unsent", lambda *_: None)
     monkeypatch.setattr(row_outputs, "output_rows", lambda *_: None)
     monkeypatch.setattr(writers, "renew", steps.renew)
     known = {"next_unsent": lambda *_: next(iter(waiting), None), "record_sent": note}
     known["note_waiting"] = lambda pipeline, output, why: steps.append(f"waits: {why}")
     monkeypatch.setattr(row_outputs, "row_outputs", SimpleNamespace(**known, MOST_REFUSED=100))
+    kept = {"keep_target": steps.keep, "set_back": steps.set_back, "note_sending": lambda *_: steps.append("goes on")}
+    monkeypatch.setattr(row_outputs, "targets", SimpleNamespace(**kept))
     return steps
 
 
@@ -76,7 +99,37 @@ def outputs(steps: Steps) -> Iterator[RowOutputs]:
 def test_rows_are_noted_after_they_were_sent_and_sent_under_the_lease(steps: Steps, outputs: RowOutputs) -> None:
     outputs.start()
     outputs.end(None)
-    assert steps == ["renewed", "sent", "noted"]
+    assert steps == ["compared", "renewed", "sent", "noted", "goes on"]
+
+
+def test_output_goes_back_once_when_its_target_lacks_rows(
+    steps: Steps, outputs: RowOutputs, caplog: pytest.LogCaptureFixture
+) -> None:
+    steps.behind = 4
+    outputs.start()
+    wait_for("the first look", lambda: "goes on" in steps, 30)
+    assert steps == ["compared", "set back", "renewed", "sent", "noted", "goes on"]
+    outputs.end(None)
+    assert steps[6:] == []
+    assert "the topic copies was made anew, or is an older copy: 4 rows are sent again" in caplog.text
+
+
+def test_target_is_compared_again_when_time_has_passed(
+    steps: Steps, outputs: RowOutputs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(row_outputs, "COMPARE_EVERY", 0.0)
+    outputs.start()
+    wait_for("the first look", lambda: "goes on" in steps, 30)
+    outputs.end(None)
+    assert steps[5:] == ["compared"]
+
+
+def test_nothing_is_sent_when_rows_went_to_another_target(steps: Steps, outputs: RowOutputs) -> None:
+    steps.renamed = True
+    outputs.start()
+    with pytest.raises(UsageError, match="to the topic others"):
+        outputs.end(None)
+    assert steps == ["waits: the output copied has sent 5 rows to the topic others"]
 
 
 def test_nothing_is_sent_or_tried_again_when_another_driver_has_the_lease(steps: Steps, outputs: RowOutputs) -> None:
@@ -89,20 +142,20 @@ def test_nothing_is_sent_or_tried_again_when_another_driver_has_the_lease(steps:
     with pytest.raises(AnotherWriter):
         outputs.end(None)
     # Nor told in the ledger, which is the other driver's.
-    assert steps == ["lost"]
+    assert steps == ["compared", "lost"]
 
 
 def test_rows_stay_unsent_and_are_sent_later_when_their_target_is_away(steps: Steps, outputs: RowOutputs) -> None:
     steps.away = True
     outputs.start()
-    wait_for("the output to wait", lambda: len(steps) == 3, 30)
-    assert steps[:2] == ["renewed", "refused"]
-    assert steps[2].startswith("waits: ")
-    assert "the target is away" in steps[2]
+    wait_for("the output to wait", lambda: len(steps) == 4, 30)
+    assert steps[:3] == ["compared", "renewed", "refused"]
+    assert steps[3].startswith("waits: ")
+    assert "the target is away" in steps[3]
     # It is told once.
     outputs.wake()
-    wait_for("another try", lambda: len(steps) == 5, 30)
-    assert steps[3:] == ["renewed", "refused"]
+    wait_for("another try", lambda: len(steps) == 7, 30)
+    assert steps[4:] == ["compared", "renewed", "refused"]
     steps.away = False
     outputs.end(None)
-    assert steps[5:] == ["renewed", "sent", "noted"]
+    assert steps[7:] == ["compared", "renewed", "sent", "noted", "goes on"]

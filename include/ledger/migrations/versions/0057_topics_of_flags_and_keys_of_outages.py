@@ -1,7 +1,7 @@
 """The topic that a run of the flags' query writes to, and by which key and column a micro-batch looked for outages
 
 Revision ID: 0057
-Revises: 0055
+Revises: 0056
 """
 
 import sqlalchemy as sa
@@ -9,7 +9,7 @@ from alembic import op
 from sqlalchemy.dialects.postgresql import JSONB
 
 revision = "0057"
-down_revision = "0055"
+down_revision = "0056"
 branch_labels = None
 depends_on = None
 

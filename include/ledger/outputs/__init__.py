@@ -1,0 +1,1 @@
+"""The ledger of outputs of rows: what their targets have, against what it says was sent."""
