@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from include import kafka
 from include.errors import OffsetsLost, TidemarkError, UsageError
 from include.intervals import boundaries
 from include.ledger.intervals.pins import PinnedInterval
@@ -31,6 +32,7 @@ def test_offsets_are_lost_only_when_the_missing_topic_was_read_or_pinned(
     expected: type[TidemarkError],
 ) -> None:
     monkeypatch.setattr(boundaries, "describe_source", lambda _: {})
+    monkeypatch.setattr(kafka, "describe_topics", lambda _: {})
     monkeypatch.setattr(boundaries, "stored_topics", lambda _: stored)
     monkeypatch.setattr(boundaries, "positions", lambda _: {})
     monkeypatch.setattr(boundaries, "topics_that_left", lambda _: frozenset())
