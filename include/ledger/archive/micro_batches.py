@@ -122,6 +122,15 @@ def last_batch(pipeline: str, query: str) -> CommittedBatch | None:
         return CommittedBatch(row.query_id, row.batch_id, row.token, row.committed_at, row.watermark)
 
 
+def has_batch_since(pipeline: str, query: str, batch_id: int) -> bool:
+    """Return whether the query has committed a micro-batch of this number or a greater one."""
+    with session() as ledger:
+        wanted = select(MicroBatch.id).where(
+            MicroBatch.pipeline == pipeline, MicroBatch.query == query, MicroBatch.batch_id >= batch_id
+        )
+        return ledger.scalar(wanted.limit(1)) is not None
+
+
 def commit(lease: writers.Lease, batch: BatchCommit) -> None:
     """Commit a micro-batch, in this order, in one transaction:
 

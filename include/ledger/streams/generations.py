@@ -11,7 +11,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from include.errors import TidemarkError, UsageError
-from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit, put_query_at
+from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit, has_batch_since, put_query_at
 from include.ledger.archive.positions import check_topics, position_rows
 from include.ledger.archive.removal import removed_in
 from include.ledger.database import lock, session
@@ -288,20 +288,12 @@ def note_event_time(generation: StreamGeneration, path: str) -> None:
 
 def has_committed(generation: StreamGeneration, view: str) -> bool:
     """Return whether a speed view's stream has committed a micro-batch in the generation (its base does not count)."""
-    return _has_batch_since(generation, view, generation.version(0))
+    return has_batch_since(generation.pipeline, view, generation.version(0))
 
 
 def has_written(generation: StreamGeneration, view: str) -> bool:
     """Return whether a speed view has written to its targets in the generation: its base, or a micro-batch."""
-    return _has_batch_since(generation, view, generation.version(-1))
-
-
-def _has_batch_since(generation: StreamGeneration, view: str, version: int) -> bool:
-    with session() as ledger:
-        wanted = select(MicroBatch.id).where(
-            MicroBatch.pipeline == generation.pipeline, MicroBatch.query == view, MicroBatch.batch_id >= version
-        )
-        return ledger.scalar(wanted.limit(1)) is not None
+    return has_batch_since(generation.pipeline, view, generation.version(-1))
 
 
 def _lock(ledger: Session, pipeline: str) -> None:
