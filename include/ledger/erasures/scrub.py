@@ -47,6 +47,9 @@ Row = TypeVar("Row", bound=Base)
 _OF_DATA = frozenset({"sections", "chart", "unknown_fields", "examples", "where", "evidence", "observed", "words"})
 """Names of the parts of findings and verdicts that come from records."""
 
+_NOT_OF_DATA = frozenset({"ranges", "fates", "class", "severity"})
+"""Names of the parts that never do, and that the code reads: a topic may have the same name as a person."""
+
 _AT_ONCE = 200
 """Rows in memory at once."""
 
@@ -54,9 +57,8 @@ _AT_ONCE = 200
 def forget(ledger: Session, pipeline: str, intervals: Collection[int], names: Forget) -> int:
     """Remove the keys from what the ledger holds of a pipeline, and return the number of rows that named one.
 
-    Builds, attempts and verdicts of the intervals that held the records are cleaned of every text, for these are built
-    again. Those of the others, where a total names keys of any interval, stay as they are but for what comes from
-    records: a topic may have the same name as a person.
+    Builds, attempts and verdicts of the intervals that held the records are cleaned of every text. Those of the others,
+    where a total names keys of any interval, are not built again: only what comes from records is cleaned.
     """
     found = _forget_things(ledger, pipeline, names)
     found += _forget_findings(ledger, pipeline, frozenset(intervals), names)
@@ -92,16 +94,16 @@ def _builds_of(pipeline: str) -> Select[int]:
 
 def _forget_findings(ledger: Session, pipeline: str, own: Collection[int], names: Forget) -> int:
     every, builds = _intervals_of(pipeline), _builds_of(pipeline)
-    of_others = _OnlyData(names)
+    texts = {is_own: _Findings(names, is_own) for is_own in (True, False)}
     found = 0
     for build in _naming(ledger, names, Build.interval_id.in_(every), Build, Build.findings):
-        found += _clean(build, names if build.interval_id in own else of_others, Build.findings)
+        found += _clean(build, texts[build.interval_id in own], Build.findings)
     for attempt in _naming(ledger, names, Attempt.interval_id.in_(every), Attempt, Attempt.verdict):
-        found += _clean(attempt, names if attempt.interval_id in own else of_others, Attempt.verdict)
+        found += _clean(attempt, texts[attempt.interval_id in own], Attempt.verdict)
     for interval in _naming(ledger, names, IntervalRow.id.in_(every), IntervalRow, IntervalRow.verdict):
-        found += _clean(interval, names if interval.id in own else of_others, IntervalRow.verdict)
+        found += _clean(interval, texts[interval.id in own], IntervalRow.verdict)
     for asked in _naming(ledger, names, Approval.build_id.in_(builds), Approval, Approval.warnings):
-        found += _clean(asked, names if asked.interval_id in own else of_others, Approval.warnings)
+        found += _clean(asked, texts[asked.interval_id in own], Approval.warnings)
     observed = ExpectationRow.observed, ExpectationRow.words
     for each in _naming(ledger, names, ExpectationRow.build_id.in_(builds), ExpectationRow, *observed):
         found += _clean(each, names, *observed)
@@ -126,10 +128,12 @@ def _naming(
 
 
 @dataclass(frozen=True)
-class _OnlyData:
-    """The keys to forget in a JSON value, only where it comes from records."""
+class _Findings:
+    """The keys to forget in findings and verdicts, of which the code has to read what does not come from records."""
 
     names: Forget
+    is_own: bool
+    """Whether the interval held erased records: then every text is cleaned that nothing depends on."""
 
     def named_in(self, value: str) -> bool:
         return self.names.named_in(value)
@@ -138,11 +142,19 @@ class _OnlyData:
         if isinstance(value, list):
             return [self.without(each) for each in value]
         if isinstance(value, dict):
-            return {
-                name: self.names.without(each) if name in _OF_DATA else self.without(each)
-                for name, each in value.items()
-            }
-        return value
+            return {name: self._without_in(name, each) for name, each in value.items()}
+        return self.names.without(value) if self.is_own else value
+
+    def _without_in(self, name: str, value: Any) -> Any:
+        if name in _NOT_OF_DATA:
+            return value
+        if name in _OF_DATA:
+            return self.names.without(value)
+        if isinstance(value, dict | list) or not self.is_own:
+            return self.without(value)
+        # With its name: a number that counts something is no key.
+        (clean,) = self.names.without({name: value}).values()
+        return clean
 
 
 def _forget_things(ledger: Session, pipeline: str, names: Forget) -> int:
@@ -178,7 +190,7 @@ def _drop_limits(version: LimitsVersion, names: Forget) -> int:
     return 1
 
 
-def _clean(row: object, names: Forget | _OnlyData, *columns: InstrumentedAttribute[Any]) -> int:
+def _clean(row: object, names: Forget | _Findings, *columns: InstrumentedAttribute[Any]) -> int:
     changed = 0
     for column in columns:
         value = getattr(row, column.key)
