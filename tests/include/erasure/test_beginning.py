@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
@@ -13,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from sqlalchemy import select, text
+from sqlalchemy import select, update
 
 from include import lake
 from include.erasure import steps
@@ -26,7 +27,14 @@ from include.errors import AnotherWriter, ServiceUnreachable, UsageError
 from include.ledger.archive import landing_files, removal
 from include.ledger.database import session
 from include.ledger.erasures import intent, kept_rows, unfinished
-from include.ledger.erasures.coordinates import being_erased, erased_within, in_file, intervals_with, last_erasure
+from include.ledger.erasures.coordinates import (
+    being_erased,
+    erased_within,
+    in_file,
+    intervals_with,
+    last_erasure,
+    lock_erasing,
+)
 from include.ledger.erasures.intent import Found, Request
 from include.ledger.intervals import attempts, builds, evidence, pins
 from include.ledger.intervals.findings import BuildFindings, RecordCounts, Validation
@@ -57,6 +65,7 @@ from include.times import Interval
 from tests.conftest import Home, wait_for
 from tests.support import attempts as made
 from tests.support.committed import DAY, TP, commit, register, span
+from tests.support.ledger_waits import waiting_query, waits_with
 
 pytestmark = pytest.mark.services
 
@@ -224,6 +233,19 @@ def test_no_file_is_put_in_place_when_the_lock_was_lost_or_it_was_merged_meanwhi
     with pytest.raises(AnotherWriter, match="merged while"):
         rewrite_files(load_pipeline("nest_cameras"), begun, merged)
     assert lake.exists(lake.uri(path))
+
+
+def test_file_is_not_swapped_when_a_transaction_that_merges_it_ends_before(pipeline: str) -> None:
+    commit(pipeline, 0, 0, 10, archived=5)
+    [file] = landing_files.files_at(pipeline, landing_files.files_covering(pipeline, [span(0, 10)], Fate.ARCHIVED))
+    merged = update(LandingFileRow).where(LandingFileRow.path == file.path).values(path=f"landing/{pipeline}/merged")
+
+    def swap() -> None:
+        unfinished.swap_file(file.path, replace(file, path=f"{file.path}-e1"), [], {})
+
+    with pytest.raises(AnotherWriter, match="merged while"):
+        waits_with(swap, lambda ledger: ledger.execute(merged))
+    assert landing_files.files_covering(pipeline, [span(0, 10)], Fate.ARCHIVED) == [f"landing/{pipeline}/merged"]
 
 
 def test_record_at_the_same_offset_stays_when_its_topic_was_created_again(pipeline: str) -> None:
@@ -540,21 +562,36 @@ def test_build_is_refused_when_records_were_erased_while_it_read(pipeline: str) 
 
 def test_interval_is_among_those_of_the_erasure_when_it_is_pinned_while_the_erasure_begins(pipeline: str) -> None:
     commit(pipeline, 0, 0, 10, archived=10)
-    waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-
-    def is_waiting() -> bool:
-        with session() as other:
-            return bool(other.scalar(text(waits)))
-
     with ThreadPoolExecutor(1) as others:
         with session() as ledger:
             pins.lock_pinning(ledger, pipeline)
             pinned = pins.write(ledger, pipeline, Interval(DAY, DAY + HOUR), [span(0, 10)], {"events": "id"}, "test")
             begun = others.submit(begin, pipeline, {at(1)}, set())
-            wait_for("the erasure", lambda: begun.done() or is_waiting())
+            wait_for("the erasure", lambda: begun.done() or waiting_query())
         erasure = begun.result()
     with session() as ledger:
         assert ledger.get_one(Erasure, erasure).intervals == [pinned.id]
+
+
+def erase_a_record(attempt: int) -> None:
+    erase_from(attempts.load_attempt(attempt).pinned.pipeline, attempt)
+
+
+def note_a_build(attempt: int) -> None:
+    made.note_build(attempt)
+
+
+def begin_a_registration(attempt: int) -> None:
+    spec = attempts.load_attempt(attempt)
+    builds.begin_registration(spec, Validation(True, spec.pinned.pipeline), builds.Changes())
+
+
+@pytest.mark.parametrize("step", [note_a_build, begin_a_registration, erase_a_record])
+def test_step_waits_when_an_erasure_begins(pipeline: str, step: Callable[[int], None]) -> None:
+    attempt = made.begin_attempt(pipeline)
+    made.note_build(attempt)
+    query = waits_with(lambda: step(attempt), lambda ledger: lock_erasing(ledger, pipeline))
+    assert "pg_advisory_xact_lock" in query
 
 
 def test_build_is_registered_only_when_it_was_made_after_the_erasure(pipeline: str) -> None:

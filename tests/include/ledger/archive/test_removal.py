@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -14,14 +15,16 @@ from include.ledger.archive import holdings, landing_files, removal
 from include.ledger.database import session
 from include.ledger.intervals import pins
 from include.ledger.intervals.states import Source
-from include.ledger.models import SPAN, Position, Topic
+from include.ledger.models import SPAN, IntervalRange, Position, Topic
 from include.ledger.streams import generations, writers
 from include.ledger.streams.incarnations import closed
 from include.offsets import OffsetRange
 from include.pipelines import load_pipeline
 from include.times import Interval
 from include.topics import TopicIdentity
+from tests.conftest import Home
 from tests.support.committed import DAY, TP, commit, register, span
+from tests.support.ledger_waits import waits_with
 
 pytestmark = pytest.mark.services
 
@@ -37,6 +40,16 @@ def test_batch_is_settled_only_when_all_its_offsets_lie_in_registered_intervals(
     settled = removal.settled_batches(pipeline, datetime.now(UTC), ("archived",))
     assert settled == {inside: [span(0, 8)], across_registered: [span(8, 15)]}
     assert removal.settled_batches(pipeline, DAY, ("archived",)) == {}
+
+
+def test_batch_is_not_settled_when_its_offsets_are_registered_of_another_incarnation_of_the_topic(
+    pipeline: str,
+) -> None:
+    interval = register(pipeline, 0, 0, 10)
+    commit(pipeline, 0, 0, 8, archived=3)
+    with session() as ledger:
+        ledger.get_one(IntervalRange, (interval, "events", 0)).topic_id = "newer"
+    assert removal.settled_batches(pipeline, datetime.now(UTC), ("archived",)) == {}
 
 
 def test_offsets_are_read_from_intervals_and_no_file_is_named_when_they_were_removed(pipeline: str) -> None:
@@ -111,6 +124,28 @@ def adopt(pipeline: str, successor: TopicIdentity, begin_at: int = 0) -> None:
         generations.open_with_topic(lease, successor, None, [begin], adopted_by="test", reason="test")
     finally:
         writers.release(lease)
+
+
+def remove_landing(pipeline: str) -> None:
+    assert removal.mark_removed(pipeline, [commit(pipeline, 0, 0, 10, archived=2)])
+
+
+def pin_again(pipeline: str) -> None:
+    pinned = pins.find_interval(pipeline, DAY)
+    assert pinned is not None
+    assert pins.replace_ranges(pinned, [span(0, 12)], repinned_by="test")
+
+
+def adopt_successor(pipeline: str) -> None:
+    adopt(pipeline, read_topic(pipeline, 10))
+
+
+@pytest.mark.parametrize("change", [remove_landing, pin_again, adopt_successor])
+def test_change_waits_when_another_transaction_pins(postgres: Home, change: Callable[[str], None]) -> None:
+    pipeline = change.__name__
+    register(pipeline, 0, 0, 10)
+    query = waits_with(lambda: change(pipeline), lambda ledger: pins.lock_pinning(ledger, pipeline))
+    assert "pg_advisory_xact_lock" in query
 
 
 def test_landing_stays_when_its_topic_was_adopted_anew_before_it_is_removed(pipeline: str) -> None:

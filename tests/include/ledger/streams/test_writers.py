@@ -14,10 +14,11 @@ from datetime import UTC, datetime, timedelta
 
 import psutil
 import pytest
-from sqlalchemy import text
+from sqlalchemy import func, text
 from sqlalchemy.exc import OperationalError
 
 from include.errors import AnotherWriter
+from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit, commit, is_committed
 from include.ledger.connection import IDLE_SECONDS, LOCK_SECONDS
 from include.ledger.database import clock, session
 from include.ledger.models import Writer
@@ -26,6 +27,7 @@ from include.ledger.streams.overview import overview
 from include.processes import ProcessIdentity
 from include.settings import REPOSITORY, settings
 from tests.conftest import Home, wait_for
+from tests.support.ledger_waits import waiting_query
 
 pytestmark = pytest.mark.services
 
@@ -204,19 +206,38 @@ def test_lease_lasts_from_when_it_is_got_when_another_transaction_kept_it_waitin
     driver.wait()
     got: list[writers.Lease] = []
     waiting = threading.Thread(target=lambda: got.append(writers.acquire(pipeline)))
-    waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
     with session() as frozen:
         frozen.get_one(Writer, pipeline, with_for_update=True)
         waiting.start()
         longer_than_a_lease = clock() + timedelta(seconds=3)
 
         def has_waited() -> bool:
-            with session() as other:
-                return bool(other.scalar(text(waits))) and clock() > longer_than_a_lease
+            return bool(waiting_query()) and clock() > longer_than_a_lease
 
         wait_for("the wait to last", has_waited, 30)
     waiting.join(30)
     assert not writers.renew(got[0])
+
+
+def let_run_out(lease: writers.Lease) -> None:
+    with session() as ledger:
+        ledger.get_one(Writer, lease.pipeline).expires_at = func.clock_timestamp()
+
+
+def test_lease_stays_with_its_holder_when_a_driver_that_held_it_before_releases_it(pipeline: str) -> None:
+    first = writers.acquire(pipeline)
+    let_run_out(first)
+    second = writers.acquire(pipeline)
+    writers.release(first)
+    assert writers.renew(second) is False
+
+
+def test_nothing_is_committed_when_the_lease_ran_out_and_nobody_has_taken_it(pipeline: str) -> None:
+    lease = writers.acquire(pipeline)
+    let_run_out(lease)
+    with pytest.raises(AnotherWriter, match="lease is over"):
+        commit(lease, BatchCommit(pipeline, ARCHIVE, pipeline, 0))
+    assert not is_committed(pipeline, 0)
 
 
 def test_wait_for_a_lock_outlasts_a_stopped_process_that_holds_it() -> None:
