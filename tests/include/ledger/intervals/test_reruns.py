@@ -127,6 +127,34 @@ def test_fates_stay_as_an_erasure_counted_them_when_a_registration_that_was_begu
     assert fates_told(pipeline)[1] == 188
 
 
+def test_interval_stays_open_when_it_was_pinned_again_before_its_begun_registration_is_finished(pipeline: str) -> None:
+    attempt = begin_attempt(pipeline)
+    built = note_build(attempt)
+    spec = attempts.load_attempt(attempt)
+    begun = builds.begin_registration(spec, Validation(True, pipeline), Changes(points=(built,)))
+    longer = [replace(each, until_offset=each.until_offset + 50) for each in spec.pinned.ranges]
+    again = pins.replace_ranges(spec.pinned, longer, repinned_by="test")
+    assert again is not None
+    builds.finish_registration(begun)
+    assert pins.is_open(again)
+
+
+def test_registration_that_is_finished_twice_changes_nothing_when_a_later_build_was_registered_in_between(
+    pipeline: str,
+) -> None:
+    first = begin_attempt(pipeline)
+    built = note_build(first)
+    spec = attempts.load_attempt(first)
+    begun = builds.begin_registration(spec, Validation(True, pipeline), Changes(points=(built,)))
+    builds.finish_registration(begun)
+    later = begin_attempt(pipeline)
+    register(later, build_otherwise(later))
+    registered = revisions.registered_of_interval(spec.pinned.id)
+    builds.finish_registration(begun)
+    assert revisions.registered_of_interval(spec.pinned.id) == registered
+    assert fates_told(pipeline) == ([Fates(85, 2, 13)] * 2, 170)
+
+
 def begin_registration(attempt: AttemptSpec, validation: Validation) -> None:
     builds.begin_registration(attempt, validation, Changes(points=tuple(revisions.of_build(attempt.build or 0))))
 

@@ -16,6 +16,7 @@ from include.ledger.models import QuarantineNote
 from include.ledger.quarantine import LandedReplay, RecordKey
 from tests.conftest import Home
 from tests.support.attempts import hour
+from tests.support.committed import span
 
 pytestmark = pytest.mark.services
 
@@ -40,6 +41,16 @@ def test_records_are_known_as_replayed_when_a_replay_is_committed(pipeline: str)
     assert [(each.reason, each.detail) for each in decided.failures.values()] == [("not_json", "at byte 7")]
     (file,) = files_at(pipeline, [f"landing/{pipeline}/replay-0/part.parquet"])
     assert (file.fate, file.rows, file.removed_at) == ("archived", 1, None)
+
+
+def test_replayed_record_is_found_within_the_range_that_begins_with_it_and_not_in_the_one_that_ends_before_it(
+    pipeline: str,
+) -> None:
+    record(pipeline, 0, landed(f"landing/{pipeline}/replay-0/part.parquet"))
+    found = {begin: [key.coordinates for key in keys] for begin, keys in enumerate(([GOOD], [EMPTY], []))}
+    ranges = {begin: [span(begin, begin + 1)] for begin in found}
+    assert {begin: quarantine.replayed_within(pipeline, ranges[begin]) for begin in found} == found
+    assert {begin: quarantine.pinned_fates(pipeline, ranges[begin], {"events": "id"}) for begin in found} == found
 
 
 def test_nothing_is_committed_when_another_replay_has_delivered_a_record(pipeline: str) -> None:

@@ -1,0 +1,32 @@
+"""Commits of micro-batches, on a real PostgreSQL, without Spark."""
+
+from __future__ import annotations
+
+import pytest
+
+from include.errors import TidemarkError
+from include.ledger.archive import micro_batches
+from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit
+from include.ledger.streams import writers
+from include.offsets import OffsetRange
+from include.topics import TopicIdentity
+from tests.support.committed import TP
+
+pytestmark = pytest.mark.services
+
+
+@pytest.mark.parametrize("begin", [2, 4])
+def test_nothing_is_committed_when_a_micro_batch_overlaps_the_last_one_or_leaves_a_hole(
+    pipeline: str, begin: int
+) -> None:
+    lease, topics = writers.acquire(pipeline), {"events": TopicIdentity("events", "id", 1)}
+
+    def commit(number: int, begin: int, until: int) -> None:
+        ranges = [OffsetRange(TP, begin, until, "id")]
+        micro_batches.commit(lease, BatchCommit(pipeline, ARCHIVE, pipeline, number, ranges, topics))
+
+    commit(0, 0, 3)
+    with pytest.raises(TidemarkError, match="the last commit ended at 3"):
+        commit(1, begin, 6)
+    assert micro_batches.positions(pipeline) == {TP: 3}
+    assert not micro_batches.is_committed(pipeline, 1)

@@ -1,0 +1,31 @@
+"""Adjacent intervals leave no offset between them, on a real PostgreSQL, without Kafka."""
+
+from __future__ import annotations
+
+import pytest
+
+from include.errors import TidemarkError
+from include.ledger.intervals import pins
+from include.ledger.intervals.pins import PinnedInterval
+from include.offsets import OffsetRange
+from tests.support.attempts import hour
+from tests.support.committed import span
+
+pytestmark = pytest.mark.services
+
+
+def write(pipeline: str, number: int, offsets: OffsetRange) -> PinnedInterval | None:
+    between = pins.find_neighbours(pipeline, hour(number))
+    return pins.write_interval(pipeline, hour(number), [offsets], {"events": "id"}, pinned_by="test", between=between)
+
+
+@pytest.mark.parametrize("wrong", [span(12, 20), span(10, 18), span(8, 20), span(10, 22)], ids=str)
+def test_interval_is_not_written_when_it_leaves_a_hole_or_overlaps_on_either_side(
+    pipeline: str, wrong: OffsetRange
+) -> None:
+    # The offsets between intervals that are not adjacent are another interval's.
+    assert write(pipeline, 0, span(0, 10))
+    assert write(pipeline, 2, span(20, 30))
+    with pytest.raises(TidemarkError, match="does not tile"):
+        write(pipeline, 1, wrong)
+    assert write(pipeline, 1, span(10, 20))
