@@ -1,0 +1,118 @@
+"""Publishing beside other work, and after a kill; the ledger is real, the catalog a dictionary."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from include.errors import ReconciliationFailed, UsageError, ValidationFailed
+from include.ledger.intervals import attempts, builds, locks, pins
+from include.offsets import OffsetRange
+from spark_jobs.publication.publish_build import publish
+from spark_jobs.reconciliation.interval_run import IntervalRun
+from tests.conftest import Home
+from tests.support.ledger_faults import Killed
+from tests.support.ledger_seams import put_in_place
+from tests.support.ledger_world import TOPIC_ID, Row, World, hour
+
+pytestmark = pytest.mark.services
+
+
+class Publications:
+    """Publications of a world's only interval."""
+
+    def __init__(self) -> None:
+        self.world = World(f"p{uuid.uuid4().hex[:12]}")
+        self.at_each_point: Callable[[str], None] = lambda point: None
+        """Called at each crash point."""
+        name, topic = self.world.pipeline.name, self.world.partitions[0].topic
+        # By each version of the code, all of these offsets' rows have the same date.
+        ranges = [OffsetRange(tp, 0, 3, TOPIC_ID) for tp in self.world.partitions]
+        between = pins.find_neighbours(name, hour(0))
+        pinned = pins.write_interval(name, hour(0), ranges, {topic: TOPIC_ID}, pinned_by="test", between=between)
+        assert pinned is not None
+        self.pinned = pinned
+
+    def build(self) -> int:
+        """Return an attempt that the present code has built."""
+        attempt = attempts.begin_attempt(self.pinned, run_by="test", code_version="1", source="kafka")
+        spec = attempts.load_attempt(attempt)
+        built = self.world.build(spec, f"r-{attempt}", short=False)
+        builds.note_build(spec, built, self.world.findings(spec.pinned, unexplained=0))
+        return attempt
+
+    def publish(self, attempt: int) -> None:
+        publish(IntervalRun(self.world, self.world.pipeline, attempts.load_attempt(attempt)))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def publications(postgres: Home, monkeypatch: pytest.MonkeyPatch) -> Publications:
+    made = Publications()
+    put_in_place(monkeypatch, made.world, lambda point: made.at_each_point(point))
+    return made
+
+
+def test_no_row_is_visible_twice_at_any_point_when_rows_move_to_another_table_partition(
+    publications: Publications,
+) -> None:
+    world = publications.world
+    seen: list[tuple[str, list[Row]]] = []
+    publications.publish(publications.build())
+    [(table, before)] = world.catalog
+    rows = sorted(row for _, row in world.visible())
+    world.code += 1
+    moved = publications.build()
+    publications.at_each_point = lambda point: seen.append((point, sorted(row for _, row in world.visible())))
+    publications.publish(moved)
+    assert (table, before) not in world.catalog
+    assert ("partition_dropped", []) in seen
+    assert all(visible in ([], rows) for _, visible in seen)
+    assert sorted(row for _, row in world.visible()) == rows
+
+
+def test_nothing_is_registered_when_the_interval_was_pinned_again_since_it_was_built(
+    publications: Publications,
+) -> None:
+    attempt = publications.build()
+    longer = [replace(each, until_offset=each.until_offset + 1) for each in publications.pinned.ranges]
+    assert pins.replace_ranges(publications.pinned, longer, repinned_by="test")
+    with pytest.raises(ReconciliationFailed, match="was pinned again since it was built"):
+        publications.publish(attempt)
+    assert publications.world.catalog == {}
+
+
+def test_interval_cannot_be_pinned_again_at_any_point_when_it_is_being_published(publications: Publications) -> None:
+    refused: list[str] = []
+
+    def pin_again(point: str) -> None:
+        with (
+            pytest.raises(UsageError, match="an attempt of it is under way"),
+            locks.no_attempt_under_way(publications.pinned.pipeline, hour(0)),
+        ):
+            pass
+        refused.append(point)
+
+    publications.at_each_point = pin_again
+    publications.publish(publications.build())
+    assert "registration_noted" in refused
+
+
+def test_registration_of_a_killed_publication_is_finished_when_the_next_build_of_its_interval_does_not_pass(
+    publications: Publications,
+) -> None:
+    def die(point: str) -> None:
+        raise Killed
+
+    world, killed, later = publications.world, publications.build(), publications.build()
+    publications.at_each_point = die
+    with pytest.raises(Killed):
+        publications.publish(killed)
+    assert world.catalog == {}
+    publications.at_each_point, world.suite_passes = lambda point: None, False
+    with pytest.raises(ValidationFailed):
+        publications.publish(later)
+    assert [location.rsplit("/", 1)[1] for location in world.catalog.values()] == [f"r-{killed}"]
+    assert builds.begun_registrations(world.pipeline.name) == []
