@@ -85,20 +85,27 @@ def quiet(line: str) -> None:
     """Nobody reads it."""
 
 
-def catalogue(partition: str, location: str) -> None:
-    """A table partition in the metastore's own tables, as Hive writes it."""
+def catalogue(*folders: Path) -> None:
+    """A table partition at each of the folders, in the metastore's own tables, as Hive writes it."""
     engine = create_engine(settings().database("catalog"))
     with engine.begin() as connection:
         for statement in (
-            """INSERT INTO "DBS" ("DB_ID", "DB_LOCATION_URI", "NAME") VALUES (1, 'file:/lake', 'lake')""",
-            """INSERT INTO "SDS" ("SD_ID", "IS_COMPRESSED", "IS_STOREDASSUBDIRECTORIES", "LOCATION", "NUM_BUCKETS")
-               VALUES (1, false, false, :location, 0)""",
+            """INSERT INTO "DBS" ("DB_ID", "DB_LOCATION_URI", "NAME") VALUES (1, 'file:/lake', 'lake')
+               ON CONFLICT DO NOTHING""",
             """INSERT INTO "TBLS" ("TBL_ID", "CREATE_TIME", "DB_ID", "LAST_ACCESS_TIME", "RETENTION", "TBL_NAME",
-               "IS_REWRITE_ENABLED") VALUES (1, 0, 1, 0, 0, 'nest_cameras', false)""",
-            """INSERT INTO "PARTITIONS" ("PART_ID", "CREATE_TIME", "LAST_ACCESS_TIME", "PART_NAME", "SD_ID", "TBL_ID")
-               VALUES (1, 0, 0, :partition, 1, 1)""",
+               "IS_REWRITE_ENABLED") VALUES (1, 0, 1, 0, 0, 'nest_cameras', false) ON CONFLICT DO NOTHING""",
         ):
-            connection.execute(text(statement), {"partition": partition, "location": location})
+            connection.execute(text(statement))
+        known = connection.scalar(text('SELECT count(*) FROM "SDS"')) or 0
+        for number, folder in enumerate(folders, known):
+            for statement in (
+                """INSERT INTO "SDS" ("SD_ID", "IS_COMPRESSED", "IS_STOREDASSUBDIRECTORIES", "LOCATION", "NUM_BUCKETS")
+                   VALUES (:number, false, false, :location, 0)""",
+                """INSERT INTO "PARTITIONS" ("PART_ID", "CREATE_TIME", "LAST_ACCESS_TIME", "PART_NAME", "SD_ID",
+                   "TBL_ID") VALUES (:number, 0, 0, :partition, :number, 1)""",
+            ):
+                values = {"number": number, "partition": f"date=2026-11-18/interval={number}"}
+                connection.execute(text(statement), {**values, "location": f"file:{folder}"})
     engine.dispose()
 
 
@@ -108,7 +115,7 @@ def test_old_revisions_are_removed_when_they_are_not_in_use(postgres: Home, atte
     old = [revise(attempt, f"r{n}", s, 8) for n, s in enumerate(("superseded", "rejected", "discarded", "built"), 2)]
     young = revise(attempt, "r6", "superseded", 6)
     pointed_at = revise(attempt, "r7", "superseded", 30)
-    catalogue("date=2026-11-18/interval=2026-11-18T05", f"file:{pointed_at}")
+    catalogue(pointed_at)
     dry = keep_house(pipeline, dry_run=True, progress=quiet)
     assert dry["revisions"]["revisions"] == len(old)
     assert all(folder.exists() for folder in (*old, young, pointed_at, registered))
@@ -121,6 +128,26 @@ def test_old_revisions_are_removed_when_they_are_not_in_use(postgres: Home, atte
         states = dict(ledger.execute(select(Revision.id, Revision.state)).tuples().all())
     assert {states[f"r{n}"] for n in range(2, 6)} == {"removed"}
     assert (states["r1"], states["r6"], states["r7"]) == ("registered", "superseded", "superseded")
+
+
+def test_directory_stays_when_the_catalog_points_at_it_whatever_the_ledger_says_of_it(postgres: Home) -> None:
+    attempt = ended_attempt(9)
+    kept, gone = (
+        [revise(attempt, f"removed-{which}", "removed", 30), old_directory(f"unknown-{which}")] for which in "ab"
+    )
+    catalogue(*kept)
+    keep_house(load_pipeline("nest_cameras"), dry_run=False, progress=quiet)
+    assert all(folder.exists() for folder in kept)
+    assert not any(folder.exists() for folder in gone)
+
+
+def old_directory(name: str) -> Path:
+    """A directory of a revision that the ledger does not know."""
+    location = lake.uri("tables", "nest_cameras", "date=2026-11-18/interval=2026-11-18T05", name)
+    long_ago = datetime.now(UTC) - timedelta(hours=2)
+    folder = aged(Path(lake.filesystem(location)[1]) / "part-0.parquet", long_ago).parent
+    os.utime(folder, (long_ago.timestamp(), long_ago.timestamp()))
+    return folder
 
 
 def test_nothing_is_deleted_when_the_lock_was_lost(postgres: Home, monkeypatch: pytest.MonkeyPatch) -> None:
