@@ -37,7 +37,11 @@ if TYPE_CHECKING:
 Address = str | Path
 """Path of the process's socket, whose folder is its user's alone."""
 
-_NO_THREADS = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
+_NO_THREADS = {
+    "OPENBLAS_NUM_THREADS": "1",
+    "NUMEXPR_NUM_THREADS": "1",
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",
+}
 """Environment of libraries that would start threads when they are imported."""
 
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
@@ -144,6 +148,9 @@ def _serve(address: str) -> dict[str, Any]:
     print("ready", flush=True)
     while True:
         for key, _ in selector.select():
+            if isinstance(key.fileobj, socket.socket) and key.fileobj.fileno() < 0:
+                # Its process has ended, which was told at the same time.
+                continue
             if key.fileobj is listener:
                 connection, _ = listener.accept()
                 # Others wait while this one says what it wants, or has ended.
@@ -235,7 +242,9 @@ def _main(address: str, libraries: list[str]) -> None:
         importlib.import_module(library)
     # After a fork there is one thread, and locks that others held stay locked.
     if len(list(Path("/proc/self/task").iterdir())) != 1:
-        sys.exit("a library has started a thread")
+        sys.exit("a library has started a thread: drivers cannot be forked from a process with several")
+    # Some systems refuse it, which is to be told now.
+    os.close(os.pidfd_open(os.getpid()))
     gc.collect()
     gc.freeze()
     server = os.getpid()

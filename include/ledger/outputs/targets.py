@@ -91,9 +91,9 @@ def _forget(ledger: Session, pipeline: str, output: str, after: int, *, is_repla
 
 
 def outputs_to(target: str) -> list[tuple[str, str]]:
-    """Return the outputs, each as pipeline and name, that go to the target."""
+    """Return the outputs, each as pipeline and name, that go to the target, or may: some have not noted theirs yet."""
     with session() as ledger:
-        wanted = select(RowOutput.pipeline, RowOutput.output).where(RowOutput.target == target)
+        wanted = select(RowOutput.pipeline, RowOutput.output).where(RowOutput.target.in_((target, "")))
         return list(ledger.execute(wanted).tuples())
 
 

@@ -170,3 +170,27 @@ def test_skipped_migrations_are_made_up_for_when_a_ledger_counts_as_past_them(da
         spans = text("SELECT indexdef FROM pg_indexes WHERE indexname LIKE '%ranges_span'")
         assert ["numrange" in each for each in connection.scalars(spans)] == [True, True]
     old.dispose()
+
+
+_STARTED = """
+INSERT INTO generations (pipeline, number, started_by, reason, fingerprints, positions) VALUES
+    ('p', 0, 'x', 'first start', '{"archive": {}, "v": {"event time": "a"}}', '{}'),
+    ('p', 1, 'x', 'new views', '{"archive": {}, "v": {"event time": "b"}, "w": {"event time": "b"}}', '{}'),
+    ('p', 2, 'x', 'not started', '{}', '{}'),
+    ('q', 0, 'x', 'first start', '{"archive": {}, "gone": {"event time": "a"}, "v": {"event time": "b"}}', '{}'),
+    ('r', 0, 'x', 'first start', '{"archive": {}, "v": {"event time": "a"}}', '{}'),
+    ('r', 1, 'x', 'without views', '{"archive": {}}', '{}')
+"""
+
+
+def test_event_time_is_that_of_the_newest_started_generation_and_unknown_when_its_views_differ(database: str) -> None:
+    with create_engine(database, isolation_level="AUTOCOMMIT").connect() as connection:
+        connection.execute(text("CREATE DATABASE before_event_times"))
+    old = create_engine(make_url(database).set(database="before_event_times"))
+    with old.begin() as connection:
+        upgrade(connection, "0057")
+        connection.exec_driver_sql(_STARTED)
+        upgrade(connection)
+        noted = connection.execute(text("SELECT pipeline, number, event_time FROM generations ORDER BY 1, 2")).all()
+    assert [tuple(each) for each in noted if each.event_time] == [("p", 1, "b")]
+    old.dispose()

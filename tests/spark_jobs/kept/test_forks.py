@@ -9,6 +9,8 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from socket import AF_UNIX, SOCK_SEQPACKET
+from socket import socket as connection
 
 import psutil
 import pytest
@@ -130,6 +132,21 @@ def test_it_ends_when_its_caller_is_killed(made: forks.Forks, tmp_path: Path) ->
     wait_for("it to end", lambda: not psutil.pid_exists(pid), 30)
     assert made.is_running()
     assert run(tmp_path, "print(1)") == (0, "1\n")
+
+
+def test_it_goes_on_when_a_process_and_its_caller_end_at_the_same_time(made: forks.Forks, tmp_path: Path) -> None:
+    caller, pid = started(tmp_path)
+    # Until this one says what it wants, nothing else is looked at.
+    with connection(AF_UNIX, SOCK_SEQPACKET) as other:
+        folder = os.open(socket(tmp_path).parent, os.O_PATH)
+        other.connect(f"/proc/self/fd/{folder}/{socket(tmp_path).name}")
+        os.kill(pid, signal.SIGKILL)
+        wait_for("it to end", lambda: psutil.Process(pid).status() == psutil.STATUS_ZOMBIE, 30)
+        caller.kill()
+        caller.wait()
+    os.close(folder)
+    assert run(tmp_path, "print(1)") == (0, "1\n")
+    assert made.is_running()
 
 
 def test_caller_is_told_that_it_was_killed_when_what_forks_ends(made: forks.Forks, tmp_path: Path) -> None:

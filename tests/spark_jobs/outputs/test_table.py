@@ -88,6 +88,13 @@ def place(postgres: Home, request: pytest.FixtureRequest, tmp_path_factory: pyte
     settings.cache_clear()
 
 
+@pytest.fixture(autouse=True)
+def settings_of_each_test() -> Iterator[None]:
+    """After a test that had settings of its own, the others' are read again."""
+    yield
+    settings.cache_clear()
+
+
 def declared(name: str, columns: str = COLUMNS, connection: str = "shop") -> Pipeline:
     output = Rows(name, rows="made", columns=columns, to=DatabaseTable(connection))
     return replace(load_pipeline("isp_hits"), name="sold", outputs=(output,))

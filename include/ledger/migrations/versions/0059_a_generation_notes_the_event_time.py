@@ -16,10 +16,20 @@ branch_labels = None
 depends_on = None
 
 AS_OF_VIEWS = """
-    UPDATE generations g SET event_time = (
-        SELECT max(facts.value ->> 'event time') FROM json_each(g.fingerprints::json) facts
+    UPDATE generations g SET event_time = noted.event_time
+    FROM (
+        SELECT pipeline, number, min(facts.value ->> 'event time') AS event_time
+        FROM generations, json_each(fingerprints::json) facts
+        GROUP BY pipeline, number
+        -- Facts of a view that is no longer declared stay: they may be of another time.
+        HAVING count(DISTINCT facts.value ->> 'event time') = 1
+    ) noted
+    WHERE noted.pipeline = g.pipeline AND noted.number = g.number AND g.number = (
+        SELECT max(started.number) FROM generations started
+        WHERE started.pipeline = g.pipeline AND started.fingerprints::jsonb ? 'archive'
     )
 """
+"""Of the newest generation that has started, where its views agree; unknown otherwise."""
 
 
 def upgrade() -> None:

@@ -123,7 +123,10 @@ def test_output_waits_when_its_target_is_another_than_the_rows_were_sent_to(leas
 
 def test_present_target_is_taken_when_rows_were_sent_before_targets_were_noted(lease: writers.Lease) -> None:
     sent(lease, 5)
+    # It may be any.
+    assert (lease.pipeline, "out") in targets.outputs_to("the topic b")
     targets.keep_target(lease, "out", "the topic a")
+    assert (lease.pipeline, "out") not in targets.outputs_to("the topic b")
     with pytest.raises(UsageError):
         targets.keep_target(lease, "out", "the topic b")
 
