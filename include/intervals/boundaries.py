@@ -7,7 +7,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from include import kafka
+from pyarrow import ArrowInvalid
+
+from include import kafka, lake
 from include.errors import OffsetsLost, ServiceUnreachable, UsageError
 from include.kafka import offset_search
 from include.kafka.offset_search import Spans
@@ -16,12 +18,13 @@ from include.kafka.timestamps import TOLERANCE, Boundary, TimestampRule
 from include.kafka.truncation import check_ends, timestamps_at
 from include.ledger.archive.archived_offsets import CommittedSpan, commit_of
 from include.ledger.archive.committed import archived_partitions, first_committed_offsets
+from include.ledger.archive.landing_files import files_covering
 from include.ledger.archive.positions import positions, stored_topics, topics_that_left
 from include.ledger.intervals import pins
 from include.ledger.intervals.odd_timestamps import OddTimestamps
 from include.ledger.intervals.pins import Neighbours, PinnedInterval
 from include.ledger.streams import lines
-from include.offsets import OffsetRange, TopicPartition
+from include.offsets import Fate, OffsetRange, TopicPartition
 from include.pipelines.spec import Pipeline
 from include.pipelines.spec.lines import no_offsets
 from include.times import Interval
@@ -141,16 +144,35 @@ class SourceLog:
     def unknown_times(self, moment: datetime, spans: Spans, begins: Offsets) -> list[OffsetRange]:
         """Return removed offsets of the spans that may hold records from `moment` on, which was found at `begins`.
 
-        None do where a retained record lies before it, nor where the archive committed the last of them before then.
+        None do where a retained record lies before it, where the archive committed the last of them before then, nor
+        where all that it has of them is older: a stream that catches up commits old records late.
         """
         unknown = []
         for each in self.removed(spans):
             tp = each.topic_partition
             committed_at = self._committed_at(tp, each.until_offset - 1)
             is_later = committed_at is not None and committed_at >= _milliseconds(moment - TOLERANCE)
-            if begins[tp] <= each.until_offset and is_later:
+            if begins[tp] <= each.until_offset and is_later and self._may_be_archived_from(moment, each):
                 unknown.append(each)
         return unknown
+
+    def _may_be_archived_from(self, moment: datetime, offsets: OffsetRange) -> bool:
+        """Return whether the archive has a record of `moment` or later at these offsets; also when no file tells.
+
+        Of files that were committed earlier no timestamp is so late that it may end an interval (`TimestampRule`).
+        """
+        paths = [
+            path
+            for fate in (Fate.ARCHIVED, Fate.EMPTY, Fate.QUARANTINED)
+            for path in files_covering(self.pipeline.name, [offsets], fate, committed_from=moment - TOLERANCE)
+        ]
+        within = lake.bounds_of(offsets)
+        try:
+            return not paths or any(
+                lake.has_times_from(lake.uri(path), "kafka_timestamp", moment, within) for path in paths
+            )
+        except (OSError, ArrowInvalid):
+            return True
 
     def _committed_at(self, tp: TopicPartition, offset: int) -> int | None:
         span = self._commits.get(tp)

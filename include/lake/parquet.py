@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from include.errors import one_line
 from include.lake import object_store
 from include.lake.files import filesystem, raises_unreachable, root
+from include.offsets import OffsetRange
 from include.times import utc
 
 
@@ -104,6 +105,16 @@ Bounds = Mapping[str, tuple[Any, Any]]
 """The least and the greatest value wanted of columns, by their names."""
 
 
+def bounds_of(offsets: OffsetRange) -> Bounds:
+    """Return the bounds of the records at these offsets, in files with the coordinates of records."""
+    topic, partition = offsets.topic_partition.topic, offsets.topic_partition.partition
+    return {
+        "kafka_offset": (offsets.from_offset, offsets.until_offset - 1),
+        "kafka_partition": (partition, partition),
+        "kafka_topic": (topic, topic),
+    }
+
+
 def rows_within(file: pq.ParquetFile, columns: Sequence[str], bounds: Bounds) -> Iterator[pa.RecordBatch]:
     """Yield the columns of the rows within all bounds, some rows at a time; without bounds, of all rows.
 
@@ -120,6 +131,16 @@ def rows_within(file: pq.ParquetFile, columns: Sequence[str], bounds: Bounds) ->
             found = rows if mask is None else rows.filter(mask.combine_chunks())
             if found.num_rows:
                 yield found
+
+
+def has_times_from(location: str, column: str, moment: datetime, bounds: Bounds) -> bool:
+    """Return whether a row within all bounds has a time at `moment` or later; often the footer alone tells."""
+    with open_parquet(location) as file:
+        known = time_bounds(file.metadata, column)
+        if known is not None and known[1] < moment:
+            return False
+        found = rows_within(file, [column], bounds)
+        return any(pc.any(pc.greater_equal(rows[column], pa.scalar(moment))).as_py() for rows in found)
 
 
 def _is_within(file: pq.ParquetFile, number: int, bounds: Bounds) -> pa.ChunkedArray | None:

@@ -25,7 +25,7 @@ def read_file(
     """
     try:
         with lake.open_parquet(lake.uri(file.path)) as opened:
-            for batch in lake.rows_within(opened, columns, {} if within is None else _bounds(within)):
+            for batch in lake.rows_within(opened, columns, {} if within is None else lake.bounds_of(within)):
                 rows = lake.python_rows(batch)
                 gone = being_erased(pipeline)
                 yield from (each for each in rows if not gone or record_key(each, file) not in gone)
@@ -35,15 +35,6 @@ def read_file(
             remedy="put it back; ./tidemark doctor lists all that is missing or damaged",
             pipeline=pipeline,
         ) from error
-
-
-def _bounds(within: OffsetRange) -> lake.Bounds:
-    topic, partition = within.topic_partition.topic, within.topic_partition.partition
-    return {
-        "kafka_offset": (within.from_offset, within.until_offset - 1),
-        "kafka_partition": (partition, partition),
-        "kafka_topic": (topic, topic),
-    }
 
 
 def record_key(row: Mapping[str, Any], file: QuarantineFile) -> RecordKey:

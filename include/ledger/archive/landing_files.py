@@ -96,16 +96,25 @@ def row_of(file: LandingFile, micro_batch: int) -> LandingFileRow:
     )
 
 
-def files_covering(pipeline: str, ranges: Iterable[OffsetRange], fate: Fate) -> list[str]:
+def files_covering(
+    pipeline: str, ranges: Iterable[OffsetRange], fate: Fate, *, committed_from: datetime | None = None
+) -> list[str]:
     """Return the paths of the files whose micro-batches overlap the ranges, each range in its incarnation.
 
-    Files that housekeeping has removed are not among them (`include/ledger/archive/removal.py`).
+    With a time, only those of micro-batches committed from then on. Files that housekeeping has removed are not among
+    them (`include/ledger/archive/removal.py`).
     """
     with session() as ledger:
-        return covering(ledger, pipeline, ranges, fate)
+        return covering(ledger, pipeline, ranges, fate, committed_from)
 
 
-def covering(ledger: Session, pipeline: str, ranges: Iterable[OffsetRange], fate: Fate) -> list[str]:
+def covering(
+    ledger: Session,
+    pipeline: str,
+    ranges: Iterable[OffsetRange],
+    fate: Fate,
+    committed_from: datetime | None = None,
+) -> list[str]:
     """Return `files_covering` within the caller's transaction."""
     paths: set[str] = set()
     current = topic_ids(ledger, pipeline)
@@ -127,6 +136,8 @@ def covering(ledger: Session, pipeline: str, ranges: Iterable[OffsetRange], fate
                 overlaps(MicroBatchRange, each),
             )
         )
+        if committed_from is not None:
+            wanted = wanted.where(MicroBatch.committed_at >= committed_from)
         paths.update(ledger.scalars(wanted))
     return sorted(paths)
 

@@ -6,10 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from include import lake
 from include.errors import OffsetsLost
 from include.intervals import boundaries, missing, pinning
 from include.intervals.boundaries import SourceLog
@@ -19,7 +24,7 @@ from include.kafka.timestamps import Boundary
 from include.ledger.archive.archived_offsets import CommittedSpan
 from include.ledger.intervals.missing import MissingIntervals
 from include.ledger.intervals.pins import Neighbours, PinnedInterval
-from include.offsets import OffsetRange, TopicPartition
+from include.offsets import Fate, OffsetRange, TopicPartition
 from include.pipelines import load_pipeline
 from include.times import Interval
 from tests.support.topic_log import HOUR, START, hour
@@ -29,13 +34,27 @@ TP, OTHER = (TopicPartition("nest-logs", number) for number in (0, 1))
 DAYS = 24
 
 
+@pytest.fixture(autouse=True)
+def lake_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(lake, "uri", lambda path: (tmp_path / path).as_uri())
+    return tmp_path
+
+
 @dataclass
 class History:
-    """A topic with a record each hour from START on, committed in that hour, and the intervals that are pinned."""
+    """A topic with a record each hour from START on, committed in that hour, and the intervals that are pinned.
+
+    All records lie in one file of the archive.
+    """
 
     monkeypatch: pytest.MonkeyPatch
     lows: Mapping[TopicPartition, int] = field(default_factory=lambda: {TP: 0})
     end: int = 30 * DAYS
+    ends: Mapping[TopicPartition, int] = field(default_factory=dict)
+    """Of topic partitions that end elsewhere."""
+    committed_from: int = 0
+    """The hour of the first commit: the stream caught up then."""
+    fate: Fate = Fate.ARCHIVED
     invisible: range = range(0)
     """Offsets of transaction markers."""
     pinned: dict[Interval, dict[TopicPartition, tuple[int, int]]] = field(default_factory=dict)
@@ -46,6 +65,7 @@ class History:
         patch(offset_search, "find_boundaries", self._find_boundaries)
         patch(boundaries, "first_committed_offsets", lambda _: dict.fromkeys(self.lows, 0))
         patch(boundaries, "commit_of", self._commit_of)
+        patch(boundaries, "files_covering", self._files_covering)
         patch(pinning, "await_archive", lambda *_: None)
         patch(pinning.pins, "find_interval", lambda _, begin: None)
         patch(pinning.pins, "find_neighbours", lambda _, interval: self.around(interval))
@@ -56,7 +76,7 @@ class History:
 
     @property
     def log(self) -> SourceLog:
-        bounds = {tp: (low, self.end) for tp, low in self.lows.items()}
+        bounds = {tp: (low, self._end(tp)) for tp, low in self.lows.items()}
         return SourceLog(NEST, bounds, {TP.topic: "id"}, hour(self.end).to_time)
 
     def pin(self, number: int) -> dict[TopicPartition, tuple[int, int]]:
@@ -97,7 +117,7 @@ class History:
         return self._pinned(interval)
 
     def _first(self, tp: TopicPartition, begin: int) -> int | None:
-        return next((o for o in range(max(begin, self.lows[tp]), self.end) if o not in self.invisible), None)
+        return next((o for o in range(max(begin, self.lows[tp]), self._end(tp)) if o not in self.invisible), None)
 
     def _first_times(self, spans: Any, _rule: object) -> dict[TopicPartition, datetime]:
         firsts = {tp: (self._first(tp, begin), end) for tp, (begin, end) in spans.items()}
@@ -108,8 +128,24 @@ class History:
         firsts = {tp: (self._first(tp, max(begin, number)), end) for tp, (begin, end) in spans.items()}
         return {tp: Boundary(end if at is None else min(at, end)) for tp, (at, end) in firsts.items()}
 
+    def _end(self, tp: TopicPartition) -> int:
+        return self.ends.get(tp, self.end)
+
     def _commit_of(self, _name: str, _tp: object, _topic_id: str, offset: int) -> CommittedSpan:
-        return CommittedSpan(offset, offset + 1, hour(offset).to_time)
+        return CommittedSpan(offset, offset + 1, hour(max(offset, self.committed_from)).to_time)
+
+    def _files_covering(
+        self, _name: str, ranges: list[OffsetRange], fate: Fate, *, committed_from: datetime
+    ) -> list[str]:
+        last = hour(max(ranges[0].until_offset - 1, self.committed_from)).to_time
+        return [self._write_landing()] if fate == self.fate and last >= committed_from else []
+
+    def _write_landing(self) -> str:
+        rows = [(tp.topic, tp.partition, o, START + o * HOUR) for tp in self.lows for o in range(self._end(tp))]
+        names = ["kafka_topic", "kafka_partition", "kafka_offset", "kafka_timestamp"]
+        table = pa.table(dict(zip(names, map(list, zip(*rows, strict=True)), strict=True)))
+        pq.write_table(table, urlsplit(lake.uri("landed.parquet")).path)
+        return "landed.parquet"
 
 
 def in_order(count: int) -> list[Interval]:
@@ -205,3 +241,32 @@ def test_new_hour_is_empty_when_everything_before_it_was_removed_long_after_its_
     history.has_pinned(0, 1)
     assert history.pin(20 * DAYS) == {TP: (100, 100)}
     assert in_order(1) == [hour(1)]
+
+
+@pytest.mark.parametrize("fate", [Fate.ARCHIVED, Fate.EMPTY, Fate.QUARANTINED])
+def test_hour_is_pinned_when_removed_records_are_older_although_they_were_committed_after_it(
+    monkeypatch: pytest.MonkeyPatch, fate: Fate
+) -> None:
+    """A stream that was started again caught up on records that retention removed before anything was pinned."""
+    history = History(monkeypatch, {TP: 0, OTHER: 100}, ends={OTHER: 100}, committed_from=200, fate=fate)
+    # All that is removed is older than these, although the other topic partition's records in the same file are not.
+    for number in (100, 199, 300):
+        assert history.pin(number) == {TP: (number, number + 1), OTHER: (100, 100)}
+        history.pinned.clear()
+    with pytest.raises(OffsetsLost, match=rf"records of {hour(99)} may be among nest-logs-1 \[0, 100\)"):
+        history.pin(99)
+
+
+@pytest.mark.parametrize("damage", ["missing", "damaged", "no file"])
+def test_hour_is_refused_when_the_archive_cannot_tell_the_times_of_removed_records(
+    monkeypatch: pytest.MonkeyPatch, lake_folder: Path, damage: str
+) -> None:
+    history = History(monkeypatch, {TP: 0, OTHER: 100}, ends={OTHER: 100}, committed_from=200)
+    if damage == "damaged":
+        (lake_folder / "landed.parquet").write_bytes(b"nothing")
+    landed = [] if damage == "no file" else ["landed.parquet"]
+    monkeypatch.setattr(boundaries, "files_covering", lambda *_, **__: landed)
+    with pytest.raises(OffsetsLost, match="may be among nest-logs-1"):
+        history.pin(199)
+    # Everything was committed long before.
+    assert history.pin(203) == {TP: (203, 204), OTHER: (100, 100)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
@@ -100,6 +100,32 @@ def test_row_groups_are_not_read_when_no_row_of_theirs_is_within_bounds(
     with lake.open_parquet(damaged) as file:
         rows = [row for each in lake.rows_within(file, ["n", "text"], bounds) for row in each.to_pylist()]
     assert rows == [{"n": n, "text": f"t{n}"} for n in found]
+
+
+@pytest.mark.parametrize("beyond_python", [False, True])
+def test_time_is_found_only_in_rows_within_the_bounds(tmp_path: Path, beyond_python: bool) -> None:
+    moments = [datetime(2026, 11, 18, hour, tzinfo=UTC) for hour in (5, 6, 7)]
+    times = pa.array(moments, pa.timestamp("us", "UTC"))
+    if beyond_python:
+        # Without bounds in Python: every row is looked at.
+        times = pa.concat_arrays([times.slice(0, 2), pa.array([2**62]).cast(times.type)])
+    location = (tmp_path / "part.parquet").as_uri()
+    pq.write_table(pa.table({"at": times, "n": [1, 2, 3]}), tmp_path / "part.parquet")
+    found = {n: [lake.has_times_from(location, "at", each, {"n": (1, n)}) for each in moments] for n in (1, 2, 3)}
+    assert found == {1: [True, False, False], 2: [True, True, False], 3: [True, True, True]}
+
+
+def test_footer_alone_is_read_when_all_times_are_earlier(tmp_path: Path) -> None:
+    path, last = tmp_path / "part.parquet", datetime(2026, 11, 18, tzinfo=UTC)
+    pq.write_table(pa.table({"at": pa.array([last] * 9, pa.timestamp("us", "UTC"))}), path, use_dictionary=False)
+    chunk = pq.read_metadata(path).row_group(0).column(0)
+    content = bytearray(path.read_bytes())
+    begin, length = chunk.data_page_offset, chunk.total_compressed_size
+    content[begin : begin + length] = b"\xff" * length
+    path.write_bytes(content)
+    assert not lake.has_times_from(path.as_uri(), "at", last + timedelta(seconds=1), {})
+    with pytest.raises(OSError, match="deserialize"):
+        lake.has_times_from(path.as_uri(), "at", last, {})
 
 
 def test_every_row_comes_a_few_at_a_time_when_there_are_no_bounds(tmp_path: Path) -> None:

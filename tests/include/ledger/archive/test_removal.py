@@ -15,7 +15,7 @@ from include.ledger.archive import holdings, landing_files, removal
 from include.ledger.database import session
 from include.ledger.intervals import pins
 from include.ledger.intervals.states import Source
-from include.ledger.models import SPAN, IntervalRange, Position, Topic
+from include.ledger.models import SPAN, IntervalRange, MicroBatch, Position, Topic
 from include.ledger.streams import generations, writers
 from include.ledger.streams.incarnations import closed
 from include.offsets import OffsetRange
@@ -50,6 +50,18 @@ def test_batch_is_not_settled_when_its_offsets_are_registered_of_another_incarna
     with session() as ledger:
         ledger.get_one(IntervalRange, (interval, "events", 0)).topic_id = "newer"
     assert removal.settled_batches(pipeline, datetime.now(UTC), ("archived",)) == {}
+
+
+def test_files_of_earlier_commits_are_not_named_when_a_time_is_given(pipeline: str) -> None:
+    earlier, later = (commit(pipeline, number, 4 * number, 4 * number + 4, archived=2) for number in (0, 1))
+    with session() as ledger:
+        ledger.get_one(MicroBatch, earlier).committed_at = DAY - timedelta(seconds=1)
+        ledger.get_one(MicroBatch, later).committed_at = DAY
+    both = landing_files.files_covering(pipeline, [span(0, 8)], "archived")
+    assert len(both) == 2
+    (named,) = landing_files.files_covering(pipeline, [span(0, 8)], "archived", committed_from=DAY)
+    assert [named] == [each.path for each in landing_files.files_of([later], ["archived"])]
+    assert landing_files.files_covering(pipeline, [span(0, 4)], "archived", committed_from=DAY) == []
 
 
 def test_offsets_are_read_from_intervals_and_no_file_is_named_when_they_were_removed(pipeline: str) -> None:
