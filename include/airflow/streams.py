@@ -13,7 +13,7 @@ from typing import Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import Context
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowRuntimeError
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from include.airflow import backoff
@@ -35,6 +35,9 @@ from include.spark.submission import JOBS, SparkSubmission
 
 _LOOK_AT_PROGRESS = 15.0
 """Seconds between two looks at what waits for the queries, each of which asks Kafka, and at the driver's log."""
+
+_ANSWER_WITHIN = 10.0
+"""Seconds in which Airflow is to tell a task that ends: it gives `on_kill` 30, and its own requests are repeated."""
 
 
 class StreamTrigger(BaseTrigger):
@@ -85,9 +88,15 @@ class StreamTrigger(BaseTrigger):
         """Stop the driver: a person ended the task. (A restarting triggerer only cleans up.)
 
         One whose task Airflow has no more goes on, for the next run to adopt: `airflow db clean` deletes rows by their
-        age, whatever their state, and so those of the stream that has run longest.
+        age, whatever their state, and so those of the stream that has run longest. When Airflow does not tell, the
+        driver is stopped.
         """
-        if await asyncio.to_thread(_is_deleted, self.task_instance):
+        try:
+            is_deleted = await asyncio.wait_for(asyncio.to_thread(_is_deleted, self.task_instance), _ANSWER_WITHIN)
+        except Exception as error:  # whatever it is, the task ends now, and its driver must not outlive it
+            self.log.warning("Airflow does not tell whether it still has the task: %r", error)
+            is_deleted = False
+        if is_deleted:
             self.log.info("the task was deleted from Airflow's database: its driver goes on")
             return
         await asyncio.to_thread(launching.stop_driver, self.pipeline, self.launch)
@@ -99,10 +108,7 @@ def _is_deleted(task: Any) -> bool:
 
     if task is None:
         return False
-    try:
-        states = RuntimeTaskInstance.get_task_states(task.dag_id, task_ids=[task.task_id], run_ids=[task.run_id])
-    except AirflowRuntimeError:
-        return False
+    states = RuntimeTaskInstance.get_task_states(task.dag_id, task_ids=[task.task_id], run_ids=[task.run_id])
     return task.task_id not in states.get(task.run_id, {})
 
 

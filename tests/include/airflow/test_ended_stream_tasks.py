@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -56,13 +57,39 @@ def test_driver_is_stopped_when_a_person_ends_or_clears_its_task(
     assert asked == [((TASK.dag_id,), {"task_ids": [TASK.task_id], "run_ids": [TASK.run_id]})]
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        AirflowRuntimeError(ErrorResponse(error=ErrorType.API_SERVER_ERROR)),
+        ConnectionRefusedError("the API server is down"),
+        TimeoutError("the API server is slow"),
+    ],
+    ids=["told", "no connection", "timeout"],
+)
 def test_driver_is_stopped_when_airflow_does_not_tell_its_task(
-    stopped: list[str], monkeypatch: pytest.MonkeyPatch
+    stopped: list[str], monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     def refuse(*_: object, **__: object) -> None:
-        raise AirflowRuntimeError(ErrorResponse(error=ErrorType.API_SERVER_ERROR))
+        raise error
 
     monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", refuse)
     end()
     end(None)
     assert stopped == ["launch-1"] * 2
+
+
+def test_driver_is_stopped_in_airflow_s_time_when_airflow_answers_too_late(
+    stopped: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Airflow gives up ending a task after half a minute, and leaves what was not stopped until then."""
+    ended = threading.Event()
+
+    def answer_late(*_: object, **__: object) -> dict[str, dict[str, str]]:
+        assert ended.wait(30)
+        return {}
+
+    monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", answer_late)
+    monkeypatch.setattr(streams, "_ANSWER_WITHIN", 0.1)
+    monkeypatch.setattr(launching, "stop_driver", lambda _pipeline, launch: (stopped.append(launch), ended.set()))
+    end()
+    assert stopped == ["launch-1"]
