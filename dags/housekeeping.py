@@ -23,8 +23,8 @@ pipeline's declared time (their rows are then read from the registered revisions
 evidence, merged into one per fate and day. What is replaced so is kept for some days, for copies of PostgreSQL name it, and then
 deleted, as are old revisions and files that killed jobs left behind. No Spark is started.
 
-**When**: daily at 03:39 UTC, between the beginnings of intervals of any length. For those that are being built it waits up to ten
-minutes, since an attempt may be reading the files to remove. A run that was missed costs only disk space.
+**When**: daily at 03:39 UTC, when no interval begins, except of a schedule of 1 or 3 minutes. For those that are being built it waits
+up to ten minutes, since an attempt may be reading the files to remove. A run that was missed costs only disk space.
 
 **Reads** ledger, catalog and the lake's `landing/`, `quarantine/`, `tables/`. **Writes** the ledger and `replaced/`, and deletes files there.
 
