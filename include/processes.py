@@ -6,6 +6,7 @@ pid is counted, it names one process for ever. Without `/proc`, the wall-clock s
 
 from __future__ import annotations
 
+import getpass
 import os
 import socket
 from dataclasses import dataclass
@@ -153,3 +154,8 @@ def _stat(pid: int) -> list[str]:
     except FileNotFoundError:
         raise ProcessLookupError(f"no process {pid}") from None
     return text.rpartition(")")[2].split()
+
+
+def user_at_host() -> str:
+    """Return this process's user and host, as the ledger records who runs it, e.g. `airflow@worker-1`."""
+    return f"{getpass.getuser()}@{socket.gethostname()}"

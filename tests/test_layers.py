@@ -29,7 +29,6 @@ INCLUDE = (
     "include.crash_points",
     "include.processes",
     "include.topics",
-    "include.user",
     "include.reconciliation",
     "include.pipelines.spec",
     "include.pipelines",

@@ -14,9 +14,9 @@ from include.intervals.references import contents_of_generation
 from include.ledger import reference_versions
 from include.ledger.archive import row_outputs
 from include.pipelines import declarations, load_line_pipeline, load_pipeline
+from include.processes import user_at_host
 from include.streams import generations
 from include.times import format_time
-from include.user import user_at_host
 
 _MOST_REFUSED = 100
 """How many refused rows are listed, the newest."""

@@ -13,7 +13,7 @@ from include.cli.output import clean, console, print_facts, print_json, print_ta
 from include.errors import UsageError
 from include.housekeeping import run as keeping
 from include.pipelines import declarations, load_pipeline
-from include.user import user_at_host
+from include.processes import user_at_host
 
 
 def register(app: typer.Typer) -> None:

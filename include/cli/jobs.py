@@ -33,11 +33,11 @@ from include.monitor.lag import lag_of, still_behind, total_lag
 from include.pipelines import load_pipeline
 from include.pipelines.spec import Pipeline
 from include.pipelines.spec.lines import parse_line_source, read_from_lines
+from include.processes import user_at_host
 from include.spark.run import AskedToStop, run_job, run_stream_job, run_watched_job, stopping_on_signals
 from include.spark.submission import SHORT, SparkSubmission, stream_submission
 from include.streams.stopping import request_stop
 from include.times import parse_time
-from include.user import user_at_host
 
 _LOOK_AGAIN = 2.0
 """Seconds between two looks at how far a stream is."""

@@ -17,8 +17,8 @@ from include.ledger.alerts import DISMISSED, Alert, latest_alerts, open_alerts
 from include.monitor.open_alerts import dismiss_command
 from include.monitor.text import duration
 from include.pipelines import load_pipeline
+from include.processes import user_at_host
 from include.times import format_time
-from include.user import user_at_host
 
 LATEST = 50
 """How many alerts are listed with those that are over."""

@@ -17,8 +17,8 @@ from include.cli.output import console, print_facts, print_json, print_result, p
 from include.errors import UsageError
 from include.offsets import TopicPartition
 from include.pipelines import load_pipeline
+from include.processes import user_at_host
 from include.quarantine import Selection
-from include.user import user_at_host
 
 Topic = Annotated[str | None, typer.Option("--topic", help="records of this topic")]
 Partition = Annotated[int | None, typer.Option("--partition", min=0, help="records of this topic partition")]

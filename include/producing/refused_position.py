@@ -14,10 +14,10 @@ from include.errors import PositionTooOld, ServiceUnreachable, TidemarkError, Us
 from include.ledger.streams import event_gaps
 from include.ledger.streams.event_gaps import RefusedAt
 from include.pipelines.spec import Pipeline
+from include.processes import user_at_host
 from include.producing.event_stream import EventStream
 from include.producing.position import Reached
 from include.times import describe_duration, format_time, parse_time
-from include.user import user_at_host
 
 
 @dataclass(frozen=True)

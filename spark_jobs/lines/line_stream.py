@@ -20,12 +20,12 @@ from include.ledger.streams.lines import LinesRead
 from include.pipelines.spec import AdditiveView, Pipeline
 from include.pipelines.spec.lines import LineSource, read_from_lines
 from include.pipelines.spec.references import check_references
+from include.processes import user_at_host
 from include.streams import fingerprint
 from include.streams.checkpoints import checkpoint_uri
 from include.streams.line_feeds import Feed, feed_of
 from include.streams.start import note_unnoted
 from include.streams.written_topics import check_compacted_topics, create_written_topics, note_compacted_topics
-from include.user import user_at_host
 from spark_jobs.decoding.records import archive_rows, decode
 from spark_jobs.lines.line_sinks import LineLandingSink, LineViewSink
 from spark_jobs.lines.line_source import decode_lines, read_lines

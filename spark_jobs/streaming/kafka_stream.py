@@ -19,10 +19,10 @@ from include.ledger.streams import writers
 from include.ledger.streams.flags import FLAGS
 from include.offsets import TopicPartition
 from include.pipelines.spec import AdditiveView, Pipeline
+from include.processes import user_at_host
 from include.streams import generations
 from include.streams.checkpoints import checkpoint_uri
 from include.streams.start import StreamStart, begin, check_retention
-from include.user import user_at_host
 from include.versions.loaded_modules import loaded_code
 from spark_jobs.decoding.decoders import prepare_code
 from spark_jobs.decoding.records import archive_rows, decode
