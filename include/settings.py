@@ -6,16 +6,15 @@ and those files into addresses.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import Field, dataclass, fields
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
+from include import service_states
 from include.errors import ServiceUnreachable, UsageError
 from include.kafka_security import for_java, for_librdkafka
 from include.setting_values import (
@@ -135,24 +134,12 @@ class Settings:
         return self.lake or file_uri(self.home / "lake")
 
     def service_state(self, name: str) -> dict[str, Any]:
-        """Return the embedded service's state file; empty when the service was never started."""
-        with suppress(FileNotFoundError):
-            return dict(json.loads((self.home / "services" / f"{name}.json").read_text()))
-        return {}
+        """Return the embedded service's state file; empty when the service was never started. Raise UsageError."""
+        return service_states.service_state(self.home, name)
 
     def check_not_copied(self, name: str) -> None:
         """Raise UsageError when the state file names a service of the home of which this one is a copy."""
-        state = self.service_state(name)
-        # Older versions wrote no home, but where Kafka and PostgreSQL keep their data.
-        home = Path(state.get("home") or Path(state.get("data") or self.home / name).parent)
-        if not (home.exists() and self.home.exists()) or home.samefile(self.home):
-            return
-        # One that was moved has its own, also where another took its place.
-        if Settings(home=home).service_state(name).get("address") == state["address"]:
-            raise UsageError(
-                f"{self.home} is a copy of {home}, and has that one's {name}",
-                remedy=f"TIDEMARK_HOME={home} to use it; else stop its services, copy it again, then ./tidemark up",
-            )
+        service_states.check_not_copied(self.home, name)
 
     def kafka_address(self) -> str:
         """Return the bootstrap servers; for the embedded broker, the listener that fits the client options.

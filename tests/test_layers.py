@@ -24,6 +24,7 @@ INCLUDE = (
     "include.times",
     "include.kafka_security",
     "include.setting_values",
+    "include.service_states",
     "include.settings",
     "include.offsets",
     "include.crash_points",

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -58,6 +61,17 @@ def copied(home: Path) -> Path:
     return copy
 
 
+def forbidden(folder: Path, method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method of paths that this user may not call of a folder and all in it; root may call any."""
+
+    def call(path: Path, *args: Any, **kwargs: Any) -> Any:
+        if path.is_relative_to(folder):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return method(path, *args, **kwargs)
+
+    return call
+
+
 @pytest.mark.parametrize("forgotten", ["", "home"], ids=["", "state of an older version"])
 def test_copy_of_a_home_neither_uses_nor_stops_the_services_of_the_original(
     home: Path, broker: psutil.Process, use: Use, forgotten: str
@@ -94,6 +108,35 @@ def test_copy_of_a_home_starts_its_own_service_before_it_uses_one_when_the_origi
         settings().kafka_address()
     write_started("kafka", psutil.Process(), address=ADDRESS)
     assert settings().kafka_address() == ADDRESS
+
+
+@pytest.mark.parametrize("unreadable", ["", "services/kafka.json"], ids=["home", "state"])
+def test_copy_of_a_home_does_not_use_its_services_when_the_original_may_not_be_read(
+    home: Path, broker: psutil.Process, use: Use, monkeypatch: pytest.MonkeyPatch, unreadable: str
+) -> None:
+    """The copy is another user's, made by an administrator."""
+    use(copied(home))
+    for name in ("stat", "read_text"):
+        monkeypatch.setattr(Path, name, forbidden(home / unreadable, getattr(Path, name)))
+    for used in (lambda: settings().kafka_address(), lambda: supervisor.status(), lambda: supervisor.down()):
+        with pytest.raises(UsageError, match=f"is a copy of {home}, and has that one's kafka") as error:
+            used()
+        owner = home.parent.owner()
+        assert error.value.remedy.startswith(f"TIDEMARK_HOME={home} to use it, as {owner}")
+        assert f"have {owner} stop its services" in error.value.remedy
+    assert lives(broker)
+    # With a service of its own, nothing is asked of the original.
+    write_started("kafka", psutil.Process(), address=ADDRESS)
+    assert settings().kafka_address() == ADDRESS
+
+
+def test_home_of_another_user_is_refused_and_the_user_named_when_its_state_may_not_be_read(
+    home: Path, broker: psutil.Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Path, "read_text", forbidden(home / "services", Path.read_text))
+    with pytest.raises(UsageError, match=r"kafka\.json: Permission denied") as error:
+        settings().kafka_address()
+    assert error.value.remedy == f"run it as {home.owner()}"
 
 
 @pytest.mark.parametrize("is_taken", [False, True], ids=["gone", "taken"])
