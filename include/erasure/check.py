@@ -9,6 +9,7 @@ from include.erasure import open_tables
 from include.erasure.keys import Keys
 from include.erasure.names import columns_now, columns_of
 from include.errors import UsageError
+from include.housekeeping.leftovers import left_tables
 from include.ledger import proofs
 from include.ledger.erasures import former
 from include.ledger.erasures.unfinished import Begun
@@ -82,6 +83,10 @@ def remaining(pipeline: Pipeline) -> list[str]:
     ]
     if others := open_tables.files_of_others(pipeline):
         told.append(f"{quantity(others, 'file')} that others wrote to the folders of its Iceberg tables")
+    told += [
+        f"what killed attempts left below tables/{table}, which is no longer declared: look through it and delete that"
+        for table in _tables_not_swept(pipeline)
+    ]
     if _has_lost_and_found():
         told.append("what doctor --repair moved to lost+found: look through it and delete it")
     return told
@@ -129,6 +134,16 @@ def references_naming(pipeline: Pipeline, keys: Keys) -> list[str]:
         if keys.named_in_bytes(lake.read_bytes(f"{root}/{file.name}"))
     }
     return sorted(naming)
+
+
+def _tables_not_swept(pipeline: Pipeline) -> list[str]:
+    """Tables of removed views that have an Iceberg table, or all of them while some declaration is refused."""
+    swept = {*pipeline.tables, *left_tables(pipeline)}
+    return [
+        each
+        for each in former.tables_ever(pipeline.name)
+        if each not in swept and lake.exists(lake.uri("tables", each))
+    ]
 
 
 def _has_lost_and_found() -> bool:

@@ -22,6 +22,7 @@ from include.erasure.open_tables import delta_table_exists
 from include.erasure.steps import Tell
 from include.errors import ServiceUnreachable, UsageError
 from include.housekeeping import replaced
+from include.housekeeping.leftovers import left_tables
 from include.housekeeping.run import holding_files
 from include.intervals.lake_of_ledger import check_may_delete
 from include.ledger import quarantine as ledger_quarantine
@@ -129,7 +130,7 @@ def resume(pipeline: Pipeline, tell: Tell) -> dict[str, Any]:
     erasure = unfinished.unfinished(pipeline.name)
     if erasure is None:
         raise UsageError("no erasure is unfinished", remedy="name a key: --key KEY", pipeline=pipeline.name)
-    check_may_delete(pipeline)
+    check_may_delete(pipeline, left_tables(pipeline))
     accounts.write(erasure)
     counts = erasure.counts
     tell(f"{pipeline.name}: erasure {erasure.id}: {quantity(counts['records'], 'record')} from now on read by nobody")
@@ -173,7 +174,7 @@ def _lag(pipeline: Pipeline) -> int | None:
 
 
 def _columns_to_erase(pipeline: Pipeline, wish: Wish) -> tuple[str, ...]:
-    check_may_delete(pipeline)
+    check_may_delete(pipeline, left_tables(pipeline))
     columns = check.subject_columns(pipeline, wish.columns)
     check.check_can_replace_proofs(pipeline, columns)
     return columns

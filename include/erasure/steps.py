@@ -13,6 +13,7 @@ from include.erasure.files import rewrite_files
 from include.erasure.keys import FORGOTTEN
 from include.erasure.names import columns_of, names_of
 from include.errors import AnotherWriter, TidemarkError, UsageError, error_class
+from include.housekeeping.leftovers import left_tables
 from include.housekeeping.old_generations import sweep_checkpoints
 from include.housekeeping.run import holding_files
 from include.housekeeping.sweep import Done, Times, sweep_landing, sweep_tables
@@ -25,6 +26,7 @@ from include.ledger.intervals import locks
 from include.ledger.intervals.pins import PinnedInterval
 from include.ledger.intervals.states import Source
 from include.ledger.inventory import attempts_under_way
+from include.ledger.lineage import BuiltRevision
 from include.ledger.streams import writers
 from include.ledger.streams.writers import Lease
 from include.monitor.text import quantity
@@ -128,21 +130,19 @@ def erase_from_delta(pipeline: Pipeline, erasure: Begun, lease: Lease, tell: Tel
 def sweep(pipeline: Pipeline, erasure: Begun, tell: Tell) -> dict[str, int]:
     """Delete what may still hold the rows: replaced revisions, removed, leftover and set aside files, old checkpoints.
 
-    Raises AnotherWriter while an attempt of any interval is under way: leftovers could be its files.
+    In tables of removed views, too. Raises AnotherWriter while an attempt of any interval is under way: leftovers could be its files.
     """
     _check_nobody_builds(pipeline, datetime.now(UTC))
     times = Times.at_once()
     with holding_files(pipeline.name) as check:
         done = Done(pipeline.name, dry_run=False, check=check)
-        pointed_at = catalog.pointed_at(pipeline.tables)
+        left = left_tables(pipeline)
+        pointed_at = catalog.pointed_at([*pipeline.tables, *left])
         retired = unfinished.retire(erasure)
         locations = sorted({each.location for each in retired})
-        for location in (each for each in locations if catalog.comparable_location(each) in pointed_at):
-            raise TidemarkError(
-                f"the catalog points at a replaced revision: {location}; the erasure is unfinished",
-                remedy=f"./tidemark doctor --repair, then: ./tidemark erase {pipeline.name} --resume",
-                pipeline=pipeline.name,
-            )
+        for each in retired:
+            if catalog.comparable_location(each.location) in pointed_at:
+                raise _pointed_at(pipeline, each)
         crash_point("erased_revisions_retired")
         snapshots = open_tables.forget(pipeline, retired, names_of(pipeline, erasure))
         for location in locations:
@@ -154,12 +154,26 @@ def sweep(pipeline: Pipeline, erasure: Begun, tell: Tell) -> dict[str, int]:
                 remedy=f"when it has ended: ./tidemark erase {pipeline.name} --resume",
                 pipeline=pipeline.name,
             )
-        sweep_tables(pipeline, times, pointed_at, done)
+        sweep_tables(pipeline, times, pointed_at, done, left)
         sweep_checkpoints(pipeline, times, done, kept=())
     for line in done.kept:
         tell(f"{pipeline.name}: left: {line}")
     crash_point("erased_files_swept")
     return {"revisions": len(locations), "snapshots": snapshots, "swept_files": done.deleted["files"]}
+
+
+def _pointed_at(pipeline: Pipeline, revision: BuiltRevision) -> TidemarkError:
+    # Doctor looks at declared tables only.
+    mend = (
+        "./tidemark doctor --repair"
+        if revision.table in pipeline.tables
+        else f"the table is no longer declared: drop {revision.partition} from {catalog.DATABASE}.{revision.table}"
+    )
+    return TidemarkError(
+        f"the catalog points at a replaced revision: {revision.location}; the erasure is unfinished",
+        remedy=f"{mend}, then: ./tidemark erase {pipeline.name} --resume",
+        pipeline=pipeline.name,
+    )
 
 
 def forget_names(pipeline: Pipeline, erasure: Begun, tell: Tell) -> dict[str, int]:

@@ -57,11 +57,14 @@ def check_lake(pipeline: Pipeline) -> None:
         raise error
 
 
-def check_may_delete(pipeline: Pipeline) -> None:
-    """Raise the error of `check_lake`, UsageError while unknown files may be another ledger's or a revision's."""
+def check_may_delete(pipeline: Pipeline, others: Collection[str] = ()) -> None:
+    """Raise the error of `check_lake`, UsageError while unknown files may be another ledger's or a revision's.
+
+    `others`: tables besides the declared ones in which files are deleted.
+    """
     check_lake(pipeline)
     _check_no_other_ledger(pipeline)
-    _check_no_revision_elsewhere(pipeline)
+    _check_no_revision_elsewhere(pipeline, others)
 
 
 def lake_error(pipeline: Pipeline) -> TidemarkError | None:
@@ -175,9 +178,9 @@ def revisions_elsewhere(pipeline: Pipeline, others: Collection[str] = ()) -> str
     return f"the ledger knows {len(outside)} revisions outside of the lake {lake.root()}, such as {outside[0]}"
 
 
-def _check_no_revision_elsewhere(pipeline: Pipeline) -> None:
+def _check_no_revision_elsewhere(pipeline: Pipeline, others: Collection[str]) -> None:
     """Raise UsageError while the ledger knows revisions outside of the lake: unknown ones may be their files."""
-    if elsewhere := revisions_elsewhere(pipeline):
+    if elsewhere := revisions_elsewhere(pipeline, others):
         raise UsageError(f"{elsewhere}, and nothing was changed", remedy=TO_ITS_LAKE, pipeline=pipeline.name)
 
 
