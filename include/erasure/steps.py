@@ -130,7 +130,8 @@ def erase_from_delta(pipeline: Pipeline, erasure: Begun, lease: Lease, tell: Tel
 def sweep(pipeline: Pipeline, erasure: Begun, tell: Tell) -> dict[str, int]:
     """Delete what may still hold the rows: replaced revisions, removed, leftover and set aside files, old checkpoints.
 
-    In tables of removed views, too. Raises AnotherWriter while an attempt of any interval is under way: leftovers could be its files.
+    Also in the tables of removed views. Raises AnotherWriter while an attempt of any interval is under way: leftovers
+    could be its files.
     """
     _check_nobody_builds(pipeline, datetime.now(UTC))
     times = Times.at_once()
