@@ -67,7 +67,7 @@ class Keys:
     def __init__(self, keys: Sequence[str]) -> None:
         self.keys = tuple(keys)
         # Reports record a long key so.
-        self._forms = (*self.keys, *(hashed(key) for key in self.keys if len(json.dumps(key)) >= LEAST_ABBREVIATED))
+        self.forms = (*self.keys, *(hashed(key) for key in self.keys if len(json.dumps(key)) >= LEAST_ABBREVIATED))
 
     def named_in_bytes(self, value: bytes | None) -> bool:
         """Return whether one of the keys occurs in a value, in UTF-8 or in any spelling of JSON's escapes."""
@@ -76,14 +76,14 @@ class Keys:
 
     def named_in(self, value: str) -> bool:
         """Return whether one of the keys occurs in a text, as it is or escaped by JSON."""
-        return any(_occurs(key, text) for text in _readings(value) for key in self._forms)
+        return any(_occurs(key, text) for text in _readings(value) for key in self.forms)
 
     def is_one(self, value: Any) -> bool:
         """Return whether a value of a listed row's key, as a text, is one of the keys; long ones are abbreviated."""
         if value is None:
             return False
         said = value if isinstance(value, str) else json.dumps(value)
-        return any(said == form or (form not in self.keys and said.endswith(form)) for form in self._forms)
+        return any(said == form or (form not in self.keys and said.endswith(form)) for form in self.forms)
 
     def without(self, value: Any) -> Any:
         """Return a JSON value in which each text that names one of the keys is replaced."""

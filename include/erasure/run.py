@@ -87,7 +87,16 @@ def erase(pipeline: Pipeline, wish: Wish, tell: Tell) -> dict[str, Any]:
         check_locks()
         intent.begin(
             lease,
-            Request(pipeline.name, columns, reason, wish.by, salt, hashes, views.are_kept(pipeline)),
+            Request(
+                pipeline.name,
+                columns,
+                reason,
+                wish.by,
+                salt,
+                hashes,
+                views.are_kept(pipeline),
+                pipeline.archive.formerly,
+            ),
             found.found,
             keys,
         )

@@ -16,7 +16,7 @@ BATCHES = 20
 
 _TABLES = (
     "intervals, micro_batches, positions, topics, generations, writers, flag_runs, limits_versions, erasures, "
-    "erased_records"
+    "erased_records, outages, quarantine_notes"
 )
 
 _FILL = f"""

@@ -6,8 +6,8 @@ The rest of an erasure needs no key, only coordinates (`include/ledger/erasures/
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import delete, func, select, text, update
@@ -18,7 +18,7 @@ from include.errors import UsageError
 from include.ledger.archive.positions import ranges_with
 from include.ledger.database import session
 from include.ledger.erasures.coordinates import lock_erasing
-from include.ledger.erasures.scrub import Forget, expectations_naming, forget
+from include.ledger.erasures.scrub import Forget, forget
 from include.ledger.intervals.pins import lock_pinning
 from include.ledger.intervals.revisions import move
 from include.ledger.intervals.states import RevisionState
@@ -43,6 +43,8 @@ class Request:
     salt: str
     key_hashes: Sequence[str]
     has_views: bool
+    formerly: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Names that renamed columns had before, newest first, by the present one."""
 
 
 @dataclass(frozen=True)
@@ -152,8 +154,8 @@ def begin(lease: writers.Lease, request: Request, found: Found, names: Forget) -
         _count(ledger, row.id)
         row.intervals = sorted(ledger.scalars(text(_INTERVALS), {"erasure": row.id}))
         _drop_decisions(ledger, row.id)
-        in_proofs = expectations_naming(ledger, request.pipeline, names)
-        entries = forget(ledger, request.pipeline, row.intervals, names)
+        spellings = [(each, *request.formerly.get(each, ())) for each in request.columns]
+        forgotten = forget(ledger, request.pipeline, row.intervals, names, spellings)
         _discard_builds(ledger, row.intervals)
         records = len({*found.landed, *found.registered, *found.quarantined})
         if request.has_views and records:
@@ -164,8 +166,8 @@ def begin(lease: writers.Lease, request: Request, found: Found, names: Forget) -
             "rows": found.rows,
             "quarantined": len(found.quarantined),
             "intervals": len(row.intervals),
-            "ledger_entries": entries,
-            "expectations": in_proofs,
+            "ledger_entries": forgotten.rows,
+            "expectations": forgotten.in_proofs,
         }
         return row.id
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+import re
+from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from sqlalchemy import ColumnElement, Select, Text, cast, func, inspect, select
+from sqlalchemy import ARRAY, ColumnElement, Select, Text, any_, cast, func, inspect, literal, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from include.ledger.models import (
@@ -32,6 +34,10 @@ from include.pipelines.spec import Limit
 class Forget(Protocol):
     """The keys to forget."""
 
+    @property
+    def forms(self) -> Sequence[str]:
+        """Texts of which each text that names a key holds one, if none of JSON's escapes is in it."""
+
     def named_in(self, value: str) -> bool:
         """Return whether a text holds one of the keys."""
 
@@ -53,35 +59,45 @@ _NOT_OF_DATA = frozenset({"ranges", "fates", "class", "severity"})
 _AT_ONCE = 200
 """Rows in memory at once."""
 
+_LIKE, _ESCAPED = re.compile(r"[\\%_]"), r"\\\g<0>"
+"""Characters that LIKE does not take for themselves, and how they are written."""
 
-def forget(ledger: Session, pipeline: str, intervals: Collection[int], names: Forget) -> int:
-    """Remove the keys from what the ledger holds of a pipeline, and return the number of rows that named one.
+
+@dataclass(frozen=True)
+class Forgotten:
+    """How many rows of the ledger named a key."""
+
+    rows: int
+    in_proofs: int
+    """Those of them that are results of expectations in published builds: their proofs repeat these."""
+
+
+def forget(
+    ledger: Session, pipeline: str, intervals: Collection[int], names: Forget, columns: Sequence[Sequence[str]]
+) -> Forgotten:
+    """Remove the keys from what the ledger holds of a pipeline.
+
+    `columns`: those that hold the keys, each with the names that it had before, newest first.
 
     Builds, attempts and verdicts of the intervals that held the records are cleaned of every text. Those of the others,
     where a total names keys of any interval, are not built again: only what comes from records is cleaned.
     """
-    found = _forget_things(ledger, pipeline, names)
+    found = _forget_things(ledger, pipeline, names, columns)
     found += _forget_findings(ledger, pipeline, frozenset(intervals), names)
-    for note in ledger.scalars(select(QuarantineNote).where(QuarantineNote.pipeline == pipeline)):
-        found += _clean(note, names, QuarantineNote.detail, QuarantineNote.reason)
-    for failure in ledger.scalars(select(BatchFailure).where(BatchFailure.pipeline == pipeline)):
-        found += _clean(failure, names, BatchFailure.error)
-    for launch in ledger.scalars(select(StreamLaunch).where(StreamLaunch.pipeline == pipeline)):
-        found += _clean(launch, names, StreamLaunch.error)
-    for output in ledger.scalars(select(RowOutput).where(RowOutput.pipeline == pipeline)):
-        found += _clean(output, names, RowOutput.waits_for)
-    for version in ledger.scalars(select(LimitsVersion).where(LimitsVersion.pipeline == pipeline)):
+    observed = _forget_observed(ledger, pipeline, names)
+    found += sum(observed.values())
+    for owner, *said in (
+        (QuarantineNote.pipeline, QuarantineNote.detail, QuarantineNote.reason),
+        (BatchFailure.pipeline, BatchFailure.error),
+        (StreamLaunch.pipeline, StreamLaunch.error),
+        (RowOutput.pipeline, RowOutput.waits_for),
+        (AlertRow.pipeline, AlertRow.alert),
+    ):
+        for row in _naming(ledger, names, owner == pipeline, owner.property.parent.class_, *said):
+            found += _clean(row, names, *said)
+    for version in _naming(ledger, names, LimitsVersion.pipeline == pipeline, LimitsVersion, LimitsVersion.limits):
         found += _drop_limits(version, names)
-    for alert in ledger.scalars(select(AlertRow).where(AlertRow.pipeline == pipeline)):
-        found += _clean(alert, names, AlertRow.alert)
-    return found
-
-
-def expectations_naming(ledger: Session, pipeline: str, names: Forget) -> int:
-    """Return how many results of expectations name a key in published builds: their proofs repeat these."""
-    published = _builds_of(pipeline).where(Build.published_at.is_not(None))
-    found = ExpectationRow.build_id.in_(published)
-    return len(_naming(ledger, names, found, ExpectationRow, ExpectationRow.observed, ExpectationRow.words))
+    return Forgotten(found, sum(observed[build] for build in _published(ledger, observed)))
 
 
 def _intervals_of(pipeline: str) -> Select[int]:
@@ -104,10 +120,21 @@ def _forget_findings(ledger: Session, pipeline: str, own: Collection[int], names
         found += _clean(interval, texts[interval.id in own], IntervalRow.verdict)
     for asked in _naming(ledger, names, Approval.build_id.in_(builds), Approval, Approval.warnings):
         found += _clean(asked, texts[asked.interval_id in own], Approval.warnings)
-    observed = ExpectationRow.observed, ExpectationRow.words
-    for each in _naming(ledger, names, ExpectationRow.build_id.in_(builds), ExpectationRow, *observed):
-        found += _clean(each, names, *observed)
     return found
+
+
+def _forget_observed(ledger: Session, pipeline: str, names: Forget) -> Counter[int]:
+    """Clean the results of expectations, and return how many named a key, by build."""
+    found: Counter[int] = Counter()
+    said = ExpectationRow.observed, ExpectationRow.words
+    of_pipeline = ExpectationRow.build_id.in_(_builds_of(pipeline))
+    for each in _naming(ledger, names, of_pipeline, ExpectationRow, *said):
+        found[each.build_id] += _clean(each, names, *said)
+    return found
+
+
+def _published(ledger: Session, builds: Collection[int]) -> Sequence[int]:
+    return ledger.scalars(select(Build.id).where(Build.id.in_(builds), Build.published_at.is_not(None))).all()
 
 
 def _naming(
@@ -119,12 +146,24 @@ def _naming(
 ) -> list[Row]:
     """Return the rows that meet a condition and in which one of the columns names a key.
 
-    They are read as texts: a pipeline may have many years of builds, and few of them name one.
+    They are read as texts: a pipeline may have many years of builds, and few of them name one. PostgreSQL
+    leaves out nearly all that name none: builds wait meanwhile.
     """
-    texts = select(func.concat_ws("\n", *(cast(each, Text) for each in columns)), *inspect(model).primary_key)
-    read = ledger.execute(texts.where(condition).execution_options(yield_per=_AT_ONCE))
+    said = func.concat_ws("\n", *(cast(each, Text) for each in columns))
+    texts = select(said, *inspect(model).primary_key).where(condition, _may_name(said, names))
+    read = ledger.execute(texts.execution_options(yield_per=_AT_ONCE))
     named = [tuple(at) for said, *at in read if names.named_in(said)]
     return [ledger.get_one(model, at) for at in named]
+
+
+def _may_name(said: ColumnElement[str], names: Forget) -> ColumnElement[bool]:
+    """Return the condition that a text holds one of the forms as it is, or escapes in which it may be."""
+    if not any("\\" in form for form in names.forms):
+        # JSON in JSON has nearly no other escapes.
+        said = func.replace(said, '\\"', '"')
+    # PostgreSQL's texts hold every character but NUL.
+    parts = ("\\", *(form for form in names.forms if "\0" not in form))
+    return said.like(any_(literal([f"%{_LIKE.sub(_ESCAPED, part)}%" for part in parts], ARRAY(Text))))
 
 
 @dataclass(frozen=True)
@@ -157,24 +196,31 @@ class _Findings:
         return clean
 
 
-def _forget_things(ledger: Session, pipeline: str, names: Forget) -> int:
+def _forget_things(ledger: Session, pipeline: str, names: Forget, columns: Sequence[Sequence[str]]) -> int:
     """Delete listed rows and noted outages of the things themselves, and clean what those of others say of them.
 
     An outage of another thing stays with its places: the rows of that thing still give it.
     """
-    listed = select(ListedRow).join(IntervalRow, IntervalRow.id == ListedRow.interval_id)
+    listed = ListedRow.interval_id.in_(_intervals_of(pipeline))
     found = 0
-    for row in ledger.scalars(listed.where(IntervalRow.pipeline == pipeline)):
-        found += _delete(ledger, row, names) or _clean(row, names, ListedRow.row)
-    for outage in ledger.scalars(select(OutageRow).where(OutageRow.pipeline == pipeline)):
-        found += _delete(ledger, outage, names) or _clean(outage, names, OutageRow.row, OutageRow.end_row)
+    for row in _naming(ledger, names, listed, ListedRow, ListedRow.key, ListedRow.row):
+        found += _delete(ledger, row, names, columns) or _clean(row, names, ListedRow.row)
+    rows = OutageRow.row, OutageRow.end_row
+    for outage in _naming(ledger, names, OutageRow.pipeline == pipeline, OutageRow, OutageRow.key, *rows):
+        found += _delete(ledger, outage, names, columns) or _clean(outage, names, *rows)
     ledger.flush()
     return found
 
 
-def _delete(ledger: Session, row: ListedRow | OutageRow, names: Forget) -> int:
-    """Delete the row if a column of its key is one of the keys, as in archive rows: a mention is not enough."""
-    if not any(names.is_one(value) for value in json.loads(row.key).values()):
+def _delete(ledger: Session, row: ListedRow | OutageRow, names: Forget, columns: Sequence[Sequence[str]]) -> int:
+    """Delete the row if a column of its key is one of the keys, as in archive rows: a mention is not enough.
+
+    Where the key has columns that hold keys, only these count: the number of a slot is no device's.
+    """
+    values: dict[str, Any] = json.loads(row.key)
+    # A former name only without the present one: the report's function may give it to another column.
+    own = [name for each in columns if (name := next((name for name in each if name in values), None))]
+    if not any(names.is_one(values[name]) for name in own or values):
         return 0
     ledger.delete(row)
     return 1

@@ -89,6 +89,54 @@ def erased_in(database: str, table: str, key: str) -> list[tuple[int, ...]]:
         return cursor.fetchall()
 
 
+_OF_OTHERS = f"""
+UPDATE builds SET findings = jsonb_build_object(
+    'differences', jsonb_build_array(jsonb_build_object('where', '{{"bidder": "Anna ' || id || '"}}')));
+UPDATE attempts SET verdict = (SELECT findings FROM builds WHERE attempt_id = attempts.id);
+UPDATE intervals SET verdict = (SELECT verdict FROM attempts WHERE interval_id = intervals.id);
+INSERT INTO expectation_results
+    (build_id, number, table_name, expectation, column_name, words, success, observed, unexpected_count)
+SELECT id, 0, '{PIPELINE}', 'distinct', 'bidder', 'is one of "these"', true, '["Anna"]', 0 FROM builds;
+INSERT INTO listed_rows (interval_id, report, key, "row")
+SELECT id, 'Bidders', '{{"bidder": "Anna ' || id || '"}}', '{{"said": "\\"no\\""}}' FROM intervals;
+INSERT INTO outages (pipeline, report, key, micro_batch, topic, topic_id, topic_partition, record_offset, element,
+    began_at, "row")
+SELECT '{PIPELINE}', 'Bidders', '{{"bidder": "Anna ' || id || '"}}', 1, '{TOPIC}', '{TOPIC_ID}', 0, id, 0, now(), '{{}}'
+FROM intervals;
+INSERT INTO quarantine_notes
+    (pipeline, topic, topic_id, topic_partition, record_offset, kind, noted_by, decoder_version, reason,
+    detail)
+SELECT '{PIPELINE}', '{TOPIC}', '{TOPIC_ID}', 0, id, 'failed', 'me@here', '1', 'r', '"bidder": "Anna"' FROM intervals;
+"""
+
+
+class Counting(Keys):
+    """Keys that count the texts that they look through."""
+
+    looked_at = 0
+
+    def named_in(self, value: str) -> bool:
+        self.looked_at += 1
+        return super().named_in(value)
+
+
+def test_beginning_of_an_erasure_loads_what_may_name_the_key_only_when_much_names_others(database: str) -> None:
+    ledger_history.fill(database, LONG)
+    ledger_history.change(database, _OF_OTHERS)
+    ledger_history.change(database, "UPDATE builds SET findings = replace(findings::text, 'Anna 7', 'Bert')::jsonb")
+    ledger_history.change(database, "UPDATE expectation_results SET observed = '[\"Bert\"]' WHERE build_id IN (7, 8)")
+    ledger_history.change(database, "UPDATE builds SET published_at = NULL WHERE id = 8")
+    lease = writers.acquire(PIPELINE)
+    keys = Counting(["Bert"])
+    request = Request(PIPELINE, ["bidder"], "asked", "me@here", "00" * 16, [], False)
+    intent.begin(lease, request, Found(set(), set(), set(), 0), keys)
+    begun = unfinished.unfinished(PIPELINE)
+    assert begun is not None
+    # Anna 7 alone, for 70 to 79 are longer words, and two results of expectations.
+    assert (begun.counts["ledger_entries"], begun.counts["expectations"]) == (1 + 2, 1)
+    assert keys.looked_at < 100, "hundreds of texts name others"
+
+
 @pytest.mark.parametrize("partitions", ["of all", "of one"])
 def test_publication_reads_no_more_batches_when_an_interval_was_given_up_long_ago(
     database: str, partitions: str

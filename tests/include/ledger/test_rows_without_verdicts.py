@@ -77,7 +77,7 @@ def test_verdicts_are_read_at_once_when_an_erasure_looks_through_them(told: list
     with statements_of(engine()) as sent, session() as ledger:
         # Rows that the session has without their verdict are read with it.
         assert len({ledger.get_one(IntervalRow, each).pipeline for each in intervals}) == 1
-        forget(ledger, NAME, intervals, Keys(["cam-1"]))
+        forget(ledger, NAME, intervals, Keys(["cam-1"]), [])
     read = [each for each in sent if each.startswith("SELECT") and re.search(r"\bverdict\b", each)]
     assert len(read) == 2
     whole = whole_interval(NAME, hour().from_time)

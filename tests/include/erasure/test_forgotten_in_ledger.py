@@ -1,0 +1,132 @@
+"""What an erasure removes from the ledger, and what PostgreSQL has to give to Python for that."""
+
+from __future__ import annotations
+
+import json
+from itertools import product
+
+import pytest
+from sqlalchemy import literal, select
+
+from include.erasure.keys import Keys
+from include.ledger.database import session
+from include.ledger.erasures import scrub
+from include.ledger.models import ListedRow, OutageRow
+from tests.conftest import Home
+from tests.support.committed import DAY, register
+
+pytestmark = pytest.mark.services
+
+KEYS = (
+    "cam-1",
+    "7",
+    "José",
+    "a%b",
+    "a_b",
+    "c:\\x",
+    'say "hi"',
+    '"quoted"',
+    "ends\\",
+    'back\\"quote',
+    "x" * 60,
+    "😀",
+    "日本",
+)
+
+
+def spellings(key: str) -> list[str]:
+    """Texts that name the key, as it is and in JSON, in JSON in JSON, and by single escapes."""
+    plain = f"it is {key} here"
+    once = [json.dumps({"key": key, "said": plain}, ensure_ascii=ascii_only) for ascii_only in (True, False)]
+    twice = [json.dumps({"where": each}, ensure_ascii=ascii_only) for each in once for ascii_only in (True, False)]
+    escaped = "".join(f"\\u{ord(each):04X}" if ord(each) < 1 << 16 else each for each in key)
+    return [
+        key,
+        plain,
+        *once,
+        *twice,
+        *(json.dumps([each]) for each in twice),
+        escaped,
+        f'"{escaped}"',
+        f'{key}\\"',
+        f'\\"{key}',
+    ]
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_text_reaches_python_when_it_names_the_key_in_any_spelling(postgres: Home, key: str) -> None:
+    keys = Keys([key])
+    texts = [each for other in KEYS for each in spellings(other) if keys.named_in(each)]
+    assert len(texts) >= 8
+    with session() as ledger:
+        passed = [ledger.scalar(select(scrub._may_name(literal(each), keys))) for each in texts]
+    assert [text for text, is_passed in zip(texts, passed, strict=True) if not is_passed] == []
+
+
+def test_text_stays_in_the_database_when_it_names_others_in_json(postgres: Home) -> None:
+    texts = [json.dumps({"where": json.dumps({"device_id": f"cam {each}"})}) for each in range(3)]
+    with session() as ledger:
+        for key, text in product(("cam-1", "cam%2", "c_m"), texts):
+            assert ledger.scalar(select(scrub._may_name(literal(text), Keys([key])))) is False
+
+
+def things(pipeline: str) -> list[dict[str, object]]:
+    with session() as ledger:
+        outages = ledger.scalars(select(OutageRow.key).where(OutageRow.pipeline == pipeline).order_by(OutageRow.id))
+        return [json.loads(each) for each in outages]
+
+
+def note(pipeline: str, *keys: dict[str, object]) -> int:
+    """Note an outage and a listed row of each key, and return the interval."""
+    interval = register(pipeline, 0, 0, 10)
+    with session() as ledger:
+        for offset, values in enumerate(keys):
+            key = json.dumps(values, sort_keys=True)
+            ledger.add(
+                OutageRow(
+                    pipeline=pipeline, report="Offline", key=key, micro_batch=1, topic="events", topic_id="id",
+                    topic_partition=0, record_offset=offset, element=0, began_at=DAY, row={},
+                )
+            )  # fmt: skip
+            ledger.add(ListedRow(interval_id=interval, report="Offline", key=key, row={}))
+    return interval
+
+
+@pytest.mark.parametrize(
+    ("columns", "kept"),
+    [
+        ([("device_id",)], [1]),
+        ([("device_id", "camera")], [1, 3]),
+        ([("device_id", "camera"), ("slot",)], []),
+        # Nobody knows what the report has made of it.
+        ([("last_event.device",)], []),
+    ],
+    ids=["one column of the key", "with its former name", "two columns", "none of the key"],
+)
+def test_outages_of_others_stay_when_another_column_of_their_key_equals_the_key(
+    postgres: Home, request: pytest.FixtureRequest, columns: list[tuple[str, ...]], kept: list[int]
+) -> None:
+    pipeline = str(request.node.name)[-50:]
+    keys: list[dict[str, object]] = [
+        {"device_id": "7", "slot": 1},
+        {"device_id": "8", "slot": 7},
+        {"device_id": 7, "slot": 2},
+        {"camera": "8", "slot": 7},
+    ]
+    interval = note(pipeline, *keys)
+    with session() as ledger:
+        scrub.forget(ledger, pipeline, [], Keys(["7"]), columns)
+    assert things(pipeline) == [keys[each] for each in kept]
+    with session() as ledger:
+        listed = ledger.scalars(select(ListedRow.key).where(ListedRow.interval_id == interval))
+        assert sorted(listed) == sorted(json.dumps(keys[each], sort_keys=True) for each in kept)
+
+
+def test_outage_of_another_stays_when_a_former_name_is_now_another_column_s(
+    postgres: Home, request: pytest.FixtureRequest
+) -> None:
+    pipeline = str(request.node.name)[-50:]
+    note(pipeline, {"camera_id": "8", "device_id": "7"})
+    with session() as ledger:
+        scrub.forget(ledger, pipeline, [], Keys(["7"]), [("camera_id", "device_id")])
+    assert things(pipeline) == [{"camera_id": "8", "device_id": "7"}]
