@@ -118,7 +118,7 @@ def _tables(*, deep: bool, logs: bool) -> Iterator[Finding]:
     try:
         yield from _elsewhere()
         yield from undeclared()
-        yield from left_behind()
+        yield from left_behind(deep=deep)
         for pipeline in declarations().loaded:
             for each in disagreements_of(pipeline, deep=deep):
                 yield Finding(False, each.what, each.remedy, each.kind)
@@ -151,9 +151,9 @@ def undeclared() -> Iterator[Finding]:
         yield Finding(False, str(each), each.remedy)
 
 
-def left_behind() -> Iterator[Finding]:
-    """Yield a note for each pipeline of which the lake has folders that no declaration names."""
-    for each in left_folders():
+def left_behind(*, deep: bool) -> Iterator[Finding]:
+    """Yield a note for each pipeline of which the lake has folders that no declaration names; `deep` with sizes."""
+    for each in left_folders(sizes=deep):
         remedy = "nothing removes them: include/docs/runbook.md, “A pipeline that is removed”"
         yield Finding(True, str(each), remedy, notice=True)
 

@@ -22,13 +22,13 @@ class LeftFolders:
 
     pipeline: str
     is_declared: bool
-    sizes: Mapping[str, int]
-    """Bytes in each, by its name below the lake."""
+    sizes: Mapping[str, int | None]
+    """Bytes in each, by its name below the lake; None where nobody has counted them."""
 
     def __str__(self) -> str:
-        """Return which they are, with their sizes."""
+        """Return which they are, with the sizes that are known."""
         whose = f"views that {self.pipeline} had" if self.is_declared else self.pipeline
-        folders = ", ".join(f"{at} ({size / 1e6:,.1f} MB)" for at, size in self.sizes.items())
+        folders = ", ".join(at if size is None else f"{at} ({size / 1e6:,.1f} MB)" for at, size in self.sizes.items())
         return f"{whose}: no longer declared, and still in the lake: {folders}"
 
 
@@ -42,9 +42,10 @@ def left_tables(pipeline: Pipeline) -> list[str]:
     return [each for each in left if not lake.exists(lake.uri("iceberg", each))]
 
 
-def left_folders() -> Iterator[LeftFolders]:
+def left_folders(*, sizes: bool) -> Iterator[LeftFolders]:
     """Yield the folders of each pipeline which the lake has and no declaration names.
 
+    `sizes` lists all files in them, years of them perhaps: in an object store that takes minutes.
     None while some declaration is refused, for it may name them. Raises ServiceUnreachable.
     """
     if declarations().refused:
@@ -53,9 +54,10 @@ def left_folders() -> Iterator[LeftFolders]:
     for name in sorted({*tables, *pipelines_with_streams()}):
         parts = [(kind, each) for each in _undeclared(tables.get(name, [])) for kind in _OF_TABLE]
         parts += [] if has_stream(name) else [(kind, name) for kind in _OF_PIPELINE]
-        sizes = {f"{kind}/{each}": size for kind, each in parts if (size := _bytes(kind, each))}
-        if sizes:
-            yield LeftFolders(name, has_stream(name), sizes)
+        left = [(kind, each) for kind, each in parts if lake.exists(lake.uri(kind, each))]
+        if left:
+            counted = {f"{kind}/{each}": _bytes(kind, each) if sizes else None for kind, each in left}
+            yield LeftFolders(name, has_stream(name), counted)
 
 
 def _undeclared(tables: list[str], *others: Pipeline) -> list[str]:
