@@ -50,7 +50,8 @@ def rewrite(pipeline: Pipeline, erasure: Begun, tell: Tell, check: Check) -> Non
     for label in unfinished.labels_to_report_again(erasure):
         lake.delete(lake.uri("reports", pipeline.name, f"{label}.html"))
     for report in cleaned_reports(erasure, FORGOTTEN):
-        steps.write_report(pipeline, report.label, report.verdict, report.data)
+        uri = steps.report_uri(pipeline.name, report.label)
+        steps.write_report(uri, pipeline, report.verdict, report.data)
     tell(f"{pipeline.name}: {written} files of landing and quarantine were written again")
     crash_point("erased_from_landing")
 

@@ -202,17 +202,22 @@ def announce(attempt: int) -> Verdict:
         return _announce(spec)
 
 
-def write_report(pipeline: Pipeline, label: str, verdict: Mapping[str, Any], data: Mapping[str, Any]) -> None:
+def report_uri(pipeline: str, label: str) -> str:
+    """Return where an interval's page lies."""
+    return lake.uri("reports", pipeline, f"{label}.html")
+
+
+def write_report(uri: str, pipeline: Pipeline, verdict: Mapping[str, Any], data: Mapping[str, Any]) -> None:
     """Write the page of an interval: its verdict as JSON, and what its build collected."""
     from include.monitor.report import render_report
 
     shown = {"description": pipeline.description, **data}
-    lake.write_text(lake.uri("reports", pipeline.name, f"{label}.html"), render_report(dict(verdict), shown))
+    lake.write_text(uri, render_report(dict(verdict), shown))
 
 
 def _announce(spec: AttemptSpec) -> Verdict:
     verdict = assemble_verdict(spec, revisions.registered_of_interval(spec.pinned.id))
-    location = lake.uri("reports", spec.pinned.pipeline, f"{spec.pinned.interval.label}.html")
+    location = report_uri(spec.pinned.pipeline, spec.pinned.interval.label)
     verdict = replace(verdict, report=location.removeprefix("file://"))
     pipeline = load_pipeline(verdict.pipeline)
     if verdict.exit_code == 0:
@@ -221,7 +226,7 @@ def _announce(spec: AttemptSpec) -> Verdict:
         attempts.close_attempt(spec.id, verdict.exit_code)
     else:
         data = spec.findings.build.report if spec.findings.build else {}
-        write_report(pipeline, spec.pinned.interval.label, verdict.as_json(), data)
+        write_report(location, pipeline, verdict.as_json(), data)
         attempts.end_attempt(spec.id, verdict.exit_code, verdict.as_json())
     send_lineage(pipeline, spec.id, verdict)
     if not is_late:

@@ -9,8 +9,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from sqlalchemy import ARRAY, ColumnElement, Select, Text, any_, cast, func, inspect, literal, select
-from sqlalchemy.orm import InstrumentedAttribute, Session
+from sqlalchemy import ARRAY, ColumnElement, Select, Text, any_, cast, func, inspect, literal, select, tuple_
+from sqlalchemy.orm import InstrumentedAttribute, Session, undefer
 
 from include.ledger.models import (
     AlertRow,
@@ -149,11 +149,17 @@ def _naming(
     They are read as texts: a pipeline may have many years of builds, and few of them name one. PostgreSQL
     leaves out nearly all that name none: builds wait meanwhile.
     """
-    said = func.concat_ws("\n", *(cast(each, Text) for each in columns))
-    texts = select(said, *inspect(model).primary_key).where(condition, _may_name(said, names))
+    said, key = func.concat_ws("\n", *(cast(each, Text) for each in columns)), inspect(model).primary_key
+    texts = select(said, *key).where(condition, _may_name(said, names))
     read = ledger.execute(texts.execution_options(yield_per=_AT_ONCE))
     named = [tuple(at) for said, *at in read if names.named_in(said)]
-    return [ledger.get_one(model, at) for at in named]
+    # With columns that are read only when they are asked for, also of rows that the session has without them.
+    rows = select(model).options(*map(undefer, columns)).execution_options(populate_existing=True)
+    return [
+        row
+        for start in range(0, len(named), _AT_ONCE)
+        for row in ledger.scalars(rows.where(tuple_(*key).in_(named[start : start + _AT_ONCE])))
+    ]
 
 
 def _may_name(said: ColumnElement[str], names: Forget) -> ColumnElement[bool]:

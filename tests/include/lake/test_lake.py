@@ -199,7 +199,9 @@ def test_store_is_not_blamed_when_a_file_is_missing_or_damaged(text: str) -> Non
 @pytest.mark.parametrize("lake_uri", ["s3://bucket/lake/", "s3a://bucket/lake"])
 def test_bucket_has_one_name_when_spark_and_others_use_it(monkeypatch: pytest.MonkeyPatch, lake_uri: str) -> None:
     monkeypatch.setenv("TIDEMARK_LAKE", lake_uri)
+    settings.cache_clear()
     assert settings().lake_uri == "s3a://bucket/lake"
+    settings.cache_clear()
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,8 @@ def test_verdicts_are_read_at_once_when_an_erasure_looks_through_them(told: list
         assert len({ledger.get_one(IntervalRow, each).pipeline for each in intervals}) == 1
         forget(ledger, NAME, intervals, Keys(["cam-1"]), [])
     read = [each for each in sent if each.startswith("SELECT") and re.search(r"\bverdict\b", each)]
-    assert len(read) == 2
+    # Attempts and intervals, each as texts, and those that name the key as rows.
+    assert len(read) == 4
     whole = whole_interval(NAME, hour().from_time)
     assert whole is not None
     assert whole.verdict["report"] == "file:///nowhere"

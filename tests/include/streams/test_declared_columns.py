@@ -55,6 +55,7 @@ def reached(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(start, "check_references", reach("stream"))
     monkeypatch.setattr(writers, "live_writer", reach("generation"))
     monkeypatch.setattr(ledger_generations, "current", lambda _: None)
+    monkeypatch.setattr(ledger_generations, "event_time", lambda _: None)
     monkeypatch.setattr(new_code, "contents_of_generation", lambda _: {})
     return after
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError
 
 from include.errors import (
     AnotherWriter,
@@ -24,7 +23,6 @@ from include.errors import (
 )
 from include.lake.checkpoints import check_logs
 from include.settings import settings
-from tests.support.mock_cluster import Request, mock_cluster
 
 pytestmark = pytest.mark.spark
 
@@ -167,27 +165,6 @@ def test_outage_is_reported_when_the_broker_s_name_is_unknown(spark: Any) -> Non
     written = records(spark, "v").selectExpr("text AS value")
     failed = failure_of(lambda: written.write.format("kafka").options(**options).save())
     assert isinstance(translate(failed), ServiceUnreachable)
-
-
-@pytest.mark.parametrize("code", [KafkaError.TOPIC_AUTHORIZATION_FAILED])
-def test_missing_right_is_reported_when_a_topic_may_be_described_but_not_read(spark: Any, code: int) -> None:
-    from spark_jobs.decoding.poison import thrown_by
-    from spark_jobs.spark.failures import translate
-
-    with mock_cluster() as cluster:
-        cluster.create_topic("t", records=3)
-        options = {"kafka.bootstrap.servers": cluster.address, "assign": '{"t": [0]}'}
-        options |= {"startingOffsets": '{"t": {"0": 0}}', "endingOffsets": '{"t": {"0": 3}}'}
-        topic = spark.read.format("kafka").options(**options).load()
-        assert topic.count() == 3
-        cluster.fail(Request.FETCH, *[code] * 200)
-        meaning = translate(failure_of(computed(topic)))
-        with pytest.raises(ServiceUnreachable):
-            thrown_by(topic)
-    assert isinstance(meaning, ServiceUnreachable)
-    assert "refuses this user a right: TopicAuthorizationException: " in meaning.message
-    assert "[t]" in meaning.message
-    assert "grant the right" in meaning.remedy
 
 
 def test_outage_is_reported_when_the_database_refuses_connections(spark: Any) -> None:
