@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from types import SimpleNamespace
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as ClientTopicPartition
 
 from include import kafka
@@ -23,6 +23,7 @@ from include.monitor.streams.view_watch import ViewWatch
 from include.offsets import OffsetRange, TopicPartition
 from include.pipelines.spec import KafkaTopics
 from include.proof import verify
+from tests.conftest import wait_for
 from tests.support.mock_cluster import FIRST_TIMESTAMP, MockCluster, Request, mock_cluster
 
 TP = TopicPartition("t", 0)
@@ -144,13 +145,19 @@ def test_page_reads_on_when_the_reader_s_group_must_not_be_described(cluster: Mo
     noted: list[bytes] = []
     windows = SimpleNamespace(note=lambda key, *_: noted.append(key), forget_old=lambda: None)
     at_end: set[int] = set()
+    messages: list[Message] = []
     reader = kafka.consumer(**{"enable.partition.eof": True})
+
+    def refused_and_at_the_end() -> bool:
+        messages.extend(reader.consume(100, 0.3))
+        codes = {error.code() for each in messages if (error := each.error()) is not None}
+        return KafkaError._PARTITION_EOF in codes and None in [each.topic() for each in messages]
+
     try:
         reader.assign([ClientTopicPartition(TP.topic, TP.partition, 0)])
-        messages = [each for _ in range(4) for each in reader.consume(100, 0.3)]
+        wait_for("the refusal and the end of the topic partition", refused_and_at_the_end, 30)
     finally:
         reader.close()
-    assert None in [each.topic() for each in messages]
     ViewWatch._take(messages, SimpleNamespace(lock=nullcontext(), windows=windows), at_end)  # type: ignore[arg-type]
     assert len(noted) == RECORDS
     assert at_end == {TP.partition}
