@@ -95,6 +95,9 @@ class ViewWatch:
         starts = _starts(known)
         if not starts:
             known.error = f"no topic {known.view.speed.topic} exists: the stream has not written it yet"
+            with known.lock:
+                # What one that was deleted since has held is no answer.
+                known.windows, known.read_at = LiveWindows(known.view), None
             return
         with kafka.reaching_kafka():
             reader = kafka.consumer(**{"enable.partition.eof": True})

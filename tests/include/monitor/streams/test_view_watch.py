@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx
 import pytest
 
 from include import kafka
+from include.monitor.streams import view_watch
+from include.monitor.streams.live_windows import LiveWindows
+from include.pipelines import load_pipeline
 from include.times import format_time
 from include.topics import VERSION
 from tests.conftest import Home, wait_for
@@ -59,6 +63,18 @@ def test_view_follows_its_topic_per_window_and_key_when_it_is_watched(client: ht
     assert [(row["key"], row["value"]) for row in shown()["rows"]] == [(["10001"], "31"), (["20002"], "5")]
     with client.stream("GET", f"{PLACE}/events") as events:
         assert any(line.startswith("event: page") for line in events.iter_lines())
+
+
+def test_nothing_is_shown_of_a_topic_when_it_was_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipeline = load_pipeline("isp_hits")
+    view = next(each for each in pipeline.views if each.speed.topic == TOPIC)
+    known = view_watch.Following(pipeline, view, time.monotonic(), LiveWindows(view), read_at=datetime.now(UTC))
+    known.windows.note(*message(BEGIN, "10001", 7)[:2])
+    assert known.windows.distribution("hits")
+    monkeypatch.setattr(view_watch, "_starts", lambda _: {})
+    view_watch.ViewWatch()._read((pipeline.name, view.name), known)
+    assert f"no topic {TOPIC} exists" in known.error
+    assert (known.windows.distribution("hits"), known.read_at) == ((), None)
 
 
 def test_view_is_told_as_old_when_the_broker_has_gone(client: httpx.Client, in_process: Home) -> None:
