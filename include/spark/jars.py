@@ -145,17 +145,24 @@ def ensure_fetched(conf: Literal["s3", "yarn"], progress: Callable[[str], None])
 
 @contextmanager
 def _fetching_alone() -> Iterator[None]:
-    """Let one process fetch at a time; others that wait find the jars fetched."""
-    folder().parent.mkdir(parents=True, exist_ok=True)
-    with fasteners.InterProcessLock(folder().parent / "fetch.lock"):
+    """Let one process fetch at a time; others that wait find the jars fetched.
+
+    The lock lies in Ivy's cache, which cannot be written to by two: whoever shares the cache shares the lock.
+    """
+    _ivy_cache().mkdir(parents=True, exist_ok=True)
+    with fasteners.InterProcessLock(_ivy_cache() / "fetch.lock"):
         yield
+
+
+def _ivy_cache() -> Path:
+    return folder().parent / "ivy-cache"
 
 
 def _fetch(conf: str) -> None:
     target = folder() / conf
     fetched = folder().with_name(folder().name + ".partial")
     command = [java(), "-Xmx512m", "-jar", next((pyspark_home() / "jars").glob("ivy-*.jar")).as_posix()]
-    command += ["-settings", str(IVY_SETTINGS), "-ivy", str(IVY), "-cache", str(folder().parent / "ivy-cache")]
+    command += ["-settings", str(IVY_SETTINGS), "-ivy", str(IVY), "-cache", str(_ivy_cache())]
     command += ["-confs", conf, "-retrieve", f"{fetched}/[conf]/[artifact]-[revision].[ext]"]
     result = _run_patiently(command)
     expected = {name: digest for name, digest in checksums().items() if name.startswith(f"{conf}/")}
