@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from functools import partial
 from typing import Annotated
 
@@ -20,7 +21,7 @@ from include.cli.output import (
     suggest,
     working,
 )
-from include.errors import TidemarkError
+from include.errors import ServiceUnreachable, TidemarkError
 from include.intervals import approving, steps
 from include.intervals.boundaries import asked_interval
 from include.intervals.telling.plan import plan_interval
@@ -102,7 +103,9 @@ def _catch_up(pipeline: Pipeline, job: SparkSubmission) -> int:
             nonlocal looked
             if time.monotonic() - looked > _LOOK_AGAIN:
                 looked = time.monotonic()
-                done(total - still_behind(pipeline, ends))
+                # What is only shown ends nothing: the driver waits for a ledger that is away.
+                with suppress(ServiceUnreachable):
+                    done(total - still_behind(pipeline, ends))
 
         return run_watched_job(job, look)
 

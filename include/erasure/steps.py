@@ -65,7 +65,7 @@ def build_views(pipeline: Pipeline, erasure: Begun, tell: Tell) -> None:
     if erasure.generation is None or not pipeline.views or views.are_built(pipeline):
         return
     tell(f"{pipeline.name}: the stream builds its views again")
-    code = run_stream_job(stream_submission(pipeline, "--until-caught-up"))
+    code = run_stream_job(stream_submission(pipeline, "--until-caught-up"), is_step=True)
     if code not in (0, AnotherWriter.exit_code) or not views.are_built(pipeline):
         raise _ended(pipeline, "the stream", code)
     crash_point("erased_from_views")

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from types import FrameType
 from typing import Any, Generic, Protocol, TypeVar
 
 from include.errors import ServiceUnreachable, TidemarkError
@@ -172,21 +170,14 @@ def run_on_cluster(job: SparkSubmission) -> int:
         raise
 
 
-def run_stream_on_cluster(job: SparkSubmission, ask_to_stop: Callable[[], bool]) -> int:
-    """Run a stream and return its exit code; SIGTERM and SIGINT ask its driver to stop after its micro-batch.
+def run_stream_on_cluster(job: SparkSubmission, ask_to_stop: Callable[[], bool], is_asked: Callable[[], bool]) -> int:
+    """Run a stream and return its exit code; once `is_asked`, its driver stops after its micro-batch.
 
     `ask_to_stop` returns False while there is no driver yet.
     """
-    signals: list[int] = []
-
-    def note(number: int, frame: FrameType | None) -> None:
-        signals.append(number)
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, note)
     followed, asked = _follow(job, DriverLines(shows_warnings=True)), False
     while (application := followed.look()) is None or not application.has_ended:
-        if signals and not asked and application is not None:
+        if is_asked() and not asked and application is not None:
             # An application that waits for room on the cluster has nothing to finish.
             if application.is_waiting:
                 followed.kill()

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 from types import FrameType
 
@@ -108,6 +108,17 @@ class AskedToStop(BaseException):
 
 
 @contextmanager
+def _on_signals(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Call the handler at SIGTERM and SIGINT in this block only: the command's next step is not its driver's."""
+    before = {number: signal.signal(number, handler) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, former in before.items():
+            signal.signal(number, former)
+
+
+@contextmanager
 def stopping_on_signals() -> Iterator[None]:
     """Raise AskedToStop in this block at SIGTERM and SIGINT, until a driver's start takes them over."""
     asked = False
@@ -117,74 +128,92 @@ def stopping_on_signals() -> Iterator[None]:
         asked = True
         raise AskedToStop
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    except BaseException:
-        # A library in C may make another exception of one that is raised inside its call.
-        if asked:
-            raise AskedToStop from None
-        raise
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    with _on_signals(stop):
+        try:
+            yield
+        except BaseException:
+            # A library in C may make another exception of one that is raised inside its call.
+            if asked:
+                raise AskedToStop from None
+            raise
 
 
 class _StopOnSignal:
-    """Asks a driver to stop when this process gets SIGTERM or SIGINT."""
+    """Asks a driver to stop when this process gets SIGTERM or SIGINT, as long as the driver runs."""
 
     def __init__(self, job: SparkSubmission, process: subprocess.Popen[str]) -> None:
         self._job = job
         self._process = process
-        self._asked = False
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._ask)
+        self.is_asked = False
 
-    def _ask(self, number: int, frame: FrameType | None) -> None:
-        self._asked = True
+    def ask(self, number: int, frame: FrameType | None) -> None:
+        """Ask the driver to stop; the handler of both signals."""
+        self.is_asked = True
         _forward(self._process)
 
     def code(self, code: int) -> int:
         """Return the exit code of a driver that ended with `code`; report one that was killed."""
         # A driver that was still starting has nothing to finish: if the signal ended it, it stopped as asked.
-        was_starting = self._asked and code in (-signal.SIGTERM, 128 + signal.SIGTERM)
+        was_starting = self.is_asked and code in (-signal.SIGTERM, 128 + signal.SIGTERM)
         return 0 if was_starting else _own_code(self._job, code)
 
 
-def run_stream_job(job: SparkSubmission, ask_to_stop: Callable[[], bool] = lambda: False) -> int:
+def run_stream_job(
+    job: SparkSubmission, ask_to_stop: Callable[[], bool] = lambda: False, *, is_step: bool = False
+) -> int:
     """Run a stream and return its exit code; SIGTERM and SIGINT ask its driver to stop after the micro-batch.
 
     `ask_to_stop` does so on the cluster, where no signal reaches it; it returns False while there is no driver yet.
+    `is_step`: of a longer command, which the signal ends too: raises KeyboardInterrupt once the driver has stopped.
     """
     if job.mode == "cluster":
-        return run_stream_on_cluster(job, ask_to_stop)
-    process = _start(job)
-    stop = _StopOnSignal(job, process)
-    _pass_on(process, DriverLines(shows_warnings=True))
-    code = process.wait()
-    driver_folders.sweep()
-    return stop.code(code)
+        signals: list[int] = []
+        with _on_signals(lambda number, _: signals.append(number)):
+            code = run_stream_on_cluster(job, ask_to_stop, lambda: bool(signals))
+        is_asked = bool(signals)
+    else:
+        process = _start(job)
+        stop = _StopOnSignal(job, process)
+        with _on_signals(stop.ask):
+            _pass_on(process, DriverLines(shows_warnings=True))
+            code = process.wait()
+        driver_folders.sweep()
+        code, is_asked = stop.code(code), stop.is_asked
+    if is_step and is_asked:
+        raise KeyboardInterrupt
+    return code
 
 
 def run_watched_job(job: SparkSubmission, look: Callable[[], None]) -> int:
     """Run a Spark application, `look` twice a second and once after its end, and return its exit code.
 
-    SIGTERM and SIGINT ask it to stop; the code is 0 then.
+    SIGTERM and SIGINT ask it to stop; the code is 0 then. Where `look` raises, the driver ends in order before.
     """
     process = _start(job)
     stop = _StopOnSignal(job, process)
     passing_on = threading.Thread(target=_pass_on, args=(process, DriverLines(shows_warnings=True)), daemon=True)
     passing_on.start()
+    with _on_signals(stop.ask):
+        code = _watch(process, look)
+    passing_on.join(5)
+    driver_folders.sweep()
+    look()
+    return stop.code(code)
+
+
+def _watch(process: subprocess.Popen[str], look: Callable[[], None]) -> int:
     while True:
         try:
-            code = process.wait(0.5)
+            return process.wait(0.5)
         except subprocess.TimeoutExpired:
+            pass
+        try:
             look()
-            continue
-        passing_on.join(5)
-        driver_folders.sweep()
-        look()
-        return stop.code(code)
+        except BaseException:
+            # Else the driver would be killed with this process, in the middle of a micro-batch.
+            _forward(process)
+            process.wait()
+            raise
 
 
 def _forward(process: subprocess.Popen[str]) -> None:
@@ -194,12 +223,19 @@ def _forward(process: subprocess.Popen[str]) -> None:
     """
     try:
         children = psutil.Process(process.pid).children(recursive=True)
-        drivers = [
-            child for child in children if "python" in child.name() and "daemon" not in " ".join(child.cmdline())
-        ]
     except psutil.NoSuchProcess:
         return
+    drivers = [child for child in children if _is_driver(child)]
     for target in drivers[:1]:
-        target.send_signal(signal.SIGTERM)
+        with suppress(psutil.NoSuchProcess):
+            target.send_signal(signal.SIGTERM)
     if not drivers:
         process.send_signal(signal.SIGTERM)
+
+
+def _is_driver(process: psutil.Process) -> bool:
+    """Whether it is the Python driver; a worker or a shell of the JVM may end at any moment."""
+    try:
+        return "python" in process.name() and "daemon" not in " ".join(process.cmdline())
+    except psutil.NoSuchProcess:
+        return False

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from include.errors import ServiceUnreachable
 from include.settings import settings
 from include.spark.run import run_job, run_stream_job, run_watched_job
 from include.spark.submission import SparkSubmission
@@ -40,11 +42,18 @@ def ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[
 
 @pytest.fixture(autouse=True)
 def handlers() -> Iterator[None]:
-    """Signals of this process are its own again afterwards; one that comes too early ends nothing."""
-    before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT)}
+    """A signal that comes too early ends nothing; each run gives back the handlers that it found."""
+
+    def ignore(number: int, frame: object) -> None:
+        pass
+
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = {number: signal.signal(number, ignore) for number in numbers}
     yield
+    found = [signal.getsignal(number) for number in numbers]
     for number, handler in before.items():
         signal.signal(number, handler)
+    assert found == [ignore, ignore]
 
 
 @pytest.mark.parametrize(
@@ -77,3 +86,49 @@ def test_exit_code_is_zero_when_a_stream_was_asked_to_stop_before_it_had_a_drive
     job = ends(f"sleep 1; kill -TERM {os.getpid()}; exec sleep 60")
     assert run_stream_job(job) == 0
     assert "killed" not in capfd.readouterr().err
+
+
+def test_command_ends_when_the_stream_is_a_step_of_it_and_was_asked_to_stop(
+    ends: Callable[[str], SparkSubmission],
+) -> None:
+    job = ends(f"sleep 1; kill -INT {os.getpid()}; exec sleep 60")
+    with pytest.raises(KeyboardInterrupt):
+        run_stream_job(job, is_step=True)
+    assert run_stream_job(ends("exit 0"), is_step=True) == 0
+
+
+def test_driver_ends_in_order_when_what_looks_at_it_fails(
+    ends: Callable[[str], SparkSubmission], tmp_path: Path
+) -> None:
+    ended = tmp_path / "ended"
+
+    def look() -> None:
+        raise ServiceUnreachable("PostgreSQL is away")
+
+    job = ends(f"trap 'touch {ended}; exit 0' TERM; for each in 1 2 3 4 5 6 7 8 9 10; do sleep 0.5; done; exit 3")
+    with pytest.raises(ServiceUnreachable, match="is away"):
+        run_watched_job(job, look)
+    assert ended.exists()
+
+
+DRIVER = """
+import signal, subprocess, sys, time
+signal.signal(signal.SIGTERM, lambda *_: (open(sys.argv[1], "w").close(), sys.exit(0)))
+subprocess.Popen([sys.executable, "-c", ""])
+time.sleep(0.5)
+open(sys.argv[2], "w").close()
+time.sleep(60)
+"""
+"""A driver below whom a process has ended that nobody has waited for: it has no command line any more."""
+
+
+def test_driver_is_asked_to_stop_when_a_process_below_it_has_just_ended(
+    ends: Callable[[str], SparkSubmission], tmp_path: Path
+) -> None:
+    (tmp_path / "driver.py").write_text(DRIVER)
+    stopped, ready = tmp_path / "stopped", tmp_path / "ready"
+    signalled = f"until [ -e {ready} ]; do sleep 0.1; done; kill -TERM {os.getpid()}; wait $driver"
+    assert (
+        run_stream_job(ends(f"{sys.executable} {tmp_path}/driver.py {stopped} {ready} & driver=$!; {signalled}")) == 0
+    )
+    assert stopped.exists()
