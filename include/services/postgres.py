@@ -142,7 +142,10 @@ def _initialise(binaries: Path, data: Path, password: str, account: str | None) 
     )
     secret.unlink()
     if result.returncode:
-        raise ServiceUnreachable(f"initdb failed: {result.stderr.strip().splitlines()[-1]}", remedy=f"see {data}")
+        raise ServiceUnreachable(
+            f"initdb failed ({result.returncode}): {one_line(''.join(result.stderr.splitlines()[-1:]))}",
+            remedy=f"see {data}",
+        )
     with (unfinished / "postgresql.conf").open("a") as file:
         file.write("include 'tidemark.conf'\n")
     unfinished.rename(data)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psycopg2
 
-from include.errors import ServiceUnreachable, TidemarkError
+from include.errors import ServiceUnreachable, TidemarkError, one_line
 from include.services import process
 from include.services.java_properties import escaped
 from include.services.process import ServiceStatus
@@ -87,7 +87,7 @@ def _create_database() -> None:
                     cursor.execute(f"CREATE DATABASE {DATABASE}")
     except psycopg2.Error as error:
         raise ServiceUnreachable(
-            f"PostgreSQL, where the registry keeps its schemas: {str(error).strip().splitlines()[0]}",
+            f"PostgreSQL, where the registry keeps its schemas: {one_line(str(error))}",
             remedy="./tidemark up postgres; or create the database `registry` and give the user access",
         ) from error
 

@@ -6,7 +6,6 @@ was begun, so that a kill leaves nothing half done for longer than that.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import replace
 
 from include import completeness, lake
@@ -123,8 +122,11 @@ def finish_registrations(pipeline: Pipeline, catalog: Catalog) -> None:
     A registration whose publication still runs is left alone.
     """
     for pinned in {begun.pinned.id: begun.pinned for begun in builds.begun_registrations(pipeline.name)}.values():
-        with suppress(AnotherWriter), locks.publishing(pipeline.name, pinned.interval, locks.AT_ONCE) as check:
-            finish_interval(pinned, catalog, check)
+        try:
+            with locks.publishing(pipeline.name, pinned.interval, locks.AT_ONCE) as check:
+                finish_interval(pinned, catalog, check)
+        except AnotherWriter as error:
+            log_of(pipeline.name).warning("%s is left to whoever publishes it: %s", pinned.interval, error.message)
 
 
 def finish_interval(pinned: PinnedInterval, catalog: Catalog, check: Check) -> None:

@@ -8,6 +8,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from include import lake
+from include.errors import one_line
 from include.ledger.archive import landing_files
 from include.ledger.archive.decoders import decoders_of
 from include.ledger.intervals import evidence, revisions
@@ -86,7 +87,7 @@ def _differing_files(pinned: PinnedInterval) -> Iterator[Difference]:
         except FileNotFoundError:
             text = f"the file is missing, {noted} rows were landed"
         except (pa.ArrowInvalid, OSError) as error:
-            text = f"the file is damaged, its footer cannot be read ({str(error).splitlines()[0]})"
+            text = f"the file is damaged, its footer cannot be read ({one_line(str(error))})"
         else:
             if rows == noted:
                 continue

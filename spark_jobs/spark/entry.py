@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
@@ -38,16 +39,22 @@ def run_entry(main: Callable[[list[str]], int], argv: list[str]) -> None:
             meaning = TidemarkError(root_cause(error), remedy="see the stack trace above")
         code = _fail(meaning)
     finally:
-        session = SparkSession.getActiveSession()
-        if session is not None:
-            # The error is already reported; tasks that the session's end cancels would only add stack traces.
-            session.sparkContext.setLogLevel("OFF")
-            session.stop()
+        # The error is already reported, also where the JVM has ended that the session is to be ended in.
+        with suppress(Exception):
+            _end_session()
     sys.stdout.flush()
     sys.stderr.flush()
     # Not sys.exit: library threads outlive the interpreter, and one of them crashed a finished job while Python shut
     # down. Nothing is left to commit here.
     os._exit(code)
+
+
+def _end_session() -> None:
+    session = SparkSession.getActiveSession()
+    if session is not None:
+        # Tasks that the session's end cancels would only add stack traces.
+        session.sparkContext.setLogLevel("OFF")
+        session.stop()
 
 
 def _fail(error: TidemarkError) -> int:

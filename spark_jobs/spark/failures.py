@@ -10,7 +10,7 @@ import errno
 import re
 import secrets
 
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JJavaError, Py4JNetworkError
 from pyspark.errors import PySparkException
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -29,7 +29,7 @@ from include.errors import (
 from include.kafka.refusals import denied, not_admitted
 from include.lake import object_store
 from spark_jobs.spark.checkpoint import checkpoint_damaged
-from spark_jobs.spark.thrown import Thrown, causes_of, chain_of
+from spark_jobs.spark.thrown import Thrown, causes_of, chain_of, jvm_has_ended
 
 SPARK_FAILURES = (PySparkException, Py4JJavaError)
 
@@ -74,6 +74,10 @@ _OWN_ERROR = re.compile(r"include\.errors\.(\w+): (.+)")
 
 def translate(error: Exception) -> TidemarkError | None:
     """Return the error of Tidemark's tree that a failure means, or None for any other failure."""
+    if isinstance(error, ConnectionError | Py4JNetworkError) and jvm_has_ended():
+        return TidemarkError(
+            "Spark's JVM has ended (was memory short?); nothing half written was committed", remedy="start it again"
+        )
     if isinstance(error, OSError):
         return _meaning_of_system(error)
     chain = list(chain_of(error))

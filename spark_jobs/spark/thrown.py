@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from py4j.java_gateway import is_instance_of
+from py4j.protocol import Py4JError
 from pyspark import SparkContext
 
 
@@ -60,3 +61,15 @@ def _error_class(cause: Any) -> tuple[str, Mapping[str, str]]:
     # By PySpark's helper: Py4J does not find the default methods of an interface.
     helper: Any = SparkContext._jvm.PythonErrorUtils  # type: ignore[union-attr]
     return str(helper.getCondition(cause) or ""), dict(helper.getMessageParameters(cause) or {})
+
+
+def jvm_has_ended() -> bool:
+    """Return whether this driver had a JVM that has ended: Py4J says of it what a service's client would say."""
+    gateway = SparkContext._gateway
+    if gateway is None:
+        return False
+    try:
+        gateway.jvm.java.lang.System.nanoTime()
+    except (OSError, Py4JError):
+        return True
+    return False

@@ -22,6 +22,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from include import kafka, lake
 from include.crash_points import crash_point
+from include.errors import ServiceUnreachable
 from include.kafka.sources import describe_source, source_topic_partitions
 from include.lake.checkpoints import checkpoint_id
 from include.ledger.archive import micro_batches
@@ -41,7 +42,7 @@ from include.times import in_words, parse_duration
 from spark_jobs.archive.files import read_files
 from spark_jobs.decoding.records import archive_rows, decode
 from spark_jobs.spark.checkpoint import read_batch
-from spark_jobs.spark.failures import SPARK_FAILURES, root_cause
+from spark_jobs.spark.failures import SPARK_FAILURES, root_cause, translate
 from spark_jobs.spark.kafka_source import read_stream, write_stream
 from spark_jobs.spark.log import log_of
 from spark_jobs.spark.schemas import struct_of
@@ -234,7 +235,10 @@ class FlagQuery:
             # Old limits are better than no flags: a damaged file need not end the stream.
             version, limits = flag_ledger.last_limits(self.pipeline.name)
             self._log.warning("no limits could be learned, the last ones stay in force: %s", root_cause(error))
-            if version:
+            if is_outage := isinstance(translate(error), ServiceUnreachable):
+                # Nothing was learned, so the same revisions are read again at the next look.
+                self._learned = None
+            if version or is_outage:
                 self._version, self._limits = version, limits
                 return
         self._limits = self._storable(limits)

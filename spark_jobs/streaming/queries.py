@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
+from py4j.protocol import Py4JError
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -109,12 +110,20 @@ def leased(pipeline: str) -> Iterator[tuple[writers.Lease, Heartbeat]]:
     lease = writers.acquire(pipeline)
     heartbeat = Heartbeat(lease)
     heartbeat.start()
-    try:
-        with patient(SHARE * settings().lease_seconds):
+    with patient(SHARE * settings().lease_seconds):
+        try:
             yield lease, heartbeat
-    finally:
-        heartbeat.end()
+        finally:
+            heartbeat.end()
+            _release(lease)
+
+
+def _release(lease: writers.Lease) -> None:
+    """Release the lease; one that the ledger cannot take back ends by itself, and hides no error before it."""
+    try:
         writers.release(lease)
+    except ServiceUnreachable as error:
+        log_of(lease.pipeline).warning("the lease was not released, and ends by itself: %s", error)
 
 
 class StreamQueries(ABC):
@@ -177,9 +186,11 @@ class StreamQueries(ABC):
 
     def stop_now(self) -> None:
         """Stop all queries, if need be in the middle of micro-batches, which then are not committed."""
-        for query in self._queries:
-            if query.isActive:
-                query.stop()
+        # Without its JVM no query runs any more, and the error that came before is the one to tell.
+        with suppress(OSError, Py4JError):
+            for query in self._queries:
+                if query.isActive:
+                    query.stop()
         self._commits.tell()
 
     def _sinks_of(self, query: str, batch: DataFrame, run: Callable[[str, str], None]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import shutil
+import socket
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -248,6 +249,24 @@ def test_error_is_recognised_by_its_type_when_it_is_the_operating_system_s() -> 
     assert isinstance(translate(ConnectionRefusedError(111, "Connection refused")), ServiceUnreachable)
     assert "No space left" in str(translate(OSError(28, "No space left on device")))
     assert translate(OSError(2, "No such file or directory", "Connection refused")) is None
+
+
+def test_jvm_is_named_when_it_has_ended_and_no_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    from py4j.clientserver import ClientServer, JavaParameters, PythonParameters
+    from pyspark import SparkContext
+
+    from spark_jobs.spark.failures import translate
+
+    with socket.create_server(("127.0.0.1", 0)) as nobody:
+        port = nobody.getsockname()[1]
+    gone = ClientServer(JavaParameters(port=port), PythonParameters(port=0, eager_load=False))
+    monkeypatch.setattr(SparkContext, "_gateway", gone)
+    with pytest.raises(OSError, match="refused") as refused:
+        gone.jvm.java.lang.System.nanoTime()
+    meaning = translate(refused.value)
+    assert meaning is not None
+    assert (type(meaning), meaning.exit_code) == (TidemarkError, 1)
+    assert "Spark's JVM has ended (was memory short?)" in str(meaning)
 
 
 def test_exit_code_is_kept_when_one_of_tidemark_s_own_sources_raises(spark: Any, tmp_path: Path) -> None:

@@ -8,7 +8,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pyspark.errors import PySparkException
 
+from include.errors import ServiceUnreachable
 from include.ledger.database import engine
 from include.ledger.streams import flags as flag_ledger
 from include.ledger.streams import writers
@@ -123,3 +125,24 @@ def test_other_limits_are_in_force_and_this_is_told_when_the_ledger_cannot_keep_
     (warning,) = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
     assert "burst" in warning
     assert "\0" not in warning
+
+
+def test_limits_are_learned_at_the_next_look_when_the_store_of_the_revisions_was_away(
+    postgres: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger_history.fill(postgres.database, 1)
+    query, learned = learning(monkeypatch, limit := Limit("far_above", "toys", "12.50"))
+    reads = flag_query.learned
+
+    def away(*_: object) -> list[Limit]:
+        raise PySparkException("the bucket")
+
+    monkeypatch.setattr(flag_query, "learned", away)
+    monkeypatch.setattr(flag_query, "translate", lambda _: ServiceUnreachable("the bucket"))
+    before = flag_ledger.last_limits(PIPELINE)
+    query._learn()
+    assert flag_ledger.last_limits(PIPELINE) == (query._version, query._limits) == before
+    monkeypatch.setattr(flag_query, "learned", reads)
+    query._learn()
+    assert learned == [1]
+    assert flag_ledger.last_limits(PIPELINE) == (query._version, [limit]) != before

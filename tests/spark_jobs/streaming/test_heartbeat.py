@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import pytest
 from sqlalchemy import text
 
-from include.errors import ServiceUnreachable, TidemarkError
+from include.errors import OffsetsLost, ServiceUnreachable, TidemarkError
 from include.ledger.database import engine, session
 from include.ledger.streams import writers
-from spark_jobs.streaming.queries import Heartbeat
+from spark_jobs.streaming.queries import Heartbeat, leased
 from tests.conftest import Home, settings_of, wait_for
 
 pytestmark = pytest.mark.services
@@ -51,6 +51,13 @@ def read_only() -> Iterator[None]:
         yield
     finally:
         ask("ALTER DATABASE ledger RESET default_transaction_read_only")
+
+
+@contextmanager
+def read_only_once_inside() -> Iterator[Callable[[], object]]:
+    """Yields what makes every new transaction one that may only read, until the end of the block."""
+    with ExitStack() as stack:
+        yield lambda: stack.enter_context(read_only())
 
 
 @contextmanager
@@ -106,3 +113,21 @@ def test_driver_is_told_that_its_lease_is_lost_when_the_ledger_takes_no_writes_f
     assert isinstance(failed, error)
     assert re.search(words, str(failed))
     assert not heartbeat.is_alive()
+
+
+@pytest.mark.parametrize("error", [None, OffsetsLost("gone")], ids=["stopped", "failed"])
+def test_end_of_a_stream_is_its_own_when_the_ledger_cannot_take_back_its_lease(
+    postgres: Home, caplog: pytest.LogCaptureFixture, error: OffsetsLost | None
+) -> None:
+    with settings_of(postgres, TIDEMARK_LEASE_SECONDS="2"):
+        ended = None
+        with read_only_once_inside() as inside:
+            try:
+                with leased(f"ends_{error is None}"):
+                    inside()
+                    if error:
+                        raise error
+            except TidemarkError as raised:
+                ended = raised
+        assert ended is error
+    assert any("the lease was not released" in each.getMessage() for each in caplog.records)
