@@ -66,7 +66,8 @@ interval's start (`2026-11-20T05:00:00`), for partition-aware DAGs.
 fails for good leaves an alert in the Kafka topic `{alerts}`, and another one when it has succeeded since then.
 
 **Form**: from and to, the source (Kafka, or the archive), pinning again, and a dry run, which only reports in the log of `pin_ranges`
-what would be read and replaced; then all tasks are *skipped*. A backfill takes the same parameters.
+what would be read and replaced; then all tasks are *skipped*. A backfill takes the same parameters;
+without any (`--dag-run-conf '{{}}'` are none), each run that was made before keeps its own.
 
 Spark drivers of all intervals share the pool `{pool}`; one of these takes {slots} of its slots, and is ended after {longest}. An
 interval that takes longer is built by command, which waits as long as it takes: `./tidemark interval {name} --from … --to …`.

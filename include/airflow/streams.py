@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-from airflow.sdk import Context
+from airflow.sdk import Context, TaskInstanceState
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
@@ -88,28 +88,31 @@ class StreamTrigger(BaseTrigger):
         """Stop the driver: a person ended the task. (A restarting triggerer only cleans up.)
 
         One whose task Airflow has no more goes on, for the next run to adopt: `airflow db clean` deletes rows by their
-        age, whatever their state, and so those of the stream that has run longest. When Airflow does not tell, the
-        driver is stopped.
+        age, whatever their state, and so those of the stream that has run longest. So does one whose task still waits:
+        another triggerer took it over while this one was away. When Airflow does not tell, the driver is stopped.
         """
         try:
-            is_deleted = await asyncio.wait_for(asyncio.to_thread(_is_deleted, self.task_instance), _ANSWER_WITHIN)
+            why = await asyncio.wait_for(asyncio.to_thread(_why_it_goes_on, self.task_instance), _ANSWER_WITHIN)
         except Exception as error:  # whatever it is, the task ends now, and its driver must not outlive it
-            self.log.warning("Airflow does not tell whether it still has the task: %r", error)
-            is_deleted = False
-        if is_deleted:
-            self.log.info("the task was deleted from Airflow's database: its driver goes on")
+            self.log.warning("Airflow does not tell what became of the task: %r", error)
+            why = ""
+        if why:
+            self.log.info("%s: its driver goes on", why)
             return
         await asyncio.to_thread(launching.stop_driver, self.pipeline, self.launch)
 
 
-def _is_deleted(task: Any) -> bool:
-    """Return whether Airflow's database has the task no more; a task that a person ended or cleared is still there."""
+def _why_it_goes_on(task: Any) -> str:
+    """Return why nobody has ended the task, by its state in Airflow; empty when a person ended or cleared it."""
     from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
     if task is None:
-        return False
+        return ""
     states = RuntimeTaskInstance.get_task_states(task.dag_id, task_ids=[task.task_id], run_ids=[task.run_id])
-    return task.task_id not in states.get(task.run_id, {})
+    of_run = states.get(task.run_id, {})
+    if task.task_id not in of_run:
+        return "the task was deleted from Airflow's database"
+    return "another triggerer watches the task" if of_run[task.task_id] == TaskInstanceState.DEFERRED else ""
 
 
 def look_at_progress(pipeline: str, progress: Progress, now: float, launch: str) -> dict[str, Any] | None:

@@ -155,18 +155,20 @@ def runs_of_missing(pipeline: Pipeline, context: Any) -> list[dict[str, Any]]:
     run, wanted = context["dag_run"], context["params"].get("build_missing")
     if wanted is None:
         wanted = pipeline.schedule.build_missing if run.run_type == "scheduled" else 0
-    count, under_way = partial(context["ti"].get_dr_count, run.dag_id), ["queued", "running"]
-    room = MOST_RUNS - RESERVE - count(states=under_way) if wanted else 0
+    count, unended = partial(context["ti"].get_dr_count, run.dag_id), ["queued", "running"]
+    under_way = count(states=unended) if wanted else 0
+    room = MOST_RUNS - RESERVE - under_way
     runs: list[dict[str, Any]] = []
     for interval in missing_in_order(pipeline) if wanted else ():
         begin, end = format_time(interval.from_time), format_time(interval.to_time)
         run_id = f"missing__{begin}"
-        if count(run_ids=[run_id]) or count(logical_dates=[interval.from_time], states=under_way):
+        if count(run_ids=[run_id]) or count(logical_dates=[interval.from_time], states=unended):
             continue
         if len(runs) >= room:
             print(
-                f"{len(runs)} of {wanted} runs: a pipeline has {MOST_RUNS} at a time, and keeps {RESERVE} of them for "
-                "the schedule — build the rest by a later run with build_missing"
+                f"{len(runs)} of {wanted} runs: a pipeline has {MOST_RUNS} at a time, keeps {RESERVE} of them for the "
+                f"schedule, and {under_way} are queued or run, those of backfills included — build the rest by a later "
+                "run with build_missing"
             )
             break
         runs.append({"trigger_run_id": run_id, "conf": {"from": begin, "to": end}})

@@ -80,11 +80,11 @@ def building_commands(pipeline: Pipeline) -> str:
     if (missing[0].pinned or 0) < 2 or width != pipeline.schedule.every:
         return command
     last = format_time(missing[0].to_time - pipeline.schedule.every)
-    # Without the last option Airflow passes over each interval that ever had a run, such as one that failed before it
-    # pinned: the next run pins that interval on its way.
+    # Without the behaviour Airflow passes over each interval that ever had a run, such as one that failed before it
+    # pinned: the next run pins that interval on its way. Without a form each such run keeps its own, as of a dry run.
     backfill = (
         f"airflow backfill create --dag-id interval__{pipeline.name} --from-date {begin} --to-date {last} "
-        "--reprocess-behavior completed"
+        "--reprocess-behavior completed --dag-run-conf '{}'"
     )
     return f"{command} builds the first; {backfill} builds {missing[0].pinned}"
 

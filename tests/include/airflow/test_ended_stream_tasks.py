@@ -41,6 +41,16 @@ def test_driver_goes_on_when_its_task_was_cleaned_from_airflow_s_database(
     assert stopped == []
 
 
+def test_driver_goes_on_when_another_triggerer_has_taken_over_its_task(
+    stopped: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        RuntimeTaskInstance, "get_task_states", lambda *_, **__: {TASK.run_id: {TASK.task_id: "deferred"}}
+    )
+    end()
+    assert stopped == []
+
+
 @pytest.mark.parametrize("state", ["failed", "success", "queued", None])
 def test_driver_is_stopped_when_a_person_ends_or_clears_its_task(
     stopped: list[str], monkeypatch: pytest.MonkeyPatch, state: str | None

@@ -105,7 +105,8 @@ def test_doctor_names_the_commands_when_intervals_are_missing(log: Log, in_proce
     first_end, last = format_time(START + HOUR), format_time(START + 3 * HOUR)
     assert note["remedy"] == (
         f"./tidemark interval {PIPELINE} --from {FIRST} --to {first_end} builds the first; airflow backfill create "
-        f"--dag-id interval__{PIPELINE} --from-date {FIRST} --to-date {last} --reprocess-behavior completed builds 4"
+        f"--dag-id interval__{PIPELINE} --from-date {FIRST} --to-date {last} --reprocess-behavior completed "
+        "--dag-run-conf '{}' builds 4"
     )
     # Missing intervals are not an error.
     assert examined.returncode == (0 if all(each["ok"] for each in findings) else 1)
