@@ -19,7 +19,6 @@ from include.airflow.tasks import (
     MOST_RUNS,
     announce_registered,
     attempt_of,
-    interval_of_run,
     judge_reconciliation,
     pin_unless_behind,
     result_of,
@@ -41,9 +40,10 @@ agree, lets Great Expectations judge, and only then registers the table partitio
 
 **When**: `{cron}` UTC, for the interval that has just ended. Backfills may run in any order; an interval's ranges are pinned once.
 A manual run takes the interval of its form, else the one that begins at its logical date if that is a boundary, else the last
-complete one. An interval that waits, for its archive or for a person's answer, does not keep the next ones from being built.
-Intervals that were never built (Airflow was down) are built by runs `missing__…` that a run triggers: as many as its parameter
-`build_missing` says, the oldest first. {build_missing}
+complete one; cleared, it keeps the interval that it had, also when the schedule has changed. An interval that waits, for its
+archive or for a person's answer, does not keep the next ones from being built. Intervals that were never built (Airflow was down)
+are built by runs `missing__…` that a run triggers: as many as its parameter `build_missing` says, the oldest first.
+{build_missing}
 
 **Reads** {topics} and the landing files. **Writes** revisions below the lake's `tables/`, the catalog, a report page.
 
@@ -149,9 +149,7 @@ def _pin(pipeline: Pipeline) -> Any:
     @task.sensor(mode="reschedule", poke_interval=10, timeout=86_400)
     def pin_ranges() -> PokeReturnValue:
         """Resolve the interval to offset ranges, once; wait for the archive, and for a service that is away."""
-        context = get_current_context()
-        interval = take_step(interval_of_run, pipeline, context)
-        attempt = take_step(pin_unless_behind, pipeline, interval, context)
+        attempt = take_step(pin_unless_behind, pipeline, get_current_context())
         return PokeReturnValue(attempt is not None, attempt)
 
     return linked(pin_ranges())

@@ -26,6 +26,7 @@ from include.intervals.boundaries import asked_interval
 from include.intervals.missing import missing_in_order
 from include.intervals.telling.plan import plan_interval
 from include.ledger.completeness import completeness
+from include.ledger.intervals import attempts
 from include.pipelines.spec import Pipeline
 from include.settings import settings
 from include.times import Interval, format_time, parse_duration, parse_time
@@ -64,8 +65,10 @@ def interval_of_run(pipeline: Pipeline, context: Any) -> Interval:
     """Return the interval that the run's parameters name, else its own, else the last one complete before it.
 
     The own one of a run of the schedule or of a backfill is its data interval. That of a manual run begins at its
-    logical date, if this is a boundary, as the schedule's run of that date would; it may not have passed yet.
-    Raises UsageError for half a pair of parameters, or times that are not one past interval of the schedule.
+    logical date, if this is a boundary, as the schedule's run of that date would; it may not have passed yet. A manual
+    run that has had an attempt keeps that one's interval.
+    Raises UsageError for half a pair of parameters, or times that are not one past interval of the schedule, and
+    ServiceUnreachable.
     """
     begin, end = context["params"].get("from"), context["params"].get("to")
     if begin and end:
@@ -77,6 +80,10 @@ def interval_of_run(pipeline: Pipeline, context: Any) -> Interval:
             pipeline=pipeline.name,
         )
     run = context["dag_run"]
+    at = run.data_interval_end or run.run_after
+    if run.run_type not in _OF_SCHEDULE and (known := attempts.interval_of_run(pipeline.name, _run_by(run), at)):
+        # The schedule may have changed since: cleared, the run would build another interval.
+        return known
     if run.data_interval_start is None:
         # A run triggered without a logical date has none; its run_after stays the same over retries and clearing.
         boundary = pipeline.schedule.floor(run.run_after.astimezone(UTC))
@@ -90,6 +97,10 @@ def interval_of_run(pipeline: Pipeline, context: Any) -> Interval:
         # which would build the one after it.
         return Interval(end, end + pipeline.schedule.every)
     return asked_interval(pipeline, begin, end)
+
+
+def _run_by(run: Any) -> str:
+    return f"airflow {run.run_id}"
 
 
 def result_of(task: str, result: Result | None, pipeline: str) -> Result:
@@ -108,19 +119,20 @@ def attempt_of(pipeline: str, attempt: Any) -> int:
     return int(result_of("pin_ranges", attempt, pipeline))
 
 
-def pin_unless_behind(pipeline: Pipeline, interval: Interval, context: Any) -> str | None:
-    """Pin the interval as the run's form says and return the id of its attempt.
+def pin_unless_behind(pipeline: Pipeline, context: Any) -> str | None:
+    """Pin the run's interval as its form says and return the id of its attempt.
 
     None while the archive is behind or a service is away. Raises ArchiveBehind or ServiceUnreachable when it has been
-    for longer than the setting `archive_wait`, and Airflow's exception that skips this task and those after it for a
-    dry run.
+    for longer than the setting `archive_wait`, UsageError of `interval_of_run`, and Airflow's exception that skips this
+    task and those after it for a dry run.
     """
-    run_by, wishes = f"airflow {context['dag_run'].run_id}", Wishes.of_run(context["params"])
-    if wishes.dry_run:
-        for line in plan_interval(pipeline, interval, source=wishes.source, repin=wishes.repin):
-            print(line)
-        raise AirflowSkipException("a dry run: nothing was changed")
+    run_by, wishes = _run_by(context["dag_run"]), Wishes.of_run(context["params"])
     try:
+        interval = interval_of_run(pipeline, context)
+        if wishes.dry_run:
+            for line in plan_interval(pipeline, interval, source=wishes.source, repin=wishes.repin):
+                print(line)
+            raise AirflowSkipException("a dry run: nothing was changed")
         attempt = steps.pin(
             pipeline.name, interval, run_by=run_by, source=wishes.source, repin=wishes.repin, patience=POKE
         )

@@ -289,14 +289,15 @@ INTERVALS_OF_RUNS = """
 import json, sys
 from datetime import UTC, datetime
 from types import SimpleNamespace
-from include.airflow.tasks import interval_of_run
+from include.airflow import tasks
+from include.airflow.tasks import interval_of_run, pin_unless_behind
 from include.errors import TidemarkError
 from include.pipelines import load_pipeline
 
 def run_of(run_type, begin=None, end=None, logical_date=None):
     return SimpleNamespace(
         run_type=run_type, data_interval_start=begin, data_interval_end=end, logical_date=logical_date,
-        run_after=at(9, 40))
+        run_after=at(9, 40), run_id="run", get_first_reschedule_date=lambda context: None)
 
 at = lambda hour, minute=0: datetime(2026, 11, 20, hour, minute, tzinfo=UTC)
 scheduled = run_of("scheduled", at(3), at(4), at(3))
@@ -316,6 +317,10 @@ cases = {
     "backfill": (run_of("backfill", at(5), at(6), at(5)), {}),
 }
 found = {}
+# The ledger of a DAG parser is away.
+pinned = pin_unless_behind(load_pipeline("nest_cameras"), {"dag_run": by_hand, "ti": by_hand, "params": {}})
+found["waits"] = pinned is None
+tasks.attempts = SimpleNamespace(interval_of_run=lambda pipeline, run_by, at: None)
 for name, (run, params) in cases.items():
     try:
         found[name] = str(interval_of_run(load_pipeline("nest_cameras"), {"dag_run": run, "params": params}))
@@ -348,6 +353,10 @@ def test_manual_run_builds_the_same_interval_as_the_schedule_when_its_logical_da
     assert intervals_of_runs["logical date"] == intervals_of_runs["backfill"] == hour
     # The button gives the time at which it was pressed.
     assert intervals_of_runs["now"] == "2026-11-20T04:00:00Z/2026-11-20T05:00:00Z"
+
+
+def test_manual_run_waits_when_the_ledger_is_away(intervals_of_runs: dict[str, str | int]) -> None:
+    assert intervals_of_runs["waits"] is True
 
 
 def test_data_interval_is_taken_only_from_the_schedule_when_it_is_not_one_of_its_intervals(

@@ -27,7 +27,9 @@ def hour(number: int = 0) -> Interval:
     return Interval(begin, begin + timedelta(hours=1))
 
 
-def begin_attempt(pipeline: str, interval: Interval | None = None, *, topic_partitions: int = 2) -> int:
+def begin_attempt(
+    pipeline: str, interval: Interval | None = None, *, topic_partitions: int = 2, run_by: str = "test"
+) -> int:
     """An attempt of an interval that is pinned to 100 offsets in each topic partition."""
     interval = interval or hour()
     number = int((interval.from_time - START) / timedelta(hours=1))
@@ -43,7 +45,7 @@ def begin_attempt(pipeline: str, interval: Interval | None = None, *, topic_part
         between=pins.find_neighbours(pipeline, interval),
     )
     assert known is not None
-    return attempts.begin_attempt(known, run_by="test", code_version="1a2b3c", source="kafka")
+    return attempts.begin_attempt(known, run_by=run_by, code_version="1a2b3c", source="kafka")
 
 
 def note_build(

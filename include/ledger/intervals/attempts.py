@@ -21,6 +21,7 @@ from include.ledger.intervals.states import IntervalState, RevisionState, Source
 from include.ledger.models import Attempt, Build, IntervalRange, IntervalRow, Revision
 from include.ledger.streams.incarnations import closed
 from include.offsets import TopicPartition
+from include.times import Interval
 
 REBUILD = "rebuild"
 """`run_by` of an attempt that builds registered revisions again for comparison: its build is discarded."""
@@ -88,6 +89,30 @@ def resume_attempt(attempt: int, code_version: str | None = None, source: Source
         if source is not None:
             row.source = source
     return load_attempt(attempt)
+
+
+def interval_of_run(pipeline: str, run_by: str, at: datetime) -> Interval | None:
+    """Return the interval of the first attempt that `run_by`, e.g. `airflow <run id>`, began; None before it.
+
+    It begins at `at`, or is the last complete one before, by a schedule of a day at most.
+    """
+    wanted = (
+        select(IntervalRow.from_time, IntervalRow.to_time)
+        .join(Attempt, Attempt.interval_id == IntervalRow.id)
+        .where(
+            # Runs of different DAGs may have the same id. By the times, an index finds the few that it can be, and a
+            # run that was deleted is not taken for another one with its id.
+            IntervalRow.pipeline == pipeline,
+            IntervalRow.from_time > at - timedelta(days=2),
+            IntervalRow.from_time <= at,
+            Attempt.run_by == run_by,
+        )
+        .order_by(Attempt.id)
+        .limit(1)
+    )
+    with session() as ledger:
+        row = ledger.execute(wanted).tuples().first()
+        return Interval(*row) if row else None
 
 
 def load_attempt(attempt: int) -> AttemptSpec:

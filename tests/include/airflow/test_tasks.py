@@ -15,6 +15,7 @@ from include.ledger.archive.micro_batches import ARCHIVE
 from include.ledger.intervals.attempts import load_attempt
 from include.ledger.streams import generations
 from include.pipelines import load_pipeline
+from include.times import format_time
 from tests.conftest import Home
 from tests.support.topic_log import Log, hour
 
@@ -35,7 +36,9 @@ class Run:
         return self.began
 
     def pin(self, log: Log) -> str | None:
-        return pin_unless_behind(log.pipeline, hour(0), {"dag_run": self, "ti": self, "params": {}})
+        begin, end = format_time(hour(0).from_time), format_time(hour(0).to_time)
+        context = {"dag_run": self, "ti": self, "params": {"from": begin, "to": end}}
+        return pin_unless_behind(log.pipeline, context)
 
 
 def test_task_waits_as_long_as_the_archive_may_when_the_lake_is_away(
