@@ -48,7 +48,8 @@ def find_overdue(pipeline: Pipeline, now: datetime) -> Overdue | None:
     schedule = pipeline.schedule
     due = now - schedule.registered_within
     end = schedule.floor(due)
-    missing = _unregistered(pipeline, end - LOOKED_BACK, end, due, patience=schedule.every)
+    found = _unregistered(pipeline, end - LOOKED_BACK, end, due, patience=schedule.every)
+    missing = tuple(each for each in found if each.to_time <= due)
     return Overdue(pipeline.name, missing, missing[0].to_time + schedule.registered_within) if missing else None
 
 
@@ -57,9 +58,9 @@ def _unregistered(
 ) -> tuple[Interval, ...]:
     """Return the intervals that are not registered, from the pipeline's first one on.
 
-    Pinned ones as they are, for the schedule may have changed since, until `due`; between and after them those of the
-    schedule until `end`. When none was ever pinned, those since the archive's first micro-batch, if that was committed
-    longer than `patience` before `due`.
+    Pinned ones that begin before `due` as they are, for the schedule may have changed since; the last may end later.
+    Between and after them those of the schedule until `end`. When none was ever pinned, those since the archive's first
+    micro-batch, if that was committed longer than `patience` before `due`.
     """
     first, pinned = pinned_within(pipeline.name, begin, due)
     if first is None:
@@ -68,7 +69,7 @@ def _unregistered(
             return ()
         first = pipeline.schedule.floor(begun)
     times = pipeline.schedule.around(pinned, max(begin, first), end)
-    return tuple(each for each in times if each.to_time <= due and not pinned.get(each))
+    return tuple(each for each in times if not pinned.get(each))
 
 
 def watch(pipeline: Pipeline, now: datetime | None = None) -> dict[str, int]:

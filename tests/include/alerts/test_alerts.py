@@ -219,6 +219,23 @@ def test_interval_of_the_earlier_schedule_is_overdue_and_stays_dismissed_when_th
     assert find_overdue(shorter, at) is None
 
 
+def test_alert_stays_open_when_a_longer_schedule_pinned_an_interval_over_its_own(receivers: Received) -> None:
+    name, declared = "isp_longer", load_pipeline("isp_hits")
+    longer, shorter = (replace(declared, name=name, schedule=every(each)) for each in ("1h", "15m"))
+    first = begin_attempt(name, hour(0))
+    register(first, note_build(first))
+    begin, minute = hour(1).from_time, timedelta(minutes=1)
+    watch(shorter, begin + 36 * minute)
+    [told] = open_alerts(f"overdue/{name}")
+    assert told.facts["intervals"] == [str(Interval(begin, begin + 15 * minute))]
+    # The hour around it is pinned, and has its own deadline, which has not passed.
+    under_way = begin_attempt(name, hour(1))
+    assert watch(longer, begin + 65 * minute) == {"overdue": 0, "over_limit": 0, "recovered": 0}
+    register(under_way, note_build(under_way))
+    assert watch(longer, begin + 70 * minute)["recovered"] == 1
+    assert open_alerts(f"overdue/{name}") == []
+
+
 def test_alert_stays_open_when_its_interval_is_never_built_and_what_is_overdue_later_is_told_too(
     receivers: Received,
 ) -> None:
