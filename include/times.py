@@ -141,6 +141,10 @@ class Schedule:
         midnight = moment.replace(hour=0, minute=0, second=0, microsecond=0)
         return midnight + (moment - midnight) // self.every * self.every
 
+    def before(self, moment: datetime) -> datetime:
+        """Return the last boundary before `moment`."""
+        return self.floor(moment - timedelta.resolution)
+
     def between(self, begin: datetime, end: datetime) -> Iterator[Interval]:
         """Yield the intervals from one time to another, in order.
 

@@ -42,7 +42,7 @@ def _intervals_of(pipeline: Pipeline, gap: Neighbours) -> Iterator[Interval]:
     spans = log.spans_between(gap)
     if all(begin >= until for begin, until in spans.values()):
         return
-    times, last = log.first_times(spans), end - schedule.every
+    times, last = log.first_times(spans), schedule.before(end)
     # The last interval of the gap has its late records.
     begin = min(last, schedule.floor(min(times.values()))) if times else last
     if gap.before is None:

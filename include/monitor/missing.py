@@ -70,7 +70,8 @@ def building_commands(pipeline: Pipeline) -> str:
         begin, end = format_time(begun.from_time), format_time(begun.from_time + pipeline.schedule.every)
         command = f"./tidemark interval {pipeline.name} --from {begin} --to {end}"
         return f"unpause the DAG interval__{pipeline.name}; {command} builds the first"
-    start = missing[0].from_time or missing[0].to_time - pipeline.schedule.every
+    # It may end where an interval of another schedule begins, which is no boundary of this one.
+    start = missing[0].from_time or pipeline.schedule.before(missing[0].to_time)
     width = missing[0].width
     stop = start + width if width else next(pipeline.schedule.between(start, missing[0].to_time)).to_time
     begin, end = format_time(start), format_time(stop)

@@ -213,6 +213,20 @@ def test_intervals_of_another_schedule_are_run_as_they_are_and_none_overlaps_the
     assert_tiling(log.pinned())
 
 
+def test_missing_intervals_are_those_that_can_be_run_when_a_gap_ends_at_no_boundary_of_the_schedule(log: Log) -> None:
+    # Further apart than one pinning fills, and the second one begins at an odd hour.
+    begin = START + (START.hour % 2) * HOUR - 72 * HOUR
+    hours = [Interval(begin + n * HOUR, begin + (n + 1) * HOUR) for n in (0, 60, 61)]
+    log.send(0, *((each.from_time - START) / HOUR + 0.5 for each in hours))
+    log.archive()
+    for each in (hours[0], hours[2]):
+        pin_interval(log.pipeline, each, pinned_by="test")
+    log.pipeline = replace(log.pipeline, schedule=every("2h"))
+    missing = list(missing_in_order(log.pipeline))
+    assert missing == [hours[0], hours[2], hours[1]]
+    assert [asked_interval(log.pipeline, each.from_time, each.to_time) for each in missing] == missing
+
+
 def test_nothing_is_pinned_when_the_archive_does_not_reach_the_interval_s_end(log: Log) -> None:
     log.send(0, 0.5)
     log.archive()

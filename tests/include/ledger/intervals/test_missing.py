@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from include.intervals.boundaries import asked_interval
 from include.ledger.archive import micro_batches
 from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit
 from include.ledger.completeness import completeness
@@ -15,7 +18,7 @@ from include.ledger.streams import writers
 from include.monitor.missing import building_commands, summarize_missing
 from include.offsets import OffsetRange, TopicPartition
 from include.pipelines import load_pipeline
-from include.times import format_time
+from include.times import Interval, every, format_time
 from include.topics import TopicIdentity
 from tests.conftest import Home
 from tests.support.attempts import TOPIC, begin_attempt, hour, note_build, register
@@ -102,3 +105,14 @@ def test_status_and_doctor_show_the_command_when_intervals_are_missing(postgres:
     assert (summary.count, summary.offsets) == (FAR - 1, 5)
     begin, end = format_time(hour(1).from_time), format_time(hour(1).to_time)
     assert building_commands(load_pipeline(name)) == f"./tidemark interval {name} --from {begin} --to {end}"
+
+
+def test_command_names_times_that_are_accepted_when_the_schedule_changed(postgres: Home) -> None:
+    daily = replace(load_pipeline("gps_positions"), schedule=every("1d"))
+    archive(daily.name, 0, span(0, 0, 12))
+    # Hour 0 begins at 05:00.
+    build(daily.name, 0, span(0, 5, 12))
+    begin, end = hour(-5).from_time, hour(0).from_time
+    command = f"./tidemark interval {daily.name} --from {format_time(begin)} --to {format_time(end)}"
+    assert building_commands(daily) == command
+    assert asked_interval(daily, begin, end) == Interval(begin, end)
