@@ -43,7 +43,8 @@ A manual run takes the interval of its form, else the one that begins at its log
 complete one; cleared, it keeps the interval that it had, also when the schedule has changed. An interval that waits, for its
 archive or for a person's answer, does not keep the next ones from being built. Intervals that were never built (Airflow was down)
 are built by runs `missing__…` that a run triggers: as many as its parameter `build_missing` says, the oldest first.
-{build_missing}
+{build_missing} After a change to a longer schedule, its first run also triggers one for the time between the last interval of the
+earlier schedule and its own.
 
 **Reads** {topics} and the landing files. **Writes** revisions below the lake's `tables/`, the catalog, a report page.
 

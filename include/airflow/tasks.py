@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from itertools import chain, islice
 from typing import Any, TypeVar
 
 from airflow.sdk import get_current_context
@@ -23,7 +24,7 @@ from include.errors import (
 )
 from include.intervals import steps
 from include.intervals.boundaries import asked_interval
-from include.intervals.missing import missing_in_order
+from include.intervals.missing import missing_in_order, rest_before
 from include.intervals.telling.plan import plan_interval
 from include.ledger.completeness import completeness
 from include.ledger.intervals import attempts
@@ -89,13 +90,13 @@ def interval_of_run(pipeline: Pipeline, context: Any) -> Interval:
         boundary = pipeline.schedule.floor(run.run_after.astimezone(UTC))
         return Interval(boundary - pipeline.schedule.every, boundary)
     begin, end = run.data_interval_start.astimezone(UTC), run.data_interval_end.astimezone(UTC)
+    if end == run.logical_date and pipeline.schedule.floor(end) == end:
+        # A run by hand, or a backfill that took one over: Airflow infers the interval before the date. But by its date
+        # the run takes the place of the schedule's run, which would build the one after it.
+        return Interval(end, end + pipeline.schedule.every)
     if run.run_type in _OF_SCHEDULE:
         # As it was made: the schedule may have changed since.
         return Interval(begin, end)
-    if end == run.logical_date and pipeline.schedule.floor(end) == end:
-        # Airflow infers the interval before the date. But by its date the run takes the place of the schedule's run,
-        # which would build the one after it.
-        return Interval(end, end + pipeline.schedule.every)
     return asked_interval(pipeline, begin, end)
 
 
@@ -160,33 +161,43 @@ def runs_of_missing(pipeline: Pipeline, context: Any) -> list[dict[str, Any]]:
     """Return the runs that build intervals which were never built, oldest first: `trigger_run_id` and `conf` of each.
 
     As many as the run's parameter `build_missing` says, else as the schedule declares, for a run of the schedule; no
-    more than leave room for the schedule's own runs: another run builds the rest.
+    more than leave room for the schedule's own runs: another run builds the rest. Before them, a run of the schedule
+    also builds what a change of the schedule left before its own interval.
     An interval that has had such a run is left out, however it ended: its alert was sent, and doctor still reports it.
     So is one for which another run is about to begin.
     """
     run, wanted = context["dag_run"], context["params"].get("build_missing")
+    is_scheduled = run.run_type == "scheduled"
     if wanted is None:
-        wanted = pipeline.schedule.build_missing if run.run_type == "scheduled" else 0
+        wanted = pipeline.schedule.build_missing if is_scheduled else 0
     count, unended = partial(context["ti"].get_dr_count, run.dag_id), ["queued", "running"]
-    under_way = count(states=unended) if wanted else 0
+
+    def has_run(interval: Interval) -> bool:
+        return bool(
+            count(run_ids=[_run_of_missing(interval)]) or count(logical_dates=[interval.from_time], states=unended)
+        )
+
+    rest = rest_before(pipeline, interval_of_run(pipeline, context)) if is_scheduled else None
+    missing = (each for each in (missing_in_order(pipeline) if wanted else ()) if each != rest and not has_run(each))
+    first = [rest] if rest is not None and not has_run(rest) else []
+    under_way = count(states=unended) if wanted or first else 0
     room = MOST_RUNS - RESERVE - under_way
     runs: list[dict[str, Any]] = []
-    for interval in missing_in_order(pipeline) if wanted else ():
-        begin, end = format_time(interval.from_time), format_time(interval.to_time)
-        run_id = f"missing__{begin}"
-        if count(run_ids=[run_id]) or count(logical_dates=[interval.from_time], states=unended):
-            continue
+    for interval in chain(first, islice(missing, wanted)):
         if len(runs) >= room:
             print(
-                f"{len(runs)} of {wanted} runs: a pipeline has {MOST_RUNS} at a time, keeps {RESERVE} of them for the "
-                f"schedule, and {under_way} are queued or run, those of backfills included — build the rest by a later "
-                "run with build_missing"
+                f"{len(runs)} of {len(first) + wanted} runs: a pipeline has {MOST_RUNS} at a time, keeps {RESERVE} of "
+                f"them for the schedule, and {under_way} are queued or run, those of backfills included — build the rest "
+                "by a later run with build_missing"
             )
             break
-        runs.append({"trigger_run_id": run_id, "conf": {"from": begin, "to": end}})
-        if len(runs) == wanted:
-            break
+        begin, end = format_time(interval.from_time), format_time(interval.to_time)
+        runs.append({"trigger_run_id": _run_of_missing(interval), "conf": {"from": begin, "to": end}})
     return runs
+
+
+def _run_of_missing(interval: Interval) -> str:
+    return f"missing__{format_time(interval.from_time)}"
 
 
 def announce_registered(attempt: int) -> dict[str, Any]:

@@ -57,3 +57,16 @@ def _intervals_of(pipeline: Pipeline, gap: Neighbours) -> Iterator[Interval]:
     if removed and removed <= times.keys():
         retained = schedule.floor(max(times[tp] for tp in removed)) + schedule.every
         yield from schedule.between(max(first.to_time, retained), end)
+
+
+def rest_before(pipeline: Pipeline, interval: Interval) -> Interval | None:
+    """Return the interval of another length that ends where one begins, if it is pinned and was never built.
+
+    It is the rest of a time that an earlier schedule has begun. After a change to a longer schedule, Airflow's first
+    run is for the interval after that time, so that no run of the schedule is for the rest.
+    """
+    length = interval.to_time - interval.from_time
+    for each in missing_intervals(pipeline.name):
+        if each.to_time == interval.from_time and (width := each.width) and width != length:
+            return Interval(each.to_time - width, each.to_time)
+    return None

@@ -207,12 +207,23 @@ def check_apart(pipeline: Pipeline, wanted: Interval, pinned: PinnedInterval) ->
     theirs = pinned.interval
     if wanted == theirs or wanted.to_time <= theirs.from_time or theirs.to_time <= wanted.from_time:
         return
-    begin, end = format_time(theirs.from_time), format_time(theirs.to_time)
+    rest = _rest_of(pipeline, wanted)
+    what, named = ("run that one as it is", theirs) if rest is None else ("run what follows the pinned ones", rest)
+    begin, end = format_time(named.from_time), format_time(named.to_time)
     raise UsageError(
         f"{wanted} overlaps {theirs}, which was pinned under another schedule",
-        remedy=f"run that one as it is: --from {begin} --to {end}; ./tidemark doctor names what is missing beside it",
+        remedy=f"{what}: --from {begin} --to {end}; ./tidemark doctor names what else is missing",
         pipeline=pipeline.name,
     )
+
+
+def _rest_of(pipeline: Pipeline, wanted: Interval) -> Interval | None:
+    """Return the schedule's next interval after the last pinned one in the wanted time; None when nothing is left.
+
+    No pinned interval comes after it, so that `./tidemark doctor` does not name it as missing.
+    """
+    last = pins.last_before(pipeline.name, wanted.to_time)
+    return next(pipeline.schedule.between(last.interval.to_time, wanted.to_time), None) if last else None
 
 
 def check_repin(pipeline: Pipeline, known: PinnedInterval) -> None:

@@ -307,6 +307,7 @@ cases = {
     "scheduled": (scheduled, {}),
     "by hand": (by_hand, {}),
     "form": (by_hand, both),
+    "taken over": (run_of("backfill", at(4), at(5), at(5)), {}),
     "half a form": (scheduled, {"from": both["from"], "to": None}),
     # As Airflow infers the data interval of a manual run: the last one complete before its logical date.
     "logical date": (run_of("manual", at(4), at(5), at(5)), {}),
@@ -351,6 +352,8 @@ def test_manual_run_builds_the_same_interval_as_the_schedule_when_its_logical_da
 ) -> None:
     hour = "2026-11-20T05:00:00Z/2026-11-20T06:00:00Z"
     assert intervals_of_runs["logical date"] == intervals_of_runs["backfill"] == hour
+    # A backfill that takes over such a run changes its type alone.
+    assert intervals_of_runs["taken over"] == hour
     # The button gives the time at which it was pressed.
     assert intervals_of_runs["now"] == "2026-11-20T04:00:00Z/2026-11-20T05:00:00Z"
 

@@ -73,6 +73,13 @@ def last_interval(pipeline: str) -> PinnedInterval | None:
         return _first_of(ledger, _of_pipeline(pipeline).order_by(IntervalRow.from_time.desc()))
 
 
+def last_before(pipeline: str, moment: datetime) -> PinnedInterval | None:
+    """Return the pipeline's last pinned interval that begins before a time."""
+    wanted = _of_pipeline(pipeline).where(IntervalRow.from_time < moment)
+    with session() as ledger:
+        return _first_of(ledger, wanted.order_by(IntervalRow.from_time.desc()))
+
+
 def find_neighbours(pipeline: str, interval: Interval) -> Neighbours:
     """Return the nearest pinned intervals before and after one."""
     with session() as ledger:

@@ -19,9 +19,16 @@ MISSING = 50
 @pytest.fixture(autouse=True)
 def missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tasks, "missing_in_order", lambda pipeline: map(hour, range(MISSING)))
+    monkeypatch.setattr(tasks, "rest_before", lambda pipeline, interval: None, raising=False)
 
 
-def built(requested: int, *, under_way: int, known: Sequence[str] = ()) -> list[str]:
+def run_of(number: int) -> str:
+    return f"missing__{hour(number)}".split("/")[0]
+
+
+def built(
+    requested: int | None, *, under_way: int = 1, known: Sequence[str] = (), run_type: str = "manual"
+) -> list[str]:
     """The runs that a run triggers while so many runs of its DAG, with itself, are queued or running."""
 
     def get_dr_count(
@@ -34,7 +41,12 @@ def built(requested: int, *, under_way: int, known: Sequence[str] = ()) -> list[
             return len({*run_ids} & {*known})
         return 0 if logical_dates or set(states) != {"queued", "running"} else under_way
 
-    run = SimpleNamespace(dag_id="interval__nest_cameras", run_type="manual")
+    run = SimpleNamespace(
+        dag_id="interval__nest_cameras",
+        run_type=run_type,
+        data_interval_start=hour(24).from_time,
+        data_interval_end=hour(24).to_time,
+    )
     context: dict[str, Any] = {"dag_run": run, "params": {"build_missing": requested}}
     context["ti"] = SimpleNamespace(get_dr_count=get_dr_count)
     return [each["trigger_run_id"] for each in tasks.runs_of_missing(load_pipeline("nest_cameras"), context)]
@@ -55,6 +67,25 @@ def test_as_many_are_built_as_requested_and_nothing_is_said_when_there_is_room(
     assert len(runs) == 19
     assert built(3, under_way=1, known=runs[:2]) == runs[2:5]
     # That others had a run is no reason to build later.
-    had = [f"missing__{hour(n)}".split("/")[0] for n in range(MISSING)]
+    had = [run_of(n) for n in range(MISSING)]
     assert built(9, under_way=24, known=had) == []
     assert capsys.readouterr().out == ""
+
+
+@pytest.fixture
+def rest(monkeypatch: pytest.MonkeyPatch) -> str:
+    """The run of an interval that a change of the schedule left; it is one of the missing ones."""
+    left = hour(3)
+    monkeypatch.setattr(tasks, "rest_before", lambda pipeline, interval: left if interval == hour(24) else None)
+    return run_of(3)
+
+
+def test_scheduled_run_also_triggers_the_rest_of_an_earlier_schedule_when_none_is_requested(rest: str) -> None:
+    assert built(None, run_type="scheduled") == [rest]
+    assert built(2, run_type="scheduled") == [rest, run_of(0), run_of(1)]
+    # Once.
+    assert built(4, run_type="scheduled") == [rest, *map(run_of, (0, 1, 2, 4))]
+    assert built(None, run_type="scheduled", known=[rest]) == []
+    assert built(4, run_type="scheduled", known=[rest]) == [run_of(n) for n in (0, 1, 2, 4)]
+    assert built(None, run_type="scheduled", under_way=20) == []
+    assert built(None, run_type="backfill") == built(None, run_type="manual") == []

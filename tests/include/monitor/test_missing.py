@@ -121,6 +121,8 @@ class Run:
     known: tuple[str, ...] = ()
     queued: tuple[datetime, ...] = ()
     dag_id: str = f"interval__{PIPELINE}"
+    data_interval_start: datetime = START + 4 * HOUR
+    data_interval_end: datetime = START + 5 * HOUR
 
     def get_dr_count(
         self,

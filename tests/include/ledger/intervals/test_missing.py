@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
 from include.intervals.boundaries import asked_interval
+from include.intervals.missing import rest_before
 from include.ledger.archive import micro_batches
 from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit
 from include.ledger.completeness import completeness
@@ -116,3 +118,20 @@ def test_command_names_times_that_are_accepted_when_the_schedule_changed(postgre
     command = f"./tidemark interval {daily.name} --from {format_time(begin)} --to {format_time(end)}"
     assert building_commands(daily) == command
     assert asked_interval(daily, begin, end) == Interval(begin, end)
+
+
+@pytest.mark.parametrize("is_begun", [False, True])
+def test_rest_of_the_earlier_schedule_is_found_until_it_is_begun_when_a_longer_one_has_its_first_run(
+    pipeline: str, is_begun: bool
+) -> None:
+    build(pipeline, 0, span(0, 0, 10))
+    # Hour 19 ends the day: the first daily run is for the day after it, and pins what lies between.
+    rest, day = Interval(hour(1).from_time, hour(19).from_time), Interval(hour(19).from_time, hour(43).from_time)
+    for interval, offsets in (day, span(0, 30, 40)), (rest, span(0, 10, 30)):
+        between = find_neighbours(pipeline, interval)
+        assert write_interval(pipeline, interval, [offsets], {TOPIC: "id"}, pinned_by="test", between=between)
+    declared = replace(load_pipeline("isp_hits"), name=pipeline, schedule=every("1d"))
+    if is_begun:
+        begin_attempt(pipeline, rest)
+    assert rest_before(declared, day) == (None if is_begun else rest)
+    assert rest_before(declared, Interval(day.to_time, day.to_time + timedelta(days=1))) is None
