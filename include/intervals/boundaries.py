@@ -20,6 +20,7 @@ from include.ledger.archive.archived_offsets import CommittedSpan, commit_of
 from include.ledger.archive.committed import archived_partitions, first_committed_offsets
 from include.ledger.archive.landing_files import files_covering
 from include.ledger.archive.positions import positions, stored_topics, topics_that_left
+from include.ledger.database import clock
 from include.ledger.intervals import pins
 from include.ledger.intervals.odd_timestamps import OddTimestamps
 from include.ledger.intervals.pins import Neighbours, PinnedInterval
@@ -45,6 +46,7 @@ class SourceLog:
     may still commit belong to their own interval."""
     topic_ids: Mapping[str, str]
     read_at: datetime
+    """By the ledger's clock, as commits are: a host's that is wrong must not move a boundary."""
     left: Collection[str] = ()
     """Topics that the pipeline has stopped reading: they end where the archive does, and may be gone from Kafka."""
     _commits: dict[TopicPartition, CommittedSpan] = field(default_factory=dict, repr=False)
@@ -216,7 +218,7 @@ def read_log(pipeline: Pipeline) -> SourceLog:
     others = {tp: span for tp, span in bounds.items() if tp.topic not in left}
     topic_ids = {topic: identity.topic_id for topic, identity in topics.items()}
     topic_ids |= {topic: stored[topic] for topic in left}
-    return SourceLog(pipeline, others | ended, topic_ids, datetime.now(UTC), left)
+    return SourceLog(pipeline, others | ended, topic_ids, clock(), left)
 
 
 def asked_interval(pipeline: Pipeline, from_time: datetime, to_time: datetime) -> Interval:

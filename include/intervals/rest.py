@@ -10,6 +10,7 @@ from include import lake
 from include.intervals.boundaries import SourceLog
 from include.ledger.archive.landing_files import files_covering
 from include.ledger.archive.positions import positions, stored_topics
+from include.ledger.database import clock
 from include.ledger.intervals import missing, pins
 from include.ledger.intervals.pins import Neighbours
 from include.ledger.streams.generations import Rest
@@ -53,7 +54,7 @@ def pin_gaps(pipeline: Pipeline, topic: str, *, pinned_by: str) -> None:
 def _closed_log(pipeline: Pipeline, topic: str) -> SourceLog:
     """Return the archived part of the closed topic as a log; the pipeline's other topics are empty in it."""
     ends = {tp: (0, end if tp.topic == topic else 0) for tp, end in positions(pipeline.name).items()}
-    return SourceLog(pipeline, ends, stored_topics(pipeline.name), datetime.now(UTC))
+    return SourceLog(pipeline, ends, stored_topics(pipeline.name), clock())
 
 
 def _ranges(log: SourceLog, gap: Neighbours) -> list[OffsetRange]:

@@ -44,7 +44,7 @@ class TimestampRule:
     """How a search judges timestamps."""
 
     now: int
-    """The clock when the search began, ms since 1970."""
+    """The ledger's clock when the search began, ms since 1970: `committed_at` is by that clock, too."""
     committed_at: Callable[[TopicPartition, int], int | None]
     """When the archive committed an offset, ms since 1970; None when it has not yet."""
     tolerance: int = _ALLOWANCE
