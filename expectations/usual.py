@@ -1,4 +1,4 @@
-"""What is usual for an archive table, by rows and freshness of earlier registered intervals.
+"""What is usual for an archive table, by rows and freshness of earlier registered intervals of the same length.
 
 Unusual values are reported and hold nothing up: a quiet night is not an error. To make them wait for a person, a suite
 file declares `USUAL`, e.g. `USUAL = Usual(at_least=24, factor=3, severity="warn")`, or `USUAL = None` for no bounds.
@@ -72,14 +72,14 @@ def usual_of(pipeline: Pipeline, interval: Interval) -> UsualBounds:
     usual = getattr(importlib.import_module(f"expectations.{pipeline.name}"), "USUAL", Usual())
     if usual is None:
         return UNKNOWN_BOUNDS
-    return bounds_of(usual, pipeline.table, past_intervals(pipeline.name, pipeline.table, interval.from_time), interval)
+    return bounds_of(usual, pipeline.table, past_intervals(pipeline.name, pipeline.table, interval), interval)
 
 
 def bounds_of(usual: Usual, table: str, past: Sequence[PastInterval], interval: Interval) -> UsualBounds:
-    """Return the bounds that earlier intervals suggest for an interval."""
+    """Return the bounds that earlier intervals of its length suggest for an interval."""
     severity = usual.severity or settings().unusual
     if len(past) < usual.at_least:
-        why = f"{len(past)} earlier intervals are registered, and it takes {usual.at_least}"
+        why = f"{len(past)} earlier intervals of its length are registered, and it takes {usual.at_least}"
         return UsualBounds(
             severity, len(past), not_checked=(f"whether rows and freshness of {table} are usual: {why}",)
         )
@@ -87,7 +87,7 @@ def bounds_of(usual: Usual, table: str, past: Sequence[PastInterval], interval: 
     rows = (math.floor(min(counts) / usual.factor), math.ceil(max(counts) * usual.factor))
     lags = [each.lag for each in past if each.lag is not None]
     if len(lags) < usual.at_least:
-        why = f"{len(lags)} earlier intervals have a newest row, and it takes {usual.at_least}"
+        why = f"{len(lags)} earlier intervals of its length have a newest row, and it takes {usual.at_least}"
         return UsualBounds(
             severity, len(past), rows, not_checked=(f"whether the freshness of {table} is usual: {why}",)
         )

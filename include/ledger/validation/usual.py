@@ -12,7 +12,7 @@ from include.errors import UsageError
 from include.ledger.database import session
 from include.ledger.intervals.states import IntervalState, RevisionState
 from include.ledger.models import IntervalRow, Revision
-from include.times import parse_time
+from include.times import Interval, parse_time
 
 MOST = 168
 """How many intervals to look back: a week of hours."""
@@ -27,13 +27,17 @@ class PastInterval:
     """From its newest event time to the interval's end; None without a row with such a time."""
 
 
-def past_intervals(pipeline: str, table: str, before: datetime) -> list[PastInterval]:
-    """Return the registered intervals before one, newest first, at most MOST; those without a row are among them."""
+def past_intervals(pipeline: str, table: str, judged: Interval) -> list[PastInterval]:
+    """Return the registered intervals before one, newest first, at most MOST; those without a row are among them.
+
+    Only those of its length: a day has more rows than an hour, and the pipeline's schedule may have been changed.
+    """
     intervals = (
         select(IntervalRow.id, IntervalRow.to_time)
         .where(
             IntervalRow.pipeline == pipeline,
-            IntervalRow.from_time < before,
+            IntervalRow.from_time < judged.from_time,
+            IntervalRow.to_time - IntervalRow.from_time == judged.to_time - judged.from_time,
             IntervalRow.state == IntervalState.REGISTERED,
         )
         .order_by(IntervalRow.from_time.desc())
