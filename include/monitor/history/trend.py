@@ -1,4 +1,4 @@
-"""The page of a table: what each interval delivered, against what is usual for its hour of the day."""
+"""The page of a table: what each interval delivered, against what is usual for its length and hour of the day."""
 
 from __future__ import annotations
 
@@ -23,9 +23,12 @@ from include.times import Interval
 
 DAYS = 30
 FEWEST = 3
-"""How many values an hour of the day needs before something is usual for it."""
+"""How many values a kind of interval needs before something is usual for it."""
 SPREADS = 3.0
 """How many spreads from the median a value becomes unusual."""
+Kind = tuple[int, timedelta]
+"""Hour of the day and length of an interval, which it is compared by: the schedule may have been changed."""
+
 _NORMAL = 1.4826
 """Standard deviation per median absolute deviation of a normal distribution."""
 
@@ -40,7 +43,7 @@ class Point:
     rows: int | None
     """Registered rows; None before any registration."""
     usual: float | None
-    """Median of the same hour of the day; None with too few values."""
+    """Median of intervals of its length at its hour of the day; None with too few values."""
     spread: float | None
     is_unusual: bool
     freshness: float | None
@@ -83,7 +86,7 @@ def read_table(pipeline: Pipeline, table: str, *, now: datetime, days: int = DAY
     registered = _with_empty(table, builds, ledger.registered_rows(table, pipeline.name, since, now))
     fates = ledger.fates(pipeline.name, since, now)
     observed = ledger.expectations(table, [each.build for each in builds])
-    usual = usual_rows([(each.from_time, registered[each.id].rows) for each in builds if each.id in registered])
+    usual = usual_rows([(_kind(each), registered[each.id].rows) for each in builds if each.id in registered])
     failed: dict[int, int] = {}
     for each in observed:
         failed[each.build] = failed.get(each.build, 0) + (not each.success)
@@ -125,19 +128,23 @@ def _with_empty(
     return empty | registered
 
 
-def usual_rows(rows: Sequence[tuple[datetime, int]]) -> dict[int, tuple[float, float]]:
-    """Return, by hour of the day, median and spread of rows; hours with fewer than `FEWEST` values are left out.
+def _kind(each: IntervalFacts) -> Kind:
+    return each.from_time.hour, each.to_time - each.from_time
+
+
+def usual_rows(rows: Sequence[tuple[Kind, int]]) -> dict[Kind, tuple[float, float]]:
+    """Return median and spread of the rows of each kind of interval; kinds with fewer than `FEWEST` are left out.
 
     The spread is the median absolute deviation, scaled to a standard deviation: one bad day does not move it.
     """
-    by_hour: dict[int, list[int]] = {}
-    for time, count in rows:
-        by_hour.setdefault(time.hour, []).append(count)
+    by_kind: dict[Kind, list[int]] = {}
+    for kind, count in rows:
+        by_kind.setdefault(kind, []).append(count)
     usual = {}
-    for hour, counts in by_hour.items():
+    for kind, counts in by_kind.items():
         if len(counts) >= FEWEST:
             middle = median(counts)
-            usual[hour] = middle, _NORMAL * median(abs(count - middle) for count in counts)
+            usual[kind] = middle, _NORMAL * median(abs(count - middle) for count in counts)
     return usual
 
 
@@ -145,10 +152,10 @@ def _point(
     each: IntervalFacts,
     registered: RegisteredFacts | None,
     fates: FateTotals | None,
-    usual: dict[int, tuple[float, float]],
+    usual: dict[Kind, tuple[float, float]],
     failed: dict[int, int],
 ) -> Point:
-    middle, spread = usual.get(each.from_time.hour, (None, None))
+    middle, spread = usual.get(_kind(each), (None, None))
     rows = registered.rows if registered else None
     freshness = None
     if registered and registered.first_registered_at:
@@ -194,7 +201,9 @@ def _trends(points: Sequence[Point], marks: tuple[Mark, ...]) -> tuple[Trend, ..
     low, high = tuple(None if a is None else max(a, 0.0) for a, _ in around), tuple(b for _, b in around)
     unusual = sum(point.is_unusual for point in points)
     unexplained = sum(point.unexplained or 0 for point in points)
-    usual = f"The band is the median of the same hour of the day, {SPREADS:.0f} spreads up and down."
+    usual = (
+        f"The band is the median of intervals as long, at the same hour of the day, {SPREADS:.0f} spreads up and down."
+    )
     return (
         Trend(
             "rows",

@@ -340,6 +340,17 @@ def test_quarantined_records_of_every_hour_are_in_their_interval_s_point(pipelin
     assert f" {25 - sum(within[length])} more came in hours of which no interval is shown." in trend.note
 
 
+def test_usual_rows_are_those_of_intervals_of_the_same_length_when_the_schedule_was_changed(pipeline: Pipeline) -> None:
+    starts = [each.from_time for each in past_hours(*(24 * ago + 2 for ago in range(6, 0, -1)))]
+    lengths, rows = (HOUR,) * 3 + (12 * HOUR,) * 3, (190,) * 3 + (2_280,) * 3
+    for start, length, registered in zip(starts, lengths, rows, strict=True):
+        attempt = begin_attempt(pipeline.name, Interval(start, start + length))
+        register(attempt, note_build(attempt, rows=registered))
+        attempts.end_attempt(attempt, 0, {})
+    points = read_table(pipeline, pipeline.name, now=datetime.now(UTC)).points
+    assert [(each.rows, each.usual) for each in points] == [(each, each) for each in rows]
+
+
 def test_interval_without_a_row_is_unusual_when_its_hour_of_the_day_has_rows(pipeline: Pipeline) -> None:
     view = pipeline.views[0]
     later_table = f"{pipeline.name}_{view.name}"
