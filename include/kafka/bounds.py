@@ -9,9 +9,10 @@ from typing import Literal
 
 import confluent_kafka
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaException, Message
+from confluent_kafka.admin import OffsetSpec
 
 from include.errors import OffsetsLost, ServiceUnreachable
-from include.kafka.client import asking, consumer, few_records, next_message
+from include.kafka.client import admin, asking, consumer, few_records, next_message
 from include.kafka.refusals import TIMEOUT, asked_again, reaching_kafka
 from include.offsets import OffsetRange, TopicPartition
 from include.times import time_of
@@ -65,6 +66,23 @@ def offsets_at(
         finally:
             reader.close()
     return {tp: offset if offset >= 0 else None for tp, offset in indexed.items()}
+
+
+def newest_timestamp(topic_partitions: Iterable[TopicPartition]) -> datetime | None:
+    """Return the latest timestamp in the topic partitions, now if it is beyond the calendar; None when all are empty.
+
+    By Kafka's time index: transaction markers count. Raises ServiceUnreachable.
+    """
+    wanted = sorted(set(topic_partitions))
+
+    def ask() -> int:
+        asked = {_client_tp(tp): OffsetSpec.max_timestamp() for tp in wanted}
+        answers = admin().list_offsets(asked, request_timeout=TIMEOUT).values() if asked else ()
+        return max((each.result(TIMEOUT).timestamp for each in answers), default=-1)
+
+    with reaching_kafka(*topics_of(wanted)):
+        latest = asked_again(ask)
+    return (time_of(latest) or datetime.now(UTC)) if latest >= 0 else None
 
 
 def _listed(reader: Consumer, wanted: Iterable[TopicPartition], at: int) -> dict[TopicPartition, int]:

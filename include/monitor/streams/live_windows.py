@@ -77,6 +77,11 @@ class LiveWindows:
             return None
         return timedelta(seconds=(WINDOWS - 1) * windows.slide_seconds + windows.length_seconds)
 
+    @property
+    def oldest(self) -> datetime | None:
+        """When the oldest of the kept windows begins; None without any."""
+        return min((window[0] for window in self.values if self._measures(window)), default=None)
+
     def note(self, key: bytes | None, value: bytes | None, deleted_by: int | None = None) -> None:
         """Take a message. If a key lies in two topic partitions, its higher version counts; null deletes it.
 

@@ -36,7 +36,7 @@ class ViewPage:
     read_at: datetime | None
     """When the topic was last read to its end."""
     is_cut: bool
-    """Whether more was written than is read back."""
+    """Whether messages of the windows may not have been read."""
     error: str
     topic: str
     keys: int | None = None
@@ -61,7 +61,7 @@ def view_page(pipeline: Pipeline, view: AdditiveView, measure: str = "", start: 
         named = next((each for each in windows.values if each[0] == start), None)
         shown = named or windows.newest_full(now)
         rows = windows.top(shown, measure) if shown else ()
-        distribution = windows.distribution(measure)
+        distribution, is_cut = windows.distribution(measure), followed.is_cut
     told = progress.recent(pipeline.name).get(view.name, ())
     return ViewPage(
         pipeline.name,
@@ -77,7 +77,7 @@ def view_page(pipeline: Pipeline, view: AdditiveView, measure: str = "", start: 
         () if view.is_total else distribution,
         query_rates(view.name, told) if told else None,
         followed.read_at,
-        followed.is_cut,
+        is_cut,
         followed.error,
         view.speed.topic,
         key_counts(pipeline.name).get(view.name) if view.is_total else None,

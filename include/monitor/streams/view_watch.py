@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import cache
@@ -17,6 +17,7 @@ from include.errors import TidemarkError, one_line
 from include.monitor.streams.live_windows import LiveWindows
 from include.offsets import TopicPartition
 from include.pipelines.spec import AdditiveView, Pipeline
+from include.times import parse_duration
 from include.topics import VERSION
 
 IDLE = 60.0
@@ -31,6 +32,12 @@ MOST = 200_000
 AWAY = 3.0
 """Seconds until the next look for a topic that does not exist, or whose broker does not answer; and between two checks
 whether the broker answers."""
+
+_MARGIN = timedelta(hours=1)
+"""How far a producer's clock may be from that of the stream, which writes the messages."""
+
+_NO_EARLIER = datetime.fromtimestamp(0, UTC)
+"""Kafka knows no earlier time."""
 
 _TOGETHER = 5_000
 """How many messages are taken at once."""
@@ -47,10 +54,19 @@ class Following:
     lock: threading.Lock = field(default_factory=threading.Lock)
     """Guards the windows."""
     caught_up: threading.Event = field(default_factory=threading.Event)
-    is_cut: bool = False
+    has_more: bool = False
+    """Whether more was written in the time of the windows than is read back."""
+    since: datetime | None = None
+    """When the first message that is read was written; None: the topic is read from its beginning."""
     read_at: datetime | None = None
     """When its topic was last read to its end."""
     error: str = ""
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether messages of the windows may not have been read: what a window holds is written after it began."""
+        oldest = self.windows.oldest
+        return self.has_more or (self.since is not None and oldest is not None and oldest < self.since)
 
 
 class ViewWatch:
@@ -144,19 +160,34 @@ def _ask(reader: confluent_kafka.Consumer, topic_partitions: Iterable[TopicParti
 
 
 def _starts(known: Following) -> dict[TopicPartition, int]:
-    """Return where the windows that are shown may begin, by the time of their messages; empty without a topic."""
+    """Return where the newest windows may begin, by the time of their messages; empty without a topic."""
     topics = kafka.describe_topics([known.view.speed.topic])
     bounds = kafka.offset_bounds(kafka.topic_partitions_of(topics.values()))
-    span = known.windows.span
-    by_time = kafka.offsets_at(datetime.now(UTC) - span - timedelta(hours=1), bounds) if span else {}
+    since = _since(known, bounds)
+    by_time = kafka.offsets_at(since, bounds) if since else {}
     starts = {}
-    known.is_cut = False
+    known.has_more = False
     for tp, (low, end) in bounds.items():
         # For a view without a window everything counts.
         wanted = end if (at := by_time.get(tp, low)) is None else max(low, at)
         starts[tp] = max(wanted, end - MOST // len(bounds))
-        known.is_cut |= starts[tp] > wanted
+        known.has_more |= starts[tp] > wanted
+    known.since = since if any(starts[tp] > low for tp, (low, _) in bounds.items()) else None
     return starts
+
+
+def _since(known: Following, topic_partitions: Collection[TopicPartition]) -> datetime | None:
+    """Return when the oldest window that is shown may have begun to be written; None stands for the beginning.
+
+    Counted back from the newest message, after a quiet time too; a late row comes to a window for as long as the
+    watermark waits for it.
+    """
+    span = known.windows.span
+    if span is None or not topic_partitions:
+        return None
+    now = datetime.now(UTC)
+    newest = min(now, kafka.newest_timestamp(topic_partitions) or now)
+    return max(_NO_EARLIER, newest - span - parse_duration(known.view.speed.watermark) - _MARGIN)
 
 
 @cache

@@ -45,3 +45,6 @@ def test_bounds_are_those_of_the_log_when_it_is_empty_cut_or_held_back(in_proces
     assert kafka.offset_bounds([]) == {}
     found = kafka.offsets_at(datetime.fromtimestamp(MOMENT + 7, UTC), [cut, empty, cut])
     assert found == {cut: 7, empty: None}
+    assert kafka.newest_timestamp([empty, cut, cut]) == datetime.fromtimestamp(MOMENT + 9, UTC)
+    assert kafka.newest_timestamp([empty]) is None
+    assert kafka.newest_timestamp([]) is None

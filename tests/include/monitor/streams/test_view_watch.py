@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -13,15 +14,24 @@ import pytest
 from include import kafka
 from include.monitor.streams import view_watch
 from include.monitor.streams.live_windows import LiveWindows
+from include.offsets import TopicPartition
 from include.pipelines import load_pipeline
 from include.times import format_time
-from include.topics import VERSION
+from include.topics import VERSION, TopicIdentity
 from tests.conftest import Home, wait_for
 from tests.support.live_view import BEGIN, HOSTILE, PLACE, client_of_pages, message
 
 pytestmark = [pytest.mark.services, pytest.mark.own_services]
 
 TOPIC = "isp-hits-by-zip"
+
+
+def following(watermark: str) -> view_watch.Following:
+    """The view as it is followed when nothing was read yet, with a watermark of this length."""
+    pipeline = load_pipeline("isp_hits")
+    declared = next(each for each in pipeline.views if each.speed.topic == TOPIC)
+    view = replace(declared, speed=replace(declared.speed, watermark=watermark))
+    return view_watch.Following(pipeline, view, time.monotonic(), LiveWindows(view))
 
 
 @pytest.fixture
@@ -65,14 +75,72 @@ def test_view_follows_its_topic_per_window_and_key_when_it_is_watched(client: ht
         assert any(line.startswith("event: page") for line in events.iter_lines())
 
 
+def test_windows_are_shown_when_nothing_was_written_for_longer_than_they_span(client: httpx.Client) -> None:
+    kafka.create_topic(TOPIC, 2, compacted=True)
+    producer, days_ago = kafka.producer(), BEGIN - timedelta(days=2)
+    for number in range(3):
+        key, value = message(days_ago + timedelta(minutes=5 * number), "10001", number + 1)
+        producer.produce(TOPIC, value, key, timestamp=int(days_ago.timestamp() * 1000) + 300_000 * number)
+    assert producer.flush(30) == 0
+
+    def shown() -> Any:
+        return client.get(PLACE, params={"format": "json"}).json()
+
+    wait_for("the topic's end", lambda: shown()["read_at"], 60)
+    page = shown()
+    assert [bar["total"] for bar in page["windows"]] == ["1", "2", "3"]
+    assert not page["is_cut"]
+
+
+@pytest.mark.parametrize(
+    ("watermark", "quiet", "start"),
+    # The windows span 23 times 5 minutes and 10 more; an hour is added. Each message is 10 minutes after the last.
+    [
+        ("10m", timedelta(0), 980),
+        ("10m", timedelta(days=3), 980),
+        # A clock that was ahead when it wrote the last message hides nothing.
+        ("10m", timedelta(hours=-10), 920),
+        ("36500d", timedelta(0), 0),
+        ("5h", timedelta(0), 951),
+    ],
+)
+def test_topic_is_read_from_where_its_newest_windows_begin_when_it_is_watched(
+    monkeypatch: pytest.MonkeyPatch, watermark: str, quiet: timedelta, start: int
+) -> None:
+    tp, newest = TopicPartition(TOPIC, 0), datetime.now(UTC) - quiet
+    times = [newest - timedelta(minutes=10 * (999 - offset)) for offset in range(1000)]
+    answers = {"describe_topics": {TOPIC: TopicIdentity(TOPIC, "id", 1)}, "offset_bounds": {tp: (0, 1000)}}
+    for name, answer in answers.items():
+        monkeypatch.setattr(kafka, name, lambda *_, answer=answer: answer)
+    monkeypatch.setattr(kafka, "newest_timestamp", lambda _: times[-1], raising=False)
+    monkeypatch.setattr(
+        kafka, "offsets_at", lambda moment, _: {tp: next((at for at, time in enumerate(times) if time >= moment), None)}
+    )
+    known = following(watermark)
+    assert view_watch._starts(known) == {tp: start}
+
+
+def test_windows_are_told_as_incomplete_when_they_begin_before_what_was_read() -> None:
+    known = following("10m")
+    assert not known.is_cut
+    known.since = BEGIN
+    known.windows.note(*message(BEGIN, "10001", 7)[:2])
+    assert not known.is_cut
+    # A late row: of its window only this key was read.
+    before = message(BEGIN - timedelta(minutes=5), "10001", 7)
+    known.windows.note(*before)
+    assert known.is_cut
+    known.windows.note(before[0], None)
+    assert not known.is_cut
+
+
 def test_nothing_is_shown_of_a_topic_when_it_was_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
-    pipeline = load_pipeline("isp_hits")
-    view = next(each for each in pipeline.views if each.speed.topic == TOPIC)
-    known = view_watch.Following(pipeline, view, time.monotonic(), LiveWindows(view), read_at=datetime.now(UTC))
+    known = following("10m")
+    known.read_at = datetime.now(UTC)
     known.windows.note(*message(BEGIN, "10001", 7)[:2])
     assert known.windows.distribution("hits")
     monkeypatch.setattr(view_watch, "_starts", lambda _: {})
-    view_watch.ViewWatch()._read((pipeline.name, view.name), known)
+    view_watch.ViewWatch()._read((known.pipeline.name, known.view.name), known)
     assert f"no topic {TOPIC} exists" in known.error
     assert (known.windows.distribution("hits"), known.read_at) == ((), None)
 
