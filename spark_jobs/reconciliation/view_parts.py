@@ -97,7 +97,8 @@ class Meeting:
         is split on its own.
         """
         rows, pipeline, view = self._reached_rows(windows), self.run.pipeline, self.view
-        parted = [(each, self._parted(rows, each, windows)) for each in view.time_windows.tumbling()]
+        spans = self._late_spans(rows, windows)
+        parted = [(each, self._parted(rows, each, spans)) for each in view.time_windows.tumbling()]
         sums = [
             self._keyed(aggregate_parts(pipeline, view, rows, self._references, each, _OF_ARCHIVE), F.col(PART))
             for each, rows in parted
@@ -120,7 +121,7 @@ class Meeting:
         inside = within_incarnation(run.pinned.ranges, closed(run.pipeline.name))
         return rows.withColumns({"_reached": reached, "_inside": inside})
 
-    def _parted(self, rows: DataFrame, series: TimeWindow, windows: Sequence[Window]) -> DataFrame:
+    def _parted(self, rows: DataFrame, series: TimeWindow, spans: Sequence[LateSpan]) -> DataFrame:
         """Add `PART`, null for a row that neither view counts in these windows."""
         late = F.col("_first_watermark").isNotNull()
         part = (
@@ -129,22 +130,20 @@ class Meeting:
             .when(F.col("_inside"), "inside")
             .when(F.col("_reached") & ~late, "elsewhere")
         )
-        return self._mark_late(rows, series, windows).withColumn(PART, part)
+        return self._mark_late(rows, series, spans).withColumn(PART, part)
 
-    def _mark_late(self, rows: DataFrame, series: TimeWindow, windows: Sequence[Window]) -> DataFrame:
+    def _mark_late(self, rows: DataFrame, series: TimeWindow, spans: Sequence[LateSpan]) -> DataFrame:
         """Add _window_end, and the _first_watermark and _last_watermark that dropped a row as late, else null."""
         rows = rows.withColumn("_window_end", window_of(series)["end"])
-        ends = sorted({end for _, end in windows})
-        bounds = late_spans(self._late_bounds(rows, ends), ends)
         schema = (
             "_topic STRING, _partition INT, _from BIGINT, _until BIGINT, _end TIMESTAMP, "
             "_first_watermark TIMESTAMP, _last_watermark TIMESTAMP"
         )
-        if not bounds:
+        if not spans:
             return rows.withColumns(
                 {name: F.lit(None).cast("TIMESTAMP") for name in ("_first_watermark", "_last_watermark")}
             )
-        dropped = frame_of(self.run.spark, (each.as_row() for each in bounds), schema)
+        dropped = frame_of(self.run.spark, (each.as_row() for each in spans), schema)
         return rows.join(
             F.broadcast(dropped),
             (F.col("kafka_topic") == F.col("_topic"))
@@ -155,6 +154,11 @@ class Meeting:
             & (F.col("_closed_topic_id") == ""),
             "left",
         )
+
+    def _late_spans(self, rows: DataFrame, windows: Sequence[Window]) -> list[LateSpan]:
+        """Return where the speed view dropped rows of the windows, of all series: a Spark job reads the rows for it."""
+        ends = sorted({end for _, end in windows})
+        return late_spans(self._late_bounds(rows, ends), ends)
 
     def _late_bounds(self, rows: DataFrame, ends: Sequence[datetime]) -> list[LateBound]:
         if self.view.mode != "update":
