@@ -6,13 +6,18 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from include.errors import UsageError
+from include.ledger.archive.micro_batches import CommittedBatch
+from include.ledger.intervals.evidence import LateBound, SpeedPosition
+from include.offsets import OffsetRange, TopicPartition
 from include.pipelines import load_pipeline
 from include.pipelines.spec import AdditiveView, Pipeline, TimeWindow
+from include.times import utc
 from tests.spark_jobs.transforms.test_golden import GOLDEN, PIPELINES, plain
 
 pytestmark = pytest.mark.spark
@@ -190,6 +195,43 @@ def test_parts_are_right_when_windows_overlap(spark: Any) -> None:
     assert len(view.time_windows.tumbling()) == 3
     expected = each_by_itself(spark, pipeline, view, rows)
     assert in_order(all_at_once(spark, pipeline, view, rows)) == in_order(expected)
+    rows.unpersist()
+
+
+def test_late_rows_are_looked_for_once_and_found_for_each_window_when_windows_overlap(
+    spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pyspark.sql import functions as F
+
+    from spark_jobs.reconciliation import view_parts
+    from spark_jobs.views.aggregate import PART
+    from spark_jobs.views.windows import window_of
+
+    pipeline = load_pipeline("nest_cameras")
+    view = replace(pipeline.views[0], windows=TimeWindow("1h", "20m"))
+    flags = {"_reached": F.lit(True), "_inside": F.lit(True), "_closed_topic_id": F.lit("")}
+    rows = archived(spark, pipeline).drop(PART).withColumns(flags).persist()
+    every = rows.select(window_of(view.time_windows).alias("window")).select("window.*")
+    windows = view_parts._windows_of(every)
+    closed = windows[len(windows) // 2][1]
+    within, asked = OffsetRange(TopicPartition("golden", 0), 0, 10_000), []
+
+    def late_bounds_within(*arguments: object) -> list[LateBound]:
+        asked.append(arguments)
+        return [LateBound(within, closed)]
+
+    monkeypatch.setattr(view_parts.evidence, "late_bounds_within", late_bounds_within)
+    batch = CommittedBatch("speed", 7, 1, closed, closed)
+    monkeypatch.setattr(view_parts.micro_batches, "last_batch", lambda *_: batch)
+    monkeypatch.setattr(view_parts.Meeting, "_reached_rows", lambda *_: rows)
+    run: Any = SimpleNamespace(spark=spark, pipeline=pipeline)
+    replayed: Any = SimpleNamespace(records=0)
+    meeting = view_parts.Meeting(run, view, SpeedPosition({}, "speed", 7), replayed)
+    late = meeting.parts(windows).late
+    ends = [(row[0], row[1]) for row in every.groupBy("end").count().collect() if utc(row[0]) <= closed]
+    assert sorted(ends) == sorted((row[0], row[1]) for row in late.groupBy("_window_end").count().collect())
+    assert len(ends) > 1
+    assert len(asked) == 1
     rows.unpersist()
 
 
