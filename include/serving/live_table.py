@@ -145,8 +145,8 @@ def create(asked: cursor, shape: Shape) -> None:
     asked.execute(f"CREATE TABLE IF NOT EXISTS {table} ({columns}, {shape.version} bigint NOT NULL, {_unique(shape)})")
     if shape.is_total:
         return
-    index = quoted(f"{shape.table}_by_window"[-63:])
-    asked.execute(f"CREATE INDEX IF NOT EXISTS {index} ON {table} ({quoted(shape.start)})")
+    # PostgreSQL chooses a name that is free: tables and indexes share their names, and a view may have this one.
+    asked.execute(f"CREATE INDEX ON {table} ({quoted(shape.start)})")
 
 
 def _adapt(asked: cursor, shape: Shape, found: Found, *, as_base: bool) -> None:

@@ -236,21 +236,24 @@ def answer(shape: Shape) -> str:
     missing = f"each_key.{shape.version} IS NULL"
     proved = _is_settled(shape) if shape.is_total else "w.proved_at IS NOT NULL"
     counts = f"{proved} OR {missing} OR ({rows})"
-    own = {name: quoted(shape.own(name)) for name in ("state", "intervals", "version", "proved_until", "proved_below")}
     values = [
         f"CASE WHEN {counts} THEN each_key.{shape.proved(each)} ELSE each_key.{shape.live(each)} END "
         f"AS {quoted(each.name)}"
         for each in shape.measures
     ]
-    sides = [
-        f"each_key.{column(each)} AS {quoted(shape.own(f'{side}_{each.name}'))}"
+    sides = {
+        shape.own(f"{side}_{each.name}"): column(each)
         for each in shape.measures
         for side, column in (("proved", shape.proved), ("live", shape.live))
-    ]
+    }
+    layers = [f"each_key.{column} AS {quoted(name)}" for name, column in sides.items()]
+    # Chosen last: a measure called `below` has a side `proved_below`.
+    added = ("state", "intervals", "version", "proved_until", "proved_below")
+    own = {name: quoted(shape.own(name, sides)) for name in added}
     return (
         f"SELECT {', '.join(f'each_key.{quoted(each.name)}' for each in shape.keys)}, {', '.join(values)}, "
         f"CASE WHEN {proved} THEN 'proved' WHEN each_key.{shape.intervals} = 0 THEN 'live' ELSE 'both' END "
-        f"AS {own['state']}, {', '.join(sides)}, each_key.{shape.intervals} AS {own['intervals']}, "
+        f"AS {own['state']}, {', '.join(layers)}, each_key.{shape.intervals} AS {own['intervals']}, "
         f"each_key.{shape.version} AS {own['version']}, at.complete_until AS {own['proved_until']}, "
         f"at.offsets AS {own['proved_below']} FROM ({both_layers(shape)}) AS each_key "
         f"{'' if shape.is_total else _windows(shape)}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from include.errors import UsageError
@@ -90,9 +90,9 @@ class Shape:
         """The first measure that the stream's table has: by it the layers are compared. None when it has none yet."""
         return next((each for each in self.measures if self.stored_as(each)), None)
 
-    def own(self, name: str) -> str:
-        """Return the name of a column that Tidemark adds; another one if the view has a column of that name."""
-        while name in {each.name for each in self.columns}:
+    def own(self, name: str, beside: Collection[str] = ()) -> str:
+        """Return the name of a column that Tidemark adds; another one if the view, or `beside`, has that name."""
+        while name in {*(each.name for each in self.columns), *beside}:
             name = f"tidemark_{name}"
         return name
 
@@ -123,7 +123,8 @@ class Shape:
 def shape_of(pipeline: Pipeline, view: AdditiveView) -> Shape:
     """Return the view's shape.
 
-    Raises UsageError for a column of a type that its tables cannot hold, and for a name that PostgreSQL would cut.
+    Raises UsageError for a column of a type that its tables cannot hold, for a name that PostgreSQL would cut, and when
+    a part of a struct is named like another column.
     """
     check_length(pipeline.view_table(view), f"the view {view.name!r}", pipeline.name)
     declared = {each.name: each for each in fields_of(view.columns)}
@@ -136,10 +137,12 @@ def shape_of(pipeline: Pipeline, view: AdditiveView) -> Shape:
             ]
         else:
             keys.append(Column(name, _kind(declared[name], name, pipeline, view), (name,)))
+    measures = [Column(name, _kind(declared[name], name, pipeline, view), (name,)) for name in view.measures]
+    _check_apart([*keys, *measures], pipeline, view)
     return Shape(
         pipeline.view_table(view),
         tuple(keys),
-        tuple(Column(name, _kind(declared[name], name, pipeline, view), (name,)) for name in view.measures),
+        tuple(measures),
         f"{view.window}_start" if view.window else "",
         f"{view.window}_end" if view.window else "",
         any(isinstance(sink, JdbcTable) for sink in view.sinks),
@@ -148,8 +151,21 @@ def shape_of(pipeline: Pipeline, view: AdditiveView) -> Shape:
     )
 
 
+def _check_apart(columns: Iterable[Column], pipeline: Pipeline, view: AdditiveView) -> None:
+    paths: dict[str, str] = {}
+    for each in columns:
+        path = ".".join(each.path)
+        if each.name in paths:
+            raise UsageError(
+                f"the table of the view {view.name} has two columns {each.name}, of {paths[each.name]} and of {path}",
+                remedy=f"rename one of them in include/pipelines/{pipeline.code}.py",
+                pipeline=pipeline.name,
+            )
+        paths[each.name] = path
+
+
 def served_shapes(pipeline: Pipeline) -> dict[str, Shape]:
-    """Return the pipeline's served views by name, without those of a type, or a name, that PostgreSQL cannot hold.
+    """Return the pipeline's served views by name, without those of types, or names, that PostgreSQL cannot hold.
 
     The stream reports such a view if it has a `JdbcTable`.
     """

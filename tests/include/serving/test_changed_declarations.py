@@ -223,6 +223,32 @@ def test_view_is_served_when_its_key_has_the_name_of_a_column_that_tidemark_adds
     assert asked(f"SELECT {name}, count FROM {table}") == [("3", 1)]
 
 
+@pytest.mark.parametrize("measure", ["below", "until"])
+def test_view_is_served_when_a_measure_makes_a_column_that_tidemark_has_for_the_position(
+    code: Code, measure: str
+) -> None:
+    columns = code.pipeline.views[0].columns.replace("count ", f"{measure} ")
+    named = code.declaring(measures=(measure,), columns=columns)
+    merge(named.shape, [("1", *WINDOW, 5)], 7)
+    assert follow_ledger(named.pipeline) == []
+    found = asked(f"SELECT {measure}, live_{measure}, proved_{measure} FROM live.{named.table}")
+    assert found == [(5, 5, None)]
+    moved = f"proved_{measure}"
+    position = [f"tidemark_{name}" if name == moved else name for name in ("proved_below", "proved_until")]
+    assert asked(f"SELECT {', '.join(position)} FROM live.{named.table}") == [({}, None)]
+    (page,) = answer_page(named.pipeline, named.pipeline.views[0], "zip_code", "1").rows
+    assert page.key == ("1",)
+
+
+def test_tables_of_two_views_are_apart_when_one_is_named_like_an_index_of_the_other(code: Code) -> None:
+    view = code.pipeline.views[0]
+    other = replace(view, name=f"{view.name}_by_window", speed=replace(view.speed, topic="another"))
+    both = replace(code.pipeline, views=(view, other))
+    for number, each in enumerate(both.views):
+        merge(shape_of(both, each), [("1", *WINDOW, number)], 7)
+    assert [asked(f"SELECT count FROM {both.view_table(each)}") for each in both.views] == [[(0,)], [(1,)]]
+
+
 def test_total_is_served_when_its_key_has_the_name_of_a_column_that_tidemark_adds(code: Code) -> None:
     total = next(view for view in load_pipeline("isp_hits").views if view.name == "zip_totals")
     columns = total.columns.replace("zipcode", "version")

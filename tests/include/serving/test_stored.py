@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from include.errors import UsageError
 from include.pipelines import load_pipeline
 from include.serving import follow
 from include.serving.shape import Shape, shape_of
@@ -27,6 +28,25 @@ def shape() -> Shape:
     columns = "a STRING, b STRING, day DATE, window STRUCT<start: TIMESTAMP, end: TIMESTAMP>, hits BIGINT"
     key = ("a", "b", "day", "window")
     return shape_of(pipeline, replace(pipeline.views[0], key=key, measures=("hits",), columns=columns))
+
+
+@pytest.mark.parametrize(
+    ("key", "measure"),
+    [
+        (("place", "place_id", "window"), "hits"),
+        (("place_id", "place", "window"), "hits"),
+        (("place", "window"), "place_id"),
+    ],
+)
+def test_view_is_refused_when_a_part_of_a_struct_has_the_name_of_another_column(
+    key: tuple[str, ...], measure: str
+) -> None:
+    pipeline = load_pipeline("isp_hits")
+    flat = "" if measure == "place_id" else "place_id STRING, "
+    columns = f"place STRUCT<id: STRING>, {flat}window STRUCT<start: TIMESTAMP, end: TIMESTAMP>, {measure} BIGINT"
+    view = replace(pipeline.views[0], key=key, measures=(measure,), columns=columns)
+    with pytest.raises(UsageError, match=r"table of the view by_zip has two columns place_id, of place.* — rename one"):
+        shape_of(pipeline, view)
 
 
 @pytest.mark.parametrize(
