@@ -145,7 +145,7 @@ def check_apart(pipelines: Sequence[Pipeline]) -> None:
     A database's table knows an output's row by its coordinates, so two pipelines share one only without a common topic.
     """
     for one, other in combinations(pipelines, 2):
-        if tables := sorted({*one.tables} & {*other.tables}):
+        if tables := sorted(one.catalog_names & other.catalog_names):
             _refuse(one, other, f"the table {tables[0]}")
         topics = {*one.own_topics} & other.written_topics.keys() | {*other.own_topics} & one.written_topics.keys()
         if topics:

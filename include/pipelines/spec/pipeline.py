@@ -148,6 +148,11 @@ class Pipeline:
         return (self.table, *(self.view_table(view) for view in self.views))
 
     @property
+    def catalog_names(self) -> set[str]:
+        """The names in the catalog database `lake` that are the pipeline's: of its tables and of its Delta view."""
+        return {*self.tables, *([self.delta_view] if self.archive.delta else [])}
+
+    @property
     def live_tables(self) -> dict[str, str]:
         """The tables of PostgreSQL's database `serving` that the stream keeps for views, each with the view's name."""
         served = (view for view in self.views if any(isinstance(sink, JdbcTable) for sink in view.sinks))

@@ -86,6 +86,15 @@ def test_pipelines_are_refused_when_a_view_of_one_has_the_table_of_the_other() -
     assert clash.value.pipelines == ("nest", "nest_cameras")
 
 
+def test_pipelines_are_refused_when_the_delta_view_of_one_has_the_table_of_the_other() -> None:
+    nest = replace(NEST, archive=replace(NEST.archive, delta=True))
+    other = replace(AUCTION, name="nest_cameras_delta")
+    for pipelines in ([nest, other], [other, nest]):
+        with pytest.raises(PipelinesClash, match="both write the table nest_cameras_delta"):
+            check_apart(pipelines)
+    check_apart([replace(NEST, archive=replace(NEST.archive, delta=False)), other])
+
+
 @pytest.mark.parametrize("changes", [{"outputs": (Rows("clean", to=KafkaTopic("auction-flags")),)}])
 def test_pipelines_are_refused_when_one_writes_a_topic_that_the_other_reads_back(changes: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="both write the topic auction-flags"):
