@@ -31,9 +31,9 @@ from include.ledger.intervals import attempts, locks
 from include.ledger.intervals.states import Source
 from include.ledger.streams import writers
 from include.monitor.lag import lag_of, still_behind, total_lag
-from include.pipelines import load_pipeline
+from include.pipelines import as_lines, load_pipeline
 from include.pipelines.spec import Pipeline
-from include.pipelines.spec.lines import parse_line_source, read_from_lines
+from include.pipelines.spec.lines import parse_line_source
 from include.processes import user_at_host
 from include.spark.run import AskedToStop, run_job, run_stream_job, run_watched_job, stopping_on_signals
 from include.spark.submission import SHORT, SparkSubmission, stream_submission
@@ -77,7 +77,7 @@ def stream(
 def _stream(declared: Pipeline, until_caught_up: bool, line_source: str | None) -> int:
     name, arguments = declared.name, ["--until-caught-up"] if until_caught_up else []
     if line_source is not None:
-        name = read_from_lines(declared, parse_line_source(line_source).kind).name
+        name = as_lines(declared, parse_line_source(line_source).kind).name
         arguments += ["--from", line_source]
     # How many lines there are is unknown before they are read.
     short = until_caught_up and line_source is None and total_lag(declared) < SHORT

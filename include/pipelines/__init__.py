@@ -84,6 +84,33 @@ def load_line_pipeline(name: str) -> Pipeline | None:
     return read_from_lines(load_pipeline(declared), name.removeprefix(f"{declared}_")) if declared else None
 
 
+def as_lines(pipeline: Pipeline, kind: str) -> Pipeline:
+    """Return a declared pipeline as it runs over lines (`read_from_lines`).
+
+    Raises UsageError, too, when another pipeline is declared by the name of the run: lease, landing and quarantine
+    would be of both.
+    """
+    lines = read_from_lines(pipeline, kind)
+    if lines.name in pipeline_names():
+        raise UsageError(
+            f"{lines.name} is the name of {pipeline.name} when it reads lines, and another pipeline is declared by it",
+            remedy=f"rename include/pipelines/{lines.name}.py, or produce the lines into Kafka",
+            pipeline=pipeline.name,
+        )
+    return lines
+
+
+def check_lines_apart(lines: Pipeline) -> None:
+    """Raise PipelinesClash when a declaration writes a topic, or a table of `serving`, of a pipeline that reads lines.
+
+    It has no tables in the catalog.
+    """
+    for other in declarations().loaded:
+        _check_topics(lines, other)
+        if tables := sorted(lines.live_tables.keys() & {*other.live_tables, *_of_serving(other)}):
+            _refuse(lines, other, f"the table {tables[0]} of serving")
+
+
 @dataclass(frozen=True)
 class Declarations:
     """All declared pipelines, and why some of them cannot run."""
@@ -147,9 +174,7 @@ def check_apart(pipelines: Sequence[Pipeline]) -> None:
     for one, other in combinations(pipelines, 2):
         if tables := sorted(one.catalog_names & other.catalog_names):
             _refuse(one, other, f"the table {tables[0]}")
-        topics = {*one.own_topics} & other.written_topics.keys() | {*other.own_topics} & one.written_topics.keys()
-        if topics:
-            _refuse(one, other, f"the topic {min(topics)}")
+        _check_topics(one, other)
         if tables := sorted(_of_serving(one) & other.live_tables.keys() | _of_serving(other) & one.live_tables.keys()):
             _refuse(one, other, f"the table {tables[0]} of serving")
         common, shared = one.source.common(other.source), _output_tables(one) & _output_tables(other)
@@ -160,6 +185,12 @@ def check_apart(pipelines: Sequence[Pipeline]) -> None:
                 remedy=f"give the output a table of its own in include/pipelines/{other.name}.py",
                 pipelines=(one.name, other.name),
             )
+
+
+def _check_topics(one: Pipeline, other: Pipeline) -> None:
+    topics = {*one.own_topics} & other.written_topics.keys() | {*other.own_topics} & one.written_topics.keys()
+    if topics:
+        _refuse(one, other, f"the topic {min(topics)}")
 
 
 def _output_tables(pipeline: Pipeline) -> set[DatabaseTable]:

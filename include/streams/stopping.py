@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from include.ledger.streams import writers
 from include.ledger.streams.writers import LiveWriter
-from include.pipelines import has_stream, load_pipeline
-from include.pipelines.spec.lines import parse_line_source, read_from_lines
+from include.pipelines import as_lines, has_stream, load_pipeline
+from include.pipelines.spec.lines import parse_line_source
 from include.times import format_time
 
 
@@ -45,7 +45,7 @@ def request_stop(pipeline: str, line_source: str | None = None) -> bool:
     """
     name = pipeline
     if line_source is not None:
-        name = read_from_lines(load_pipeline(pipeline), parse_line_source(line_source).kind).name
+        name = as_lines(load_pipeline(pipeline), parse_line_source(line_source).kind).name
     elif not writers.was_acquired(pipeline):
         name = load_pipeline(pipeline).name
     return writers.request_stop(name)

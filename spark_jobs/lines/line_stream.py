@@ -17,8 +17,9 @@ from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit
 from include.ledger.streams import generations, lines, writers
 from include.ledger.streams.generations import StreamGeneration
 from include.ledger.streams.lines import LinesRead
+from include.pipelines import as_lines, check_lines_apart
 from include.pipelines.spec import AdditiveView, Pipeline
-from include.pipelines.spec.lines import LineSource, read_from_lines
+from include.pipelines.spec.lines import LineSource
 from include.pipelines.spec.references import check_references
 from include.processes import user_at_host
 from include.streams import fingerprint
@@ -47,7 +48,8 @@ def run_line_stream(
     It has caught up when all files of the folder, or everything until the server closed the connection, were read.
     Raises AnotherWriter, ServiceUnreachable, UsageError, or what a query failed with.
     """
-    pipeline = read_from_lines(declared, source.kind)
+    pipeline = as_lines(declared, source.kind)
+    check_lines_apart(pipeline)
     stop = Stop()
     # Before the lease, which may be waited for: what is deployed meanwhile is not the code that runs.
     code = load_code(pipeline)

@@ -34,6 +34,8 @@ OWN_COLUMNS = frozenset(
 
 def check_identifier(name: str, what: str) -> None:
     """Raise UsageError unless `name` may become a table, column or folder name."""
+    if len(name) > LONGEST:
+        raise UsageError(f"{what} {name!r} has {len(name)} characters", remedy=f"a name of at most {LONGEST}")
     if not IDENTIFIER.fullmatch(name):
         raise UsageError(f"{what} {name!r} is not an identifier", remedy="lower case letters, digits and _")
 

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import gzip
+from contextlib import nullcontext
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from include.errors import UsageError
+from include import pipelines
+from include.errors import PipelinesClash, UsageError
 from include.ledger.streams.lines import NotedFile
-from include.pipelines import load_line_pipeline, load_pipeline
+from include.pipelines import Declarations, as_lines, check_lines_apart, load_line_pipeline, load_pipeline
+from include.pipelines.spec import AdditiveView, DatabaseTable, JdbcTable, KafkaTopic, Rows
 from include.pipelines.spec.lines import SocketLines, TextFiles, parse_line_source
+from include.streams.stopping import request_stop
+from spark_jobs.lines.line_stream import run_line_stream
 
 AT = datetime(2026, 11, 20, 5, tzinfo=UTC)
 
@@ -60,6 +66,52 @@ def test_name_of_lines_is_refused_when_offsets_are_needed() -> None:
         assert load_line_pipeline(name) is None
         with pytest.raises(UsageError, match="unknown pipeline"):
             load_pipeline(name)
+
+
+def test_lines_are_refused_when_another_pipeline_is_declared_by_their_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    declared, names = load_pipeline("isp_hits"), pipelines.pipeline_names()
+    assert as_lines(declared, "files").name == "isp_hits_files"
+    monkeypatch.setattr(pipelines, "pipeline_names", lambda: (*names, "isp_hits_files"))
+    # Of the other source, the name is free.
+    assert as_lines(declared, "socket").name == "isp_hits_socket"
+    for begin_or_stop in (lambda: as_lines(declared, "files"), lambda: request_stop("isp_hits", "file:///in")):
+        with pytest.raises(UsageError, match=r"isp_hits_files is the name .* include/pipelines/isp_hits_files\.py"):
+            begin_or_stop()
+
+
+def served(view: AdditiveView, name: str) -> AdditiveView:
+    return replace(view, name=name, speed=replace(view.speed, topic=f"topic-of-{name}"), sinks=(JdbcTable(),))
+
+
+def test_lines_are_refused_when_another_declaration_writes_their_topic_or_table(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    isp, nest = load_pipeline("isp_hits"), load_pipeline("nest_cameras")
+    hits = replace(isp, views=(served(isp.views[0], "hits"),), reports=())
+    both = replace(hits, views=(*hits.views, served(isp.views[0], "files_hits")))
+    topic = replace(nest, outputs=(Rows("clean", to=KafkaTopic("topic-of-hits-files")),))
+    table = replace(nest, outputs=(Rows("clean", to=DatabaseTable(table="isp_hits_files_hits")),))
+    for declared, others, words in (
+        (both, [both], "isp_hits_files and isp_hits both write the table isp_hits_files_hits of serving"),
+        (hits, [hits, topic], "isp_hits_files and nest_cameras both write the topic topic-of-hits-files"),
+        (hits, [hits, table], "isp_hits_files and nest_cameras both write the table isp_hits_files_hits of serving"),
+        (hits, [hits, nest], ""),
+    ):
+        found = Declarations(tuple(others), {})
+        monkeypatch.setattr(pipelines, "declarations", lambda found=found: found)
+        with pytest.raises(PipelinesClash, match=words) if words else nullcontext():
+            check_lines_apart(as_lines(declared, "files"))
+    monkeypatch.setattr(pipelines, "declarations", lambda: Declarations((both,), {}))
+    with pytest.raises(PipelinesClash, match="the table isp_hits_files_hits of serving"):
+        run_line_stream(lambda: pytest.fail("a session"), both, TextFiles("file:///in"), until_caught_up=True)
+
+
+def test_lines_are_refused_with_the_length_when_their_name_is_too_long() -> None:
+    isp = load_pipeline("isp_hits")
+    named = replace(isp, name="p" * 56, views=(), reports=(), outputs=())
+    assert len(as_lines(named, "socket").name) == 63
+    with pytest.raises(UsageError, match=r"pipeline 'p+_socket' has 64 characters.* — a name of at most 63"):
+        as_lines(replace(named, name="p" * 57), "socket")
 
 
 @pytest.mark.parametrize("compressed", [False, True])
