@@ -1,4 +1,4 @@
-"""A check of registered tables against their declaration: file format and columns."""
+"""Checks of registered tables against their declaration: file format, columns, and whose they are."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from include import catalog
 from include.catalog.columns import check_columns, columns_of_json
 from include.catalog.renames import check_renames, shown_names
 from include.errors import ServiceUnreachable, UsageError
+from include.ledger.completeness.tables import tables_with_rows
+from include.ledger.intervals.revisions import registered
 from include.pipelines.spec import Pipeline
 
 
@@ -27,13 +29,39 @@ def check_storage(pipeline: Pipeline) -> None:
         check_columns(pipeline, table, columns, shown_names(pipeline, table, columns))
 
 
+def check_own_tables(pipeline: Pipeline) -> None:
+    """Raise UsageError when a table has registered partitions of another pipeline, and none of this one yet.
+
+    Pipeline `a` with a view `b_c` and pipeline `a_b` with a view `c` have one table, which stays when the view is taken
+    out. Readers would add up the rows of both.
+    """
+    if pipeline.declared_as:
+        # It reads lines, and registers nothing.
+        return
+    known = tables_with_rows()
+    for table in pipeline.tables:
+        before = [name for name, tables in known.items() if table in tables]
+        if not before or pipeline.name in before:
+            continue
+        # Registered in the ledger they stay when somebody has dropped the table.
+        theirs = {catalog.comparable_location(each.location) for each in registered(table)}
+        if theirs & catalog.pointed_at([table]):
+            raise UsageError(
+                f"lake.{table} has registered partitions of {' and '.join(before)}: "
+                f"readers would add up its rows with those of {pipeline.name}",
+                remedy=f"give what writes it another name in include/pipelines/{pipeline.code}.py, or drop the table",
+                pipeline=pipeline.name,
+            )
+
+
 def check_storage_early(pipeline: Pipeline) -> None:
-    """Do what `check_storage` does before a stream runs: what it landed otherwise, each interval would refuse.
+    """Do what `check_storage` and `check_own_tables` do before a stream runs: each interval would refuse it later.
 
     A stream needs no catalog: where it does not answer, go on with a warning.
     """
     try:
         check_storage(pipeline)
+        check_own_tables(pipeline)
     except ServiceUnreachable as error:
         logging.getLogger("tidemark").warning(
             "%s: the declared columns were not compared with the registered ones: %s", pipeline.name, error.message

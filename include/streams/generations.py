@@ -59,8 +59,8 @@ def new_generation(pipeline: Pipeline, *, reason: str, started_by: str) -> int:
 
     Its number is greater than that of any checkpoint in the lake, also when the ledger has lost some generations.
     Topics that had left and are declared again are read from where they were left. Raises AnotherWriter while a stream
-    runs, UsageError for another event time, and for declared columns that registered files cannot follow; while a topic
-    is among those that left, also what `check_sources` raises.
+    runs, UsageError for another event time, for declared columns that registered files cannot follow, and for a table
+    of another pipeline's; while a topic is among those that left, also what `check_sources` raises.
     """
     reason = _check_reason(reason)
     check_event_time(pipeline)

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from include.catalog.columns import declared_types
-from include.catalog.declared import check_storage
+from include.catalog.declared import check_own_tables, check_storage
 from include.catalog.renames import shown_names
 from include.crash_points import crash_point
 from include.erasure.views import check_built
@@ -63,15 +63,16 @@ def build(run: IntervalRun, *, new_references: bool = False) -> None:
     them. The batch views are computed from landing where all are the same, else from Kafka. Rows that replays put into
     the interval are added to both. A registered interval is built with the references' content of its registered build,
     unless `new_references` is set. Raises OffsetsLost when Kafka no longer holds the ranges, TopicRecreated when the
-    topic is another, UsageError when the registered files are of another format or a reference file does not begin with
-    its declared columns, ServiceUnreachable when an Iceberg table has a new field and its catalog does not answer,
-    AnotherWriter while the interval is pinned again, when records of it were erased meanwhile, and before an erasure
-    has built the views again.
+    topic is another, UsageError when the registered files are of another format or pipeline, or a reference file does
+    not begin with its declared columns, ServiceUnreachable when an Iceberg table has a new field and its catalog does
+    not answer, AnotherWriter while the interval is pinned again, when records of it were erased meanwhile, and before
+    an erasure has built the views again.
     """
     check_references(run.pipeline)
     # Starting Spark takes as long as restarting PostgreSQL.
     await_ledger()
     check_storage(run.pipeline)
+    check_own_tables(run.pipeline)
     check_built(run.pipeline)
     also_named = {
         table: {before: name for name, before in shown_names(run.pipeline, table).items()}

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,12 +14,14 @@ import pytest
 from include.catalog import Storage, declared
 from include.catalog.columns import declared_types
 from include.errors import ServiceUnreachable, UsageError
+from include.ledger.intervals.revisions import RegisteredRevision
 from include.ledger.streams import generations as ledger_generations
 from include.ledger.streams import writers
 from include.pipelines import load_pipeline
 from include.streams import generations, new_code, start
 
 PIPELINE = load_pipeline("isp_hits")
+TABLE = "isp_hits_by_zip"
 OTHER = "lake.isp_hits has registered files with other columns: gone int is not declared any more"
 
 
@@ -51,6 +55,7 @@ def reached(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         return noted
 
+    monkeypatch.setattr(declared, "tables_with_rows", dict)
     monkeypatch.setattr(start, "check_lake", lambda _: None)
     monkeypatch.setattr(start, "check_references", reach("stream"))
     monkeypatch.setattr(writers, "live_writer", reach("generation"))
@@ -99,3 +104,64 @@ def test_it_goes_on_with_a_warning_when_the_catalog_does_not_answer(
     assert reached == [action]
     assert "isp_hits: the declared columns were not compared with the registered ones: the catalog" in caplog.text
     assert new_code.fit_now(PIPELINE).needs == ""
+
+
+@pytest.fixture
+def partitions(monkeypatch: pytest.MonkeyPatch) -> tuple[set[str], dict[str, list[str]]]:
+    """Where the table of `by_zip` points, and which pipelines ever had rows in which table: `isp` in that one."""
+    before = "file:///lake/tables/1"
+    pointed_at, noted = {before}, {"isp": [TABLE]}
+    revision = RegisteredRevision(TABLE, "interval=1", "1", before, 1, "hash", {}, interval_id=1)
+    monkeypatch.setattr(declared, "tables_with_rows", lambda: noted)
+    monkeypatch.setattr(declared, "registered", lambda table: [revision] if table == TABLE else [])
+    monkeypatch.setattr(declared.catalog, "pointed_at", lambda tables: pointed_at if TABLE in tables else set())
+    return pointed_at, noted
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_it_is_refused_when_its_table_still_has_partitions_of_another_pipeline(
+    catalog: Callable[..., None],
+    partitions: tuple[set[str], dict[str, list[str]]],
+    reached: list[str],
+    action: str,
+) -> None:
+    pointed_at, noted = partitions
+    catalog(storage())
+    with pytest.raises(UsageError, match=f"lake.{TABLE} has registered partitions of isp") as refused:
+        ACTIONS[action]()
+    assert refused.value.pipeline == "isp_hits"
+    assert reached == []
+    assert f"lake.{TABLE}" in new_code.fit_now(PIPELINE).needs
+
+    # It has rows of its own, too: the view was moved before this was refused.
+    noted["isp_hits"] = [TABLE]
+    with pytest.raises(Reached):
+        ACTIONS[action]()
+    del noted["isp_hits"]
+    # The table was dropped, and perhaps made anew.
+    pointed_at.clear()
+    with pytest.raises(Reached):
+        ACTIONS[action]()
+
+
+@pytest.mark.usefixtures("partitions")
+def test_interval_is_refused_when_its_table_still_has_partitions_of_another_pipeline(
+    catalog: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from spark_jobs.intervals import build
+
+    catalog(storage())
+    monkeypatch.setattr(build, "await_ledger", lambda: None)
+    with pytest.raises(UsageError, match=f"lake.{TABLE} has registered partitions of isp"):
+        build.build(SimpleNamespace(pipeline=PIPELINE))  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("partitions")
+def test_generation_of_lines_is_opened_when_a_registered_table_has_the_name_of_their_view(
+    catalog: Callable[..., None], reached: list[str]
+) -> None:
+    catalog(lambda _: None)
+    lines = replace(PIPELINE, declared_as="isp")
+    with pytest.raises(Reached):
+        generations.new_generation(lines, reason="a test", started_by="test@host")
+    assert reached == ["generation"]
