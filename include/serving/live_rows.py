@@ -6,12 +6,16 @@ driver that lost its lease, changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from psycopg2.extensions import cursor
 from psycopg2.extras import execute_values
 
 from include.crash_points import crash_point
+from include.errors import UsageError
+from include.ledger.archive.micro_batches import has_batch_since
+from include.ledger.streams import generations
+from include.pipelines.spec import Pipeline
 from include.serving import transaction
 from include.serving.relations import ensure_for_stream, ensure_states
 from include.serving.shape import Shape, names, quoted
@@ -50,6 +54,36 @@ def merge(shape: Shape, rows: Iterable[Sequence[object]], version: int, *, repla
         )
         crash_point("jdbc_staged")
     crash_point("jdbc_committed")
+
+
+def check_own_live_tables(pipeline: Pipeline) -> None:
+    """Raise UsageError when the table of a view that never ran holds later versions than its stream will write.
+
+    They are of another pipeline, whose view made a table of this name. `merge` would take the stream's rows for those
+    of an older micro-batch and leave them out. Raises ServiceUnreachable.
+    """
+    generation = generations.current(pipeline.name)
+    started = generation.positions if generation else {}
+    views = {table: view for table, view in pipeline.live_tables.items() if view not in started}
+    # A base that is written again after a crash has this version.
+    first = generation.version(-1) if generation else -1
+    for table, version in _versions(views).items() if views else ():
+        if version > first and not has_batch_since(pipeline.name, views[table], -1):
+            raise UsageError(
+                f"the table {table} of serving was written before the view {views[table]} of {pipeline.name} started: "
+                "its rows would be left out as older ones",
+                remedy=f"give the view another name in include/pipelines/{pipeline.code}.py, or, in PostgreSQL's "
+                f"database serving: DROP TABLE {table} CASCADE; "
+                f"DELETE FROM tidemark_versions WHERE table_name = '{table}'",
+                pipeline=pipeline.name,
+            )
+
+
+def _versions(tables: Collection[str]) -> dict[str, int]:
+    with transaction("./tidemark doctor --repair") as asked:
+        ensure_states(asked)
+        asked.execute("SELECT table_name, version FROM tidemark_versions WHERE table_name = ANY(%s)", [[*tables]])
+        return dict(asked.fetchall())
 
 
 def note_windows(asked: cursor, shape: Shape, table: str, intervals: Sequence[int] | None = None) -> None:

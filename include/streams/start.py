@@ -17,13 +17,14 @@ from include.ledger.archive.committed import archived_partitions, committed_offs
 from include.ledger.archive.micro_batches import ARCHIVE
 from include.ledger.archive.positions import topics_that_left
 from include.ledger.streams import flags as flag_ledger
-from include.ledger.streams import generations, losses
+from include.ledger.streams import generations, lines, losses
 from include.ledger.streams.flags import FLAGS
 from include.ledger.streams.generations import StreamGeneration
 from include.offsets import OffsetRange, TopicPartition
 from include.pipelines.spec import Pipeline
 from include.pipelines.spec.references import check_references
 from include.processes import user_at_host
+from include.serving.live_rows import check_own_live_tables
 from include.streams import fingerprint
 from include.streams.checkpoints import checkpoint_uri, has_started
 from include.streams.event_time import check_event_time
@@ -199,6 +200,17 @@ class StreamStart:
         return {**declared, **joined, **begun, **positions}
 
 
+def _check_own_name(pipeline: Pipeline) -> None:
+    """Raise UsageError when another pipeline was read from lines by this one's name: landing files are of lines."""
+    if read := lines.declared_under(pipeline.name):
+        raise UsageError(
+            f"{read} was read from lines under the name {pipeline.name}: landing, quarantine and checkpoints of that "
+            "name hold its lines",
+            remedy="declare this pipeline by another name",
+            pipeline=pipeline.name,
+        )
+
+
 def begin(pipeline: Pipeline) -> StreamStart:
     """Check everything that must hold before a query starts, and return the generation to run.
 
@@ -212,6 +224,8 @@ def begin(pipeline: Pipeline) -> StreamStart:
     check_watched_things(pipeline)
     keep_references(pipeline)
     stored = micro_batches.stored_topics(pipeline.name)
+    if not stored:
+        _check_own_name(pipeline)
     for topic in set(pipeline.source.subscribe) - stored.keys():
         kafka.create_topic(topic, pipeline.source.topic_partitions)
     if back := topics_back(pipeline):
@@ -221,6 +235,7 @@ def begin(pipeline: Pipeline) -> StreamStart:
             pipeline=pipeline.name,
         )
     check_compacted_topics(pipeline)
+    check_own_live_tables(pipeline)
     create_written_topics(pipeline)
     generation = generations.current_or_first(pipeline.name, user_at_host())
     check_checkpoints(generation, (ARCHIVE, *(view.name for view in pipeline.views), FLAGS))

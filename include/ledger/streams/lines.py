@@ -81,6 +81,12 @@ def sources_of(declared: str) -> list[str]:
         return sorted(ledger.scalars(wanted))
 
 
+def declared_under(name: str) -> str | None:
+    """Return the declared pipeline that was read from lines under this name; None without one."""
+    with session() as ledger:
+        return ledger.scalar(select(LineSourceRow.declared_as).where(LineSourceRow.pipeline == name))
+
+
 def noted(pipeline: str) -> dict[str, tuple[int, datetime]]:
     """Return size and modification time of every file that was noted, by location."""
     with session() as ledger:
