@@ -19,9 +19,9 @@ from include.pipelines.spec import Pipeline
 from include.settings import settings
 from include.times import Interval
 
-EVENT_TIMESTAMP = "_event_timestamp"
+EVENT_TIMESTAMP = "tidemark_event_timestamp"
 """Column of an archive table's rows with the event time as a timestamp: it may be declared as a date or a text. Null
-where a text is none; the underscore keeps it apart from declared columns."""
+where a text is none."""
 
 _LEAST_LAG = timedelta(minutes=1)
 """Least allowed gap between the newest row and the interval's end, where rows usually come until the very end."""

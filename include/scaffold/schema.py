@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.json
 
 from include.errors import UsageError
-from include.pipelines.spec import OWN_COLUMNS
 from include.pipelines.spec.ddl import Field as DeclaredField
 from include.pipelines.spec.ddl import fields_of
+from include.pipelines.spec.names import free_name
 
 _SIMPLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _OF_THE_VIEW = frozenset({"window", "window_start", "window_end", "count"})
@@ -45,7 +45,7 @@ class Field:
         """Its column in the archive table: its name, made plain and apart from Tidemark's own columns."""
         plain = re.sub(r"[^A-Za-z0-9_]", "_", self.name)
         plain = f"_{plain}" if plain[0].isdigit() else plain
-        return f"{plain}_" if plain.lower() in OWN_COLUMNS else plain
+        return free_name(plain)
 
 
 @dataclass(frozen=True)

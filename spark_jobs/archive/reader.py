@@ -21,6 +21,9 @@ from spark_jobs.archive.registered import Damaged, read_registered, read_registe
 from spark_jobs.archive.schema import archive_schema
 from spark_jobs.spark.schemas import struct_of
 
+CLOSED_TOPIC_ID = "tidemark_closed_topic_id"
+"""Column of rows with the id of their topic, where that was deleted since; empty for rows of the current topic."""
+
 
 def read_archived(
     spark: SparkSession, pipeline: Pipeline, ranges: Sequence[OffsetRange], damaged: Damaged = "refuse"
@@ -43,11 +46,10 @@ def read_archived_by_event_time(
 ) -> DataFrame:
     """Return the archived rows with an event time in `[low, high)`, each once; for `EVENT_TIMES`, also those without.
 
-    Columns: the archive table's, `event_time`, and `_closed_topic_id`.
+    Columns: the archive table's, `event_time`, and `tidemark_closed_topic_id`.
 
     Landing files are chosen by their event times in the ledger. Where landing was removed, registered revisions are
-    chosen by the date of their partition and the event times in their footers. `_closed_topic_id` is the id of a topic
-    that was deleted since, and empty for rows of the current topic. Raises as `read_archived`.
+    chosen by the date of their partition and the event times in their footers. Raises as `read_archived`.
     """
     every = (low, high) == EVENT_TIMES
     located = snapshots.rows_of_time(pipeline.name, pipeline.table, low, high, undated=every)
@@ -55,7 +57,7 @@ def read_archived_by_event_time(
     if located.removed:
         kept = read_registered_by_event_time(spark, pipeline, located, (low, high), damaged)
         kept = without(kept, in_file(being_erased(pipeline.name), stored_topics(pipeline.name)))
-        rows = rows.unionByName(kept.withColumn("_closed_topic_id", F.lit("")))
+        rows = rows.unionByName(kept.withColumn(CLOSED_TOPIC_ID, F.lit("")))
     rows = _with_event_time(pipeline, rows)
     # It may be a date or a text.
     event_time = F.col("event_time").try_cast("timestamp")
@@ -66,23 +68,23 @@ def read_archived_by_event_time(
 def _read_incarnations(spark: SparkSession, pipeline: Pipeline, paths: Sequence[str]) -> DataFrame:
     """Return the rows of landing files, without records that are being erased.
 
-    Columns: the archive table's, and `_closed_topic_id`.
+    Columns: the archive table's, and `tidemark_closed_topic_id`.
     """
     gone, erased = closed(pipeline.name), being_erased(pipeline.name)
     schema, formerly = archive_schema(pipeline), pipeline.archive.formerly
     if not gone:
         rows = without(read_files(spark, paths, schema, formerly), in_file(erased, {}))
-        return rows.withColumn("_closed_topic_id", F.lit(""))
+        return rows.withColumn(CLOSED_TOPIC_ID, F.lit(""))
     incarnations: dict[tuple[tuple[str, str], ...], list[str]] = {}
     for path, topic_ids in landing_files.topic_ids_of_files(paths).items():
         incarnations.setdefault(tuple(sorted(topic_ids.items())), []).append(path)
     parts = [
         without(read_files(spark, files, schema, formerly), in_file(erased, dict(topic_ids))).withColumn(
-            "_closed_topic_id", _closed_topic_id(each for each in topic_ids if each[1] in gone)
+            CLOSED_TOPIC_ID, _closed_topic_id(each for each in topic_ids if each[1] in gone)
         )
         for topic_ids, files in sorted(incarnations.items())
     ]
-    empty = read_files(spark, [], schema).withColumn("_closed_topic_id", F.lit(""))
+    empty = read_files(spark, [], schema).withColumn(CLOSED_TOPIC_ID, F.lit(""))
     return reduce(DataFrame.unionByName, parts, empty)
 
 
@@ -92,9 +94,9 @@ def _closed_topic_id(topic_ids: Iterable[tuple[str, str]]) -> Column:
 
 
 def within_incarnation(ranges: Iterable[OffsetRange], gone: Collection[str]) -> Column:
-    """Return whether a row with `_closed_topic_id` lies in one of the ranges, in its incarnation of the topic."""
+    """Return whether a row with its closed topic id lies in one of the ranges, in its incarnation of the topic."""
     conditions = [
-        within([r]) & (F.col("_closed_topic_id") == F.lit(r.topic_id if r.topic_id in gone else ""))
+        within([r]) & (F.col(CLOSED_TOPIC_ID) == F.lit(r.topic_id if r.topic_id in gone else ""))
         for r in ranges
         if len(r)
     ]
@@ -103,7 +105,7 @@ def within_incarnation(ranges: Iterable[OffsetRange], gone: Collection[str]) -> 
 
 def read_replayed(spark: SparkSession, pipeline: Pipeline, paths: Sequence[str]) -> DataFrame:
     """Return the rows that replays landed. Columns: the archive table's, and `event_time`."""
-    rows = _read_incarnations(spark, pipeline, paths).drop("_closed_topic_id")
+    rows = _read_incarnations(spark, pipeline, paths).drop(CLOSED_TOPIC_ID)
     return _with_event_time(pipeline, rows)
 
 

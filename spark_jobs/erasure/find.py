@@ -67,7 +67,9 @@ def _topic_id(topic_ids: Mapping[str, str]) -> Column:
 
 def _mark(rows: DataFrame, columns: Sequence[str], keys: Sequence[str]) -> DataFrame:
     """Return the identity of rows, and whether one of the columns, as text, is one of the keys."""
-    asked = F.broadcast(frame_of(rows.sparkSession, ((key,) for key in keys), "asked_key STRING"))
-    is_one: Column = reduce(Column.__or__, (F.col(column).cast("STRING") == F.col("asked_key") for column in columns))
+    asked = F.broadcast(frame_of(rows.sparkSession, ((key,) for key in keys), "tidemark_asked_key STRING"))
+    is_one: Column = reduce(
+        Column.__or__, (F.col(column).cast("STRING") == F.col("tidemark_asked_key") for column in columns)
+    )
     marked = rows.join(asked, is_one, "left")
-    return marked.select(_ID, *IDENTITY, F.col("asked_key").isNotNull().alias("is_asked"))
+    return marked.select(_ID, *IDENTITY, F.col("tidemark_asked_key").isNotNull().alias("is_asked"))

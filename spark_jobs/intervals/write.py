@@ -34,6 +34,9 @@ _ONE_TASK = 2_000_000
 """Up to this many records, one task reads, sorts and writes the rows of all table partitions. Most rows of an hour have
 the same date, so one task writes them anyway."""
 
+_FILE = "tidemark_file"
+"""Column of rows that are read back, with the name of their file."""
+
 _TIME = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'"
 
 
@@ -214,7 +217,7 @@ def _read_back(staged: DataFrame, layout: TableLayout) -> dict[str, _File]:
     by_file = _by_file(staged, layout, bounded)
     files = {}
     for row in by_file.collect():
-        path = "/".join([*(f"{name}={row[name]}" for name in layout.partition_by), row["_file"]])
+        path = "/".join([*(f"{name}={row[name]}" for name in layout.partition_by), row[_FILE]])
         noted = {name: row[f"bounds_{name}"] for name in bounded if None not in row[f"bounds_{name}"]}
         if IDENTITY[3] in names:
             noted["records"] = row["records"]
@@ -234,7 +237,7 @@ def _has_coordinates(layout: TableLayout) -> bool:
 
 def _by_file(staged: DataFrame, layout: TableLayout, bounded: Mapping[str, str]) -> DataFrame:
     """Return a row per file: rows, sum_1, sum_2, records, `bounds_<name>`, and parts, the same by topic partition."""
-    file = [*layout.partition_by, "_file"]
+    file = [*layout.partition_by, _FILE]
     by = list(TOPIC_PARTITION) if _has_coordinates(layout) else []
     records = F.count_if(F.col(IDENTITY[3]) == 0) if IDENTITY[3] in layout.schema.names else F.lit(0).cast("bigint")
     # Not of grouping columns: to find the smallest text, Spark sorts all rows.
@@ -246,7 +249,7 @@ def _by_file(staged: DataFrame, layout: TableLayout, bounded: Mapping[str, str])
         for each in (F.min, F.max)
     ]
     parts = (
-        staged.withColumn("_file", F.col("_metadata.file_name"))
+        staged.withColumn(_FILE, staged.metadataColumn("_metadata")["file_name"])
         .groupBy(*file, *by)
         .agg(*sums(*row_hashes(layout.schema, layout.hashed_by)), records.alias("records"), *bounds)
     )

@@ -18,7 +18,7 @@ from include.kafka.sources import describe_source, existing_bounds, first_offset
 from include.ledger.archive.committed import first_committed_offsets
 from include.offsets import TopicPartition
 from include.pipelines.spec import EVENT_TIMES, AdditiveView, Pipeline
-from spark_jobs.archive.reader import read_archived_by_event_time
+from spark_jobs.archive.reader import CLOSED_TOPIC_ID, read_archived_by_event_time
 from spark_jobs.decoding.records import archive_rows, decode, load_references
 from spark_jobs.spark.kafka_source import read_stream
 from spark_jobs.spark.log import log_of
@@ -66,7 +66,7 @@ class MemoryTables:
         """
         self._wait_for(existing_bounds(self._pipeline.name, self._pipeline.source))
         rows = read_archived_by_event_time(self._spark, self._pipeline, *EVENT_TIMES)
-        rows.drop("_closed_topic_id").createOrReplaceTempView(self._archive)
+        rows.drop(CLOSED_TOPIC_ID).createOrReplaceTempView(self._archive)
 
     def _wait_for(self, bounds: Bounds) -> None:
         """Wait until each query has read up to these ends. While records keep arriving, none is ever idle."""

@@ -26,7 +26,7 @@ from include.offsets import OffsetRange, TopicPartition
 from include.pipelines.spec import EVENT_TIMES, AdditiveView, TimeWindow
 from include.times import utc
 from spark_jobs.archive.files import within
-from spark_jobs.archive.reader import read_archived, read_archived_by_event_time, within_incarnation
+from spark_jobs.archive.reader import CLOSED_TOPIC_ID, read_archived, read_archived_by_event_time, within_incarnation
 from spark_jobs.archive.replayed import Replayed
 from spark_jobs.decoding.records import load_references
 from spark_jobs.reconciliation.interval_run import IntervalRun
@@ -56,7 +56,7 @@ class Parts:
     sums: DataFrame
     """Columns: side (the name of the part), key, start, end, the measures."""
     late: DataFrame
-    """The late rows themselves, with _window_end and the watermarks that dropped them."""
+    """The late rows themselves, with tidemark_window_end and the watermarks that dropped them."""
 
 
 @dataclass(frozen=True)
@@ -116,42 +116,48 @@ class Meeting:
             (read_archived_by_event_time(run.spark, run.pipeline, *span, run.damaged) for span in spans),
         )
         # Everything that was archived of a deleted topic is in the speed view: its base began with it.
-        is_closed = F.col("_closed_topic_id") != ""
+        is_closed = F.col(CLOSED_TOPIC_ID) != ""
         reached = is_closed | within(OffsetRange(tp, 0, offset) for tp, offset in self.position.offsets.items())
         inside = within_incarnation(run.pinned.ranges, closed(run.pipeline.name))
-        return rows.withColumns({"_reached": reached, "_inside": inside})
+        return rows.withColumns({"tidemark_reached": reached, "tidemark_inside": inside})
 
     def _parted(self, rows: DataFrame, series: TimeWindow, spans: Sequence[LateSpan]) -> DataFrame:
         """Add `PART`, null for a row that neither view counts in these windows."""
-        late = F.col("_first_watermark").isNotNull()
+        late = F.col("tidemark_first_watermark").isNotNull()
         part = (
-            F.when(F.col("_inside") & ~F.col("_reached"), "beyond")
-            .when(F.col("_inside") & late, "late")
-            .when(F.col("_inside"), "inside")
-            .when(F.col("_reached") & ~late, "elsewhere")
+            F.when(F.col("tidemark_inside") & ~F.col("tidemark_reached"), "beyond")
+            .when(F.col("tidemark_inside") & late, "late")
+            .when(F.col("tidemark_inside"), "inside")
+            .when(F.col("tidemark_reached") & ~late, "elsewhere")
         )
         return self._mark_late(rows, series, spans).withColumn(PART, part)
 
     def _mark_late(self, rows: DataFrame, series: TimeWindow, spans: Sequence[LateSpan]) -> DataFrame:
-        """Add _window_end, and the _first_watermark and _last_watermark that dropped a row as late, else null."""
-        rows = rows.withColumn("_window_end", window_of(series)["end"])
+        """Add tidemark_window_end, and the first and the last watermark that dropped a row as late, else null.
+
+        The watermarks' columns are tidemark_first_watermark and tidemark_last_watermark.
+        """
+        rows = rows.withColumn("tidemark_window_end", window_of(series)["end"])
         schema = (
-            "_topic STRING, _partition INT, _from BIGINT, _until BIGINT, _end TIMESTAMP, "
-            "_first_watermark TIMESTAMP, _last_watermark TIMESTAMP"
+            "tidemark_topic STRING, tidemark_partition INT, tidemark_from BIGINT, tidemark_until BIGINT, "
+            "tidemark_end TIMESTAMP, tidemark_first_watermark TIMESTAMP, tidemark_last_watermark TIMESTAMP"
         )
         if not spans:
             return rows.withColumns(
-                {name: F.lit(None).cast("TIMESTAMP") for name in ("_first_watermark", "_last_watermark")}
+                {
+                    name: F.lit(None).cast("TIMESTAMP")
+                    for name in ("tidemark_first_watermark", "tidemark_last_watermark")
+                }
             )
         dropped = frame_of(self.run.spark, (each.as_row() for each in spans), schema)
         return rows.join(
             F.broadcast(dropped),
-            (F.col("kafka_topic") == F.col("_topic"))
-            & (F.col("kafka_partition") == F.col("_partition"))
-            & (F.col("kafka_offset") >= F.col("_from"))
-            & (F.col("kafka_offset") < F.col("_until"))
-            & (F.col("_window_end") <= F.col("_end"))
-            & (F.col("_closed_topic_id") == ""),
+            (F.col("kafka_topic") == F.col("tidemark_topic"))
+            & (F.col("kafka_partition") == F.col("tidemark_partition"))
+            & (F.col("kafka_offset") >= F.col("tidemark_from"))
+            & (F.col("kafka_offset") < F.col("tidemark_until"))
+            & (F.col("tidemark_window_end") <= F.col("tidemark_end"))
+            & (F.col(CLOSED_TOPIC_ID) == ""),
             "left",
         )
 
@@ -173,7 +179,9 @@ class Meeting:
 
     def dropped_by(self, late: DataFrame) -> dict[datetime, Window]:
         """Return the first and the last watermark that dropped late rows, by the end of their window."""
-        dropped = late.groupBy("_window_end").agg(F.min("_first_watermark"), F.max("_last_watermark"))
+        dropped = late.groupBy("tidemark_window_end").agg(
+            F.min("tidemark_first_watermark"), F.max("tidemark_last_watermark")
+        )
         return {utc(row[0]): (utc(row[1]), utc(row[2])) for row in dropped.collect()}
 
 

@@ -16,8 +16,8 @@ from spark_jobs.decoding.records import load_references, transform
 from spark_jobs.spark.schemas import reads_as, scale_of, struct_of
 from spark_jobs.views.windows import window_column, window_of
 
-PART = "_part"
-"""Column of rows that are aggregated part by part; the underscore keeps it apart from declared columns."""
+PART = "tidemark_part"
+"""Column of rows that are aggregated part by part."""
 
 
 def aggregate_view(

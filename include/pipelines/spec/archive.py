@@ -11,7 +11,7 @@ from typing import Literal
 from include.errors import UsageError
 from include.pipelines.spec.ddl import Renamed, check_path, check_renamed, check_stored, fields_of, names_before
 from include.pipelines.spec.file_formats import CHANGING, FileFormat, check_columns, check_iceberg
-from include.pipelines.spec.names import KAFKA_COLUMNS, OWN_COLUMNS, check_identifier, check_tuple
+from include.pipelines.spec.names import KAFKA_COLUMNS, check_identifier, check_tuple, free_name
 from include.times import parse_duration
 
 
@@ -132,9 +132,8 @@ class Archive:
         check_tuple(self.rules, "rules")
         check_stored(self.columns, "the archive")
         for each in fields_of(self.columns):
-            # Spark tells apart no names by their case.
-            if each.name.lower() in OWN_COLUMNS:
-                raise UsageError(f"column {each.name!r} is Tidemark's own", remedy=f"call it {each.name}_")
+            if (free := free_name(each.name)) != each.name:
+                raise UsageError(f"column {each.name!r} is Tidemark's own", remedy=f"call it {free}")
         check_columns(self.file_format, self.columns)
         check_renamed(self.renamed, self.columns)
         if self.renamed and (self.delta or self.file_format != "parquet"):

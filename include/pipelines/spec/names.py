@@ -31,6 +31,16 @@ OWN_COLUMNS = frozenset(
 )
 """Columns that Tidemark adds to rows, or to quarantined records; no archive table has one of its own by such a name."""
 
+OWN_PREFIX = "tidemark_"
+"""How the names of further columns begin that Tidemark adds to rows while it compares, writes or checks them."""
+
+
+def free_name(name: str) -> str:
+    """Return a column's name, or another one where it is Tidemark's own; to Spark, case tells no names apart."""
+    if name.lower().startswith(OWN_PREFIX):
+        return f"_{name}"
+    return f"{name}_" if name.lower() in OWN_COLUMNS else name
+
 
 def check_identifier(name: str, what: str) -> None:
     """Raise UsageError unless `name` may become a table, column or folder name."""

@@ -9,7 +9,7 @@ from typing import Literal, get_args
 from include.errors import UsageError
 from include.pipelines.spec.ddl import Renamed, check_renamed, check_stored, fields_of, names_before
 from include.pipelines.spec.file_formats import check_iceberg
-from include.pipelines.spec.names import check_known, check_topic, check_tuple
+from include.pipelines.spec.names import OWN_PREFIX, check_known, check_topic, check_tuple
 from include.times import in_words, parse_duration
 
 _OWN_COLUMNS = frozenset({"interval"})
@@ -220,9 +220,11 @@ class AdditiveView:
         kinds = {field.name: field.kind for field in fields_of(self.columns)}
         own_measures = _OWN_MEASURES if self.is_total else _OWN_MEASURES | _OF_WINDOWS
         for name in kinds:
-            if name.lower() in (own_measures if name in self.measures else _OWN_COLUMNS):
+            is_own = name.lower() in (own_measures if name in self.measures else _OWN_COLUMNS)
+            if is_own or name.lower().startswith(OWN_PREFIX):
                 raise UsageError(
-                    f"column {name!r} of the view {self.name} is Tidemark's own", remedy=f"call it {name}_"
+                    f"column {name!r} of the view {self.name} is Tidemark's own",
+                    remedy=f"call it {name}_" if is_own else f"call it _{name}",
                 )
         if not self.measures:
             raise UsageError(f"the view {self.name} has no measure", remedy="declare one that counts rows")

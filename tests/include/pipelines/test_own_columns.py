@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from include.errors import UsageError
+from include.pipelines import load_pipeline
 from include.pipelines.spec import OWN_COLUMNS, Archive
 
 
@@ -12,6 +15,16 @@ from include.pipelines.spec import OWN_COLUMNS, Archive
 def test_column_is_refused_when_tidemark_has_one_of_its_name(name: str) -> None:
     with pytest.raises(UsageError, match=f"column '{name}' is Tidemark's own — call it {name}_"):
         Archive(rows="rows", columns=f"at TIMESTAMP, {name} STRING", event_time="at")
+
+
+@pytest.mark.parametrize("name", ["tidemark_file", "Tidemark_x"])
+def test_column_is_refused_when_its_name_begins_like_those_that_tidemark_adds(name: str) -> None:
+    said = f"column '{name}' .*is Tidemark's own — call it _{name}$"
+    with pytest.raises(UsageError, match=said):
+        Archive(rows="rows", columns=f"at TIMESTAMP, {name} STRING", event_time="at")
+    view = load_pipeline("nest_cameras").views[0]
+    with pytest.raises(UsageError, match=said):
+        replace(view, key=(name, "window"), columns=view.columns.replace("zip_code", name))
 
 
 @pytest.mark.parametrize(

@@ -92,8 +92,10 @@ def users_of(rows: Any) -> list[str]:
 
 def test_only_the_old_topic_s_rows_are_left_out_when_they_are_being_erased(spark: Any, being_erased: str) -> None:
     pipeline = load_pipeline(NAME)
-    rows = read_archived_by_event_time(spark, pipeline, *EVENT_TIMES).select("user", "_closed_topic_id").collect()
-    assert sorted((row["user"], row["_closed_topic_id"]) for row in rows) == [
+    rows = (
+        read_archived_by_event_time(spark, pipeline, *EVENT_TIMES).select("user", "tidemark_closed_topic_id").collect()
+    )
+    assert sorted((row["user"], row["tidemark_closed_topic_id"]) for row in rows) == [
         ("a", "old"),
         ("c", "old"),
         *((user, "") for user in "efg"),

@@ -104,3 +104,24 @@ def test_view_is_not_delivered_when_its_rows_do_not_come_back_from_the_files(
         with pytest.raises(TidemarkError, match="3 rows were written as parquet, 3 come back") as failed:
             write.write_revisions(view, layout, interval, "r1-2")
         assert "in the columns count" in failed.value.message
+
+
+def test_files_are_told_apart_when_columns_have_the_names_that_spark_and_gelf_give_to_theirs(
+    spark: Any, lake_here: None
+) -> None:
+    from spark_jobs.archive.schema import archive_schema, with_partition_columns
+    from spark_jobs.intervals.write import archive_layout, write_counted
+    from spark_jobs.spark.frames import frame_of
+
+    columns = "at TIMESTAMP, _file STRING, _metadata STRUCT<file_name: STRING>"
+    archive = Archive(rows="rings", columns=columns, event_time="at")
+    pipeline = replace(pipeline_of("TIMESTAMP"), decoder=Json(schema=columns), archive=archive)
+    values = [(at, f"{n}.py", (f"{n}.txt",), "bells", 0, n, at, 0) for n, at in enumerate((START, LATER))]
+    rows = frame_of(spark, values, archive_schema(pipeline).toDDL()).selectExpr("*", "at AS event_time")
+    interval = Interval(START, START + timedelta(hours=1))
+    written = write_counted(with_partition_columns(pipeline, rows), archive_layout(pipeline), interval, "r1-1")
+    assert [(built.partition.split("/")[0], built.rows) for built in written.revisions] == [
+        ("date=2026-11-20", 1),
+        ("date=2026-11-21", 1),
+    ]
+    assert {name.endswith(".parquet") for built in written.revisions for name in built.files} == {True}
