@@ -99,6 +99,54 @@ class Interval:
 
 
 @dataclass(frozen=True)
+class TimeWindow:
+    """Windows of event time, aligned to the epoch in UTC; durations such as `10m`, `1h` and `1d`."""
+
+    length: str
+    slide: str = ""
+    """How often a window begins; unset: where the previous one ends."""
+    start: str = ""
+    """How far the windows are shifted, e.g. `2m`: they begin two minutes past the hour."""
+
+    def __post_init__(self) -> None:
+        if not self.length_seconds or not self.slide_seconds or self.length_seconds % self.slide_seconds:
+            raise UsageError(f"a slide of {self.slide or self.length} does not divide a window of {self.length}")
+        if self.start_seconds >= self.slide_seconds:
+            raise UsageError(
+                f"windows that begin every {self.slide or self.length} cannot be shifted by {self.start}",
+                remedy=f"a start below {self.slide or self.length}",
+            )
+
+    @property
+    def length_seconds(self) -> int:
+        """Length, seconds."""
+        return _seconds(self.length)
+
+    @property
+    def slide_seconds(self) -> int:
+        """From one window's start to the next one's, seconds."""
+        return _seconds(self.slide or self.length)
+
+    @property
+    def start_seconds(self) -> int:
+        """The shift, seconds."""
+        return _seconds(self.start) if self.start else 0
+
+    def tumbling(self) -> tuple[TimeWindow, ...]:
+        """Return series in which each row lies in exactly one window: several series when the windows overlap."""
+        starts = range(self.start_seconds, self.start_seconds + self.length_seconds, self.slide_seconds)
+        return tuple(TimeWindow(self.length, "", f"{start}s") for start in starts)
+
+    def __str__(self) -> str:
+        slide = f" every {in_words(self.slide)}" if self.slide else ""
+        return f"{in_words(self.length)}{slide}{f' from {in_words(self.start)}' if self.start else ''}"
+
+
+def _seconds(duration: str) -> int:
+    return parse_duration(duration) // timedelta(seconds=1)
+
+
+@dataclass(frozen=True)
 class Schedule:
     """A periodic schedule aligned to midnight UTC: boundaries every `every`.
 

@@ -35,9 +35,8 @@ from include.pipelines.spec.views import (
     JdbcTable,
     KafkaMessages,
     Sink,
-    TimeWindow,
 )
-from include.times import Schedule, every, hourly
+from include.times import Schedule, TimeWindow, every, hourly
 
 __all__ = [
     "EVENT_TIMES",

@@ -22,6 +22,11 @@ class Field:
     arguments: tuple[int, ...] = ()
     """The numbers in brackets: 12 and 2 of DECIMAL(12, 2)."""
 
+    @property
+    def kinds(self) -> set[str]:
+        """Its type, and those of all that is inside of it."""
+        return {self.kind}.union(*(each.kinds for each in self.inner))
+
 
 def fields_of(columns: str) -> tuple[Field, ...]:
     """Return the declared columns. Raises UsageError for text that is not a list of columns."""

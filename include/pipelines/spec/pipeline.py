@@ -48,7 +48,6 @@ class Pipeline:
             check_tuple(getattr(self, several), several)
         for view in self.views:
             _check_view_name(view.name, self.name)
-            _check_key(view, self.name)
         for output in self.outputs:
             _check_output(output, self)
         check_tables(self.name, self.outputs, self.live_tables)
@@ -257,17 +256,6 @@ def _written_topics(pipeline: Pipeline) -> Iterator[tuple[str, str]]:
     for output in pipeline.outputs:
         if isinstance(output.to, KafkaTopic):
             yield from ((f"the output {output.name!r}", topic) for topic in output.to.topics)
-
-
-def _check_key(view: AdditiveView, pipeline: str) -> None:
-    declared = [each.name for each in fields_of(view.columns)]
-    for name in view.key:
-        if name not in declared:
-            raise UsageError(
-                f"the key column {name} of the view {view.name} is not among its columns: {', '.join(declared)}",
-                remedy="add it to the view's columns, or take it from its key",
-                pipeline=pipeline,
-            )
 
 
 def _check_kept(archive: Archive) -> None:

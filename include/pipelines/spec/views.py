@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import Literal, get_args
 
 from include.errors import UsageError
-from include.pipelines.spec.ddl import Renamed, check_renamed, check_stored, fields_of, names_before
+from include.pipelines.spec.ddl import Field, Renamed, check_renamed, check_stored, fields_of, names_before
 from include.pipelines.spec.file_formats import check_iceberg
 from include.pipelines.spec.names import OWN_PREFIX, check_known, check_topic, check_tuple
-from include.times import in_words, parse_duration
+from include.times import TimeWindow, parse_duration
 
 _OWN_COLUMNS = frozenset({"interval"})
 """The partition column of a view's table."""
@@ -35,6 +35,11 @@ _SUMMED_EXACTLY = {
     "NUMERIC",
 }
 
+_UNORDERED = {"MAP", "VARIANT"}
+
+_LEAST = {"key column": "what is counted by, or the window", "measure": "one that counts rows"}
+
+_ENDS = [("start", "TIMESTAMP"), ("end", "TIMESTAMP")]
 
 Mode = Literal["update", "complete"]
 
@@ -99,54 +104,6 @@ class Console:
 
 
 Sink = KafkaMessages | JdbcTable | Console
-
-
-@dataclass(frozen=True)
-class TimeWindow:
-    """Windows of event time, aligned to the epoch in UTC; durations such as `10m`, `1h` and `1d`."""
-
-    length: str
-    slide: str = ""
-    """How often a window begins; unset: where the previous one ends."""
-    start: str = ""
-    """How far the windows are shifted, e.g. `2m`: they begin two minutes past the hour."""
-
-    def __post_init__(self) -> None:
-        if not self.length_seconds or not self.slide_seconds or self.length_seconds % self.slide_seconds:
-            raise UsageError(f"a slide of {self.slide or self.length} does not divide a window of {self.length}")
-        if self.start_seconds >= self.slide_seconds:
-            raise UsageError(
-                f"windows that begin every {self.slide or self.length} cannot be shifted by {self.start}",
-                remedy=f"a start below {self.slide or self.length}",
-            )
-
-    @property
-    def length_seconds(self) -> int:
-        """Length, seconds."""
-        return _seconds(self.length)
-
-    @property
-    def slide_seconds(self) -> int:
-        """From one window's start to the next one's, seconds."""
-        return _seconds(self.slide or self.length)
-
-    @property
-    def start_seconds(self) -> int:
-        """The shift, seconds."""
-        return _seconds(self.start) if self.start else 0
-
-    def tumbling(self) -> tuple[TimeWindow, ...]:
-        """Return series in which each row lies in exactly one window: several series when the windows overlap."""
-        starts = range(self.start_seconds, self.start_seconds + self.length_seconds, self.slide_seconds)
-        return tuple(TimeWindow(self.length, "", f"{start}s") for start in starts)
-
-    def __str__(self) -> str:
-        slide = f" every {in_words(self.slide)}" if self.slide else ""
-        return f"{in_words(self.length)}{slide}{f' from {in_words(self.start)}' if self.start else ''}"
-
-
-def _seconds(duration: str) -> int:
-    return parse_duration(duration) // timedelta(seconds=1)
 
 
 @dataclass(frozen=True)
@@ -217,29 +174,47 @@ class AdditiveView:
         check_renamed(self.renamed, self.columns)
         if self.iceberg:
             check_iceberg("parquet", self.columns)
-        kinds = {field.name: field.kind for field in fields_of(self.columns)}
         own_measures = _OWN_MEASURES if self.is_total else _OWN_MEASURES | _OF_WINDOWS
-        for name in kinds:
+        for each in fields_of(self.columns):
+            name = each.name
             is_own = name.lower() in (own_measures if name in self.measures else _OWN_COLUMNS)
             if is_own or name.lower().startswith(OWN_PREFIX):
                 raise UsageError(
                     f"column {name!r} of the view {self.name} is Tidemark's own",
                     remedy=f"call it {name}_" if is_own else f"call it _{name}",
                 )
-        if not self.measures:
-            raise UsageError(f"the view {self.name} has no measure", remedy="declare one that counts rows")
-        for name in self.measures:
-            if name not in kinds:
+        _check_columns(self, {each.name: each for each in fields_of(self.columns)})
+
+
+def _check_columns(view: AdditiveView, columns: Mapping[str, Field]) -> None:
+    """Raise UsageError unless the columns are those of the key and the measures, each of a type that it may have."""
+    for part, names in (("key column", view.key), ("measure", view.measures)):
+        if not names:
+            raise UsageError(f"the view {view.name} has no {part}", remedy=f"declare {_LEAST[part]}")
+        for name in names:
+            if name not in columns:
                 raise UsageError(
-                    f"measure {name} of the view {self.name} is not among its columns: {', '.join(kinds)}",
-                    remedy="add it to the view's columns, or take it from its measures",
+                    f"the {part} {name} of the view {view.name} is not among its columns: {', '.join(columns)}",
+                    remedy=f"add it to the view's columns, or take it from its {part}s",
                 )
-            if kinds[name] not in _SUMMED_EXACTLY:
+    for name, each in columns.items():
+        if name in view.measures:
+            if each.kind not in _SUMMED_EXACTLY:
                 raise UsageError(
-                    f"measure {name} of the view {self.name} is {kinds[name]}: "
+                    f"measure {name} of the view {view.name} is {each.kind}: "
                     "stream and interval add in different orders, and would not agree to the last digit",
-                    remedy=f"declare it as DECIMAL or BIGINT, and let {self.aggregate} cast before it sums",
+                    remedy=f"declare it as DECIMAL or BIGINT, and let {view.aggregate} cast before it sums",
                 )
+        elif name not in view.key:
+            raise UsageError(
+                f"column {name} of the view {view.name} is neither of its key nor a measure: nothing compares it",
+                remedy="add it to the view's key or measures, or take it from its columns",
+            )
+        elif unordered := _UNORDERED & each.kinds:
+            raise UsageError(
+                f"the key column {name} of the view {view.name} has a {min(unordered)}, which Spark does not order",
+                remedy="make it text or a struct in the rows function",
+            )
 
 
 def _check_key(view: AdditiveView) -> None:
@@ -275,6 +250,12 @@ def _check_windows(view: AdditiveView) -> None:
         return
     if view.window not in view.key:
         raise UsageError(f"the window {view.window!r} of the view {view.name} is not in its key", remedy="add it")
+    declared = next((each for each in fields_of(view.columns) if each.name == view.window), None)
+    if declared and [(each.name, each.kind.removesuffix("_LTZ")) for each in declared.inner] != _ENDS:
+        raise UsageError(
+            f"the window {view.window} of the view {view.name} is declared as another type than windows have",
+            remedy=f"declare {view.window} STRUCT<{', '.join(map(': '.join, _ENDS))}>",
+        )
     if not view.speed.watermark:
         raise UsageError(f"the view {view.name} has windows", remedy="declare how long its stream waits: watermark")
     if view.max_keys:

@@ -69,6 +69,48 @@ def test_view_is_refused_when_its_table_would_have_a_column_twice_or_no_number(
         replace(VIEW, **changes)
 
 
+TOTAL = next(view for view in load_pipeline("isp_hits").views if view.name == "zip_totals")
+WINDOWED = load_pipeline("isp_hits").views[0]
+
+
+def test_view_is_refused_when_it_has_no_key() -> None:
+    with pytest.raises(UsageError, match="the view zip_totals has no key column"):
+        replace(TOTAL, key=(), columns="hits BIGINT")
+
+
+def test_column_is_refused_when_it_is_neither_of_the_key_nor_a_measure() -> None:
+    with pytest.raises(UsageError, match="column n of the view hourly_counts is neither of its key nor a measure"):
+        replace(VIEW, columns=f"{VIEW.columns}, n BIGINT")
+
+
+@pytest.mark.parametrize("kind", ["MAP<STRING, STRING>", "VARIANT", "STRUCT<a: ARRAY<MAP<STRING, INT>>>"])
+def test_key_is_refused_when_rows_cannot_be_ordered_by_it(kind: str) -> None:
+    with pytest.raises(UsageError, match=r"column zip_code of the view hourly_counts has a (MAP|VARIANT)"):
+        replace(VIEW, columns=VIEW.columns.replace("zip_code STRING", f"zip_code {kind}"))
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "STRUCT<end: TIMESTAMP, start: TIMESTAMP>",
+        "STRUCT<from: TIMESTAMP, to: TIMESTAMP>",
+        "STRUCT<start: TIMESTAMP>",
+        "STRUCT<start: TIMESTAMP_NTZ, end: TIMESTAMP_NTZ>",
+        "ARRAY<TIMESTAMP>",
+        "STRING",
+    ],
+)
+def test_window_is_refused_when_its_column_is_declared_as_another_type(kind: str) -> None:
+    with pytest.raises(UsageError, match="the window window of the view hourly_counts") as refused:
+        replace(VIEW, columns=f"zip_code STRING, window {kind}, count BIGINT")
+    assert refused.value.remedy == "declare window STRUCT<start: TIMESTAMP, end: TIMESTAMP>"
+
+
+def test_window_is_accepted_when_its_type_is_written_otherwise() -> None:
+    columns = "zip_code STRING, window struct<`start`: timestamp NOT NULL, end timestamp_ltz>, count BIGINT"
+    assert replace(VIEW, columns=columns).windows
+
+
 @pytest.mark.parametrize("topic", ["my topic!", "", "t" * 250])
 def test_topic_of_a_view_is_refused_when_kafka_cannot_have_it(topic: str) -> None:
     with pytest.raises(UsageError, match="is not a Kafka topic name"):
@@ -88,20 +130,15 @@ def test_threshold_is_refused_when_its_measure_is_none_of_the_view() -> None:
 
 @pytest.mark.parametrize("missing", ["zip_code", "window"])
 def test_key_is_refused_when_no_column_declares_it(missing: str) -> None:
-    view = replace(VIEW, columns=VIEW.columns.replace(f"{missing} ", f"{missing}_ "))
-    said = f"nest_cameras: the key column {missing} of the view hourly_counts is not among its columns: "
+    said = f"the key column {missing} of the view hourly_counts is not among its columns: "
     with pytest.raises(UsageError, match=said):
-        replace(load_pipeline("nest_cameras"), views=(view,))
+        replace(VIEW, columns=VIEW.columns.replace(f"{missing} ", f"{missing}_ "))
 
 
 @pytest.mark.parametrize("kind", ["INT", "decimal(19, 2)", "BIGINT NOT NULL"])
 def test_measure_is_accepted_when_it_is_summed_exactly(kind: str) -> None:
     declared = replace(VIEW, columns=VIEW.columns.replace("count BIGINT", f"count {kind}"))
     assert declared.measures == ("count",)
-
-
-TOTAL = next(view for view in load_pipeline("isp_hits").views if view.name == "zip_totals")
-WINDOWED = load_pipeline("isp_hits").views[0]
 
 
 @pytest.mark.parametrize(
