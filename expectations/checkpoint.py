@@ -5,7 +5,6 @@ Great Expectations is imported here and in the suites only; importing it costs s
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
@@ -24,6 +23,7 @@ from pyspark.sql import DataFrame
 
 from expectations.bounds import COLUMN, WORDS, expectations_of_bounds
 from expectations.examples import examples_of
+from expectations.suite_files import suite_file
 from expectations.usual import UNKNOWN_BOUNDS, UsualBounds
 from include.errors import UsageError
 from include.ledger.intervals.findings import ExpectationKey, ExpectationResult, Severity
@@ -111,7 +111,7 @@ def expectations_of(
 
     An empty frame or a column of nulls would pass most expectations, so the row count comes first. Usual bounds come
     last. An archive table without rows, which is judged only where rows are usual, has none of the pipeline's own.
-    Raises UsageError when the pipeline's suite file does not name the table.
+    Raises UsageError when there is no suite file of the pipeline, or it does not name the table.
     """
     own = _suite(pipeline, table)
     shared: list[Expectation] = [gxe.ExpectTableRowCountToEqual(value=rows)]
@@ -123,13 +123,13 @@ def expectations_of(
 
 
 def check_suites(pipeline: Pipeline) -> None:
-    """Raise UsageError when the pipeline's suite file does not name one of its tables."""
+    """Raise UsageError when there is no suite file of the pipeline, or it does not name one of its tables."""
     for table in pipeline.tables:
         _suite(pipeline, table)
 
 
 def _suite(pipeline: Pipeline, table: str) -> Sequence[Expectation]:
-    suites: Mapping[str, Sequence[Expectation]] = importlib.import_module(f"expectations.{pipeline.name}").SUITES
+    suites: Mapping[str, Sequence[Expectation]] = suite_file(pipeline).SUITES
     if table not in suites:
         raise UsageError(
             f"expectations/{pipeline.name}.py has no suite of the table {table}",

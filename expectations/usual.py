@@ -6,13 +6,13 @@ file declares `USUAL`, e.g. `USUAL = Usual(at_least=24, factor=3, severity="warn
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import get_args
 
+from expectations.suite_files import suite_file
 from include.ledger.intervals.findings import Severity
 from include.ledger.validation.usual import MOST, PastInterval, past_intervals
 from include.pipelines.spec import Pipeline
@@ -68,8 +68,11 @@ UNKNOWN_BOUNDS = UsualBounds()
 
 
 def usual_of(pipeline: Pipeline, interval: Interval) -> UsualBounds:
-    """Return the bounds that earlier registered intervals suggest for the archive table."""
-    usual = getattr(importlib.import_module(f"expectations.{pipeline.name}"), "USUAL", Usual())
+    """Return the bounds that earlier registered intervals suggest for the archive table.
+
+    Raises UsageError when there is no suite file of the pipeline.
+    """
+    usual = getattr(suite_file(pipeline), "USUAL", Usual())
     if usual is None:
         return UNKNOWN_BOUNDS
     return bounds_of(usual, pipeline.table, past_intervals(pipeline.name, pipeline.table, interval), interval)

@@ -14,6 +14,7 @@ from expectations.checkpoint import check_suites
 from include.ledger.connection import await_ledger
 from include.ledger.intervals.attempts import load_attempt
 from include.pipelines import load_pipeline
+from spark_jobs.decoding.records import check_transforms
 from spark_jobs.intervals.build import build
 from spark_jobs.publish import publish_run, publishing_session
 from spark_jobs.reconciliation.interval_run import IntervalRun
@@ -33,6 +34,7 @@ def main(argv: list[str]) -> int:
     pipeline = load_pipeline(arguments.pipeline)
     # Publishing would find it only after everything was built.
     check_suites(pipeline)
+    check_transforms(pipeline)
     await_ledger()
     attempt = load_attempt(arguments.attempt)
     if not arguments.publish:

@@ -14,8 +14,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from include.errors import UsageError
 from include.pipelines import check_apart, declarations, pipeline_names
-from include.pipelines.spec import check_identifier, check_topic
+from include.pipelines.spec import check_topic
 from include.pipelines.spec.lines import declared_name
+from include.pipelines.spec.names import check_pipeline_name
 from include.scaffold.schema import Sample, inside_literal, quoted, read_sample
 from include.settings import REPOSITORY
 
@@ -93,7 +94,7 @@ def _check_declaration(name: str, source: str) -> None:
 
 
 def _check_name(name: str) -> None:
-    check_identifier(name, "pipeline")
+    check_pipeline_name(name)
     if keyword.iskeyword(name) or name in ("spec", "samples"):
         raise UsageError(f"{name!r} cannot be the name of a pipeline", remedy="choose another one")
     if declared := declared_name(name, pipeline_names()):

@@ -31,6 +31,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from include.errors import UsageError
 from include.ledger import reference_versions
 from include.pipelines import load_pipeline
 from include.pipelines.spec import AdditiveView, Avro, Csv, Json, KafkaDeserializer, Pipeline, Text, UserDefined
@@ -215,6 +216,21 @@ def _digest(pipeline: Pipeline, roots: tuple[str, ...], facts: Any) -> str:
     unused = [module for kind, module in DECODING_MODULES.items() if kind is not type(pipeline.decoder)]
     if not pipeline.keeps_unknown_fields:
         unused.append("spark_jobs.decoding.unknown_fields")
+    _check_own(pipeline, roots)
     code = executed_code(roots, (*BOUNDARY, *unused), REPOSITORY)
     said = json.dumps([version("pyspark"), facts], sort_keys=True)
     return hashlib.sha256(f"{said}\n{code}".encode()).hexdigest()[:12]
+
+
+def _check_own(pipeline: Pipeline, roots: tuple[str, ...]) -> None:
+    """Raise UsageError when a function or the suite that the pipeline is declared with is not there."""
+    own = (f"spark_jobs.transforms.{pipeline.code}:", f"expectations.{pipeline.code}:")
+    for root in roots:
+        if root.startswith(own) and not is_defined(root, REPOSITORY):
+            module, _, name = root.partition(":")
+            file = f"{module.replace('.', '/')}.py"
+            raise UsageError(
+                f"{file} has no {name}",
+                remedy=f"write it there, or correct its name in include/pipelines/{pipeline.code}.py",
+                pipeline=pipeline.name,
+            )

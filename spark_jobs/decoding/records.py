@@ -37,9 +37,31 @@ _CARRIED = ("failure", *COORDINATES, "key", "value", "headers")
 
 
 def transform(pipeline: Pipeline, name: str) -> Callable[..., Any]:
-    """Return the pipeline's transform of that name (`spark_jobs/transforms/<pipeline>.py`)."""
-    function: Callable[..., Any] = getattr(importlib.import_module(f"spark_jobs.transforms.{pipeline.code}"), name)
+    """Return the pipeline's transform of that name (`spark_jobs/transforms/<pipeline>.py`).
+
+    Raises UsageError when there is none.
+    """
+    module = f"spark_jobs.transforms.{pipeline.code}"
+    function: Callable[..., Any] | None = None
+    try:
+        function = getattr(importlib.import_module(module), name, None)
+    except ModuleNotFoundError as error:
+        # What the module itself imports may be missing, too.
+        if error.name != module:
+            raise
+    if function is None:
+        raise UsageError(
+            f"spark_jobs/transforms/{pipeline.code}.py has no function {name}",
+            remedy=f"write it there, or correct its name in include/pipelines/{pipeline.code}.py",
+            pipeline=pipeline.name,
+        )
     return function
+
+
+def check_transforms(pipeline: Pipeline) -> None:
+    """Raise UsageError when the pipeline names a transform that is not there."""
+    for name in pipeline.transforms:
+        transform(pipeline, name)
 
 
 def archive_columns(pipeline: Pipeline) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -13,6 +12,7 @@ from include.pipelines.spec.references import check_references
 from include.versions import decoder_version, rules_version, view_version
 from include.versions.loaded_modules import Code, changed_code, loaded_code
 from spark_jobs.decoding.decoders import code_of_workers
+from spark_jobs.decoding.records import check_transforms
 from spark_jobs.decoding.user_defined import python_function
 from spark_jobs.spark.worker_code import files_of
 
@@ -30,11 +30,11 @@ class StreamVersions:
 
 def load_code(pipeline: Pipeline) -> dict[str, str]:
     """Import the pipeline's transforms too, and return the hashes of all modules that this process and its Python
-    workers run. Raises UsageError when a decoder of the user's cannot be imported.
+    workers run. Raises UsageError when a decoder of the user's cannot be imported, or a transform is not there.
     """
     if isinstance(pipeline.decoder, UserDefined):
         python_function.prepare(pipeline.decoder)
-    importlib.import_module(f"spark_jobs.transforms.{pipeline.code}")
+    check_transforms(pipeline)
     return loaded_code(files_of(code_of_workers(pipeline)))
 
 

@@ -7,7 +7,8 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from datetime import datetime
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ import pytest
 from include.errors import UsageError
 from include.pipelines import all_pipelines, load_pipeline
 from include.pipelines.spec import Json, Pipeline
+from include.pipelines.spec.names import OWN_SUITE_MODULES
+from include.times import Interval
 from tests.conftest import REPOSITORY
 from tests.golden.sample import event_time
 
@@ -136,6 +139,42 @@ def test_missing_suite_is_named_with_its_file_when_a_table_has_none(
         with pytest.raises(UsageError, match=f"expectations/isp_hits.py has no suite of the table {table}") as refused:
             check(pipeline)
         assert f'"{table}": []' in refused.value.remedy
+
+
+@pytest.mark.parametrize("missing", ["file", "SUITES"])
+def test_suite_file_is_wrong_usage_and_said_when_it_is_missing(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from expectations import isp_hits
+    from expectations.checkpoint import check_suites
+    from expectations.usual import usual_of
+
+    monkeypatch.delattr(isp_hits, "SUITES")
+    name, said = ("door_bells", "is not there") if missing == "file" else ("isp_hits", "declares no SUITES")
+    pipeline = replace(load_pipeline("isp_hits"), name=name)
+    interval = Interval(datetime(2026, 11, 20, 5, tzinfo=UTC), datetime(2026, 11, 20, 6, tzinfo=UTC))
+    for check in (check_suites, lambda of: usual_of(of, interval)):
+        with pytest.raises(UsageError, match=f"{name}: expectations/{name}.py {said}") as refused:
+            check(pipeline)
+        assert refused.value.remedy.startswith(f'write expectations/{name}.py with SUITES = {{"{name}": [], "{name}_')
+
+
+def test_module_that_a_suite_file_imports_is_named_when_it_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import expectations
+    from expectations.checkpoint import check_suites
+
+    (tmp_path / "door_bells.py").write_text("import no_such_package\n")
+    monkeypatch.setattr(expectations, "__path__", [*expectations.__path__, str(tmp_path)])
+    with pytest.raises(ModuleNotFoundError, match="no_such_package"):
+        check_suites(replace(load_pipeline("isp_hits"), name="door_bells"))
+
+
+def test_name_is_refused_for_a_pipeline_when_a_module_of_the_suites_has_it() -> None:
+    own = {file.stem for file in (REPOSITORY / "expectations").glob("[a-z]*.py") if "\nSUITES" not in file.read_text()}
+    assert own == OWN_SUITE_MODULES
+    for name in own:
+        with pytest.raises(UsageError, match=f"the pipeline name '{name}' is that of .*: expectations/{name}.py"):
+            replace(load_pipeline("isp_hits"), name=name)
 
 
 def test_statistics_are_imported_only_when_an_expectation_compares_distributions(tmp_path: Path) -> None:

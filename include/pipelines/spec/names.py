@@ -18,6 +18,9 @@ OWN_QUERIES = ("archive", "flags", "replay")
 """Tidemark's own queries beside those of views and outputs, which therefore have other names: the ledger knows a
 query by its name."""
 
+OWN_SUITE_MODULES = frozenset({"bounds", "checkpoint", "examples", "suite_files", "usual"})
+"""Tidemark's own modules of `expectations/`, where a pipeline's suite has the pipeline's name."""
+
 IDENTITY = ("kafka_topic", "kafka_partition", "kafka_offset", "kafka_element")
 """Columns that identify an archive row; `kafka_element` is its position inside its message, 0-based."""
 
@@ -48,6 +51,16 @@ def check_identifier(name: str, what: str) -> None:
         raise UsageError(f"{what} {name!r} has {len(name)} characters", remedy=f"a name of at most {LONGEST}")
     if not IDENTIFIER.fullmatch(name):
         raise UsageError(f"{what} {name!r} is not an identifier", remedy="lower case letters, digits and _")
+
+
+def check_pipeline_name(name: str) -> None:
+    """Raise UsageError unless a pipeline, and the modules with its functions and suites, may have this name."""
+    check_identifier(name, "pipeline")
+    if name in OWN_SUITE_MODULES:
+        raise UsageError(
+            f"the pipeline name {name!r} is that of a module of Tidemark's own: expectations/{name}.py",
+            remedy="choose another name",
+        )
 
 
 def check_topic(topic: str) -> None:

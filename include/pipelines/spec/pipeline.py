@@ -10,7 +10,7 @@ from include.pipelines.spec.archive import Archive, CatalogTable, Reference, Ret
 from include.pipelines.spec.ddl import check_path, fields_of
 from include.pipelines.spec.decoders import UNKNOWN_FIELDS, Decoder, Json
 from include.pipelines.spec.file_formats import FileFormat
-from include.pipelines.spec.names import KAFKA_COLUMNS, OWN_QUERIES, check_identifier, check_tuple
+from include.pipelines.spec.names import KAFKA_COLUMNS, OWN_QUERIES, check_identifier, check_pipeline_name, check_tuple
 from include.pipelines.spec.outputs import Flags, KafkaTopic, Rows, check_tables
 from include.pipelines.spec.reports import Listing, Report, Top, check_report
 from include.pipelines.spec.sources import KafkaTopics
@@ -43,7 +43,7 @@ class Pipeline:
     """Name of the declaration, when the pipeline runs under another name (`include/pipelines/spec/lines.py`)."""
 
     def __post_init__(self) -> None:
-        check_identifier(self.name, "pipeline")
+        check_pipeline_name(self.name)
         for several in ("views", "reports", "outputs"):
             check_tuple(getattr(self, several), several)
         for view in self.views:
@@ -66,6 +66,21 @@ class Pipeline:
     def code(self) -> str:
         """Name of its declaration and of the modules with its functions."""
         return self.declared_as or self.name
+
+    @property
+    def transforms(self) -> tuple[str, ...]:
+        """Names of all functions that it takes from the module of its transforms."""
+        views, flags = self.views, self.flags
+        sinks = (sink for view in views for sink in view.sinks if isinstance(sink, KafkaMessages))
+        named = (
+            self.archive.rows,
+            *(name for view in views for name in (view.rows, view.aggregate)),
+            *(sink.messages for sink in sinks),
+            *((flags.rules, flags.limits) if flags else ()),
+            *(output.rows for output in self.outputs),
+            *(report.rows for report in self.reports if isinstance(report, Listing)),
+        )
+        return tuple(name for name in named if name)
 
     @property
     def keeps_unknown_fields(self) -> bool:

@@ -114,6 +114,26 @@ def test_nothing_is_written_when_another_pipeline_has_the_topic_of_the_view(
         load_pipeline.cache_clear()
 
 
+@pytest.mark.parametrize("name", ["bounds", "checkpoint", "class", "spec"])
+def test_nothing_is_written_when_a_pipeline_cannot_have_the_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(new_pipeline, "REPOSITORY", tmp_path)
+    sample = sample_of(tmp_path, {"at": AT, "door": "a"})
+    with pytest.raises(UsageError) as refused:
+        write_pipeline(name, sample)
+    assert refused.value.remedy in ("choose another name", "choose another one")
+    assert list(tmp_path.iterdir()) == [sample]
+
+
+@pytest.mark.parametrize(
+    ("name", "column"), [("date", "date_"), ("tidemark_file", "_tidemark_file"), ("_file", "_file")]
+)
+def test_column_has_another_name_when_a_field_s_is_tidemark_s_own(tmp_path: Path, name: str, column: str) -> None:
+    [field] = [each for each in read(tmp_path, {"at": AT, name: "a"}).fields if each.name == name]
+    assert field.column == column
+
+
 def test_nothing_is_written_when_the_topic_of_the_view_would_be_too_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

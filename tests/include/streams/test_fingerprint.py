@@ -357,11 +357,11 @@ def test_decoding_function_counts_with_what_it_reaches(helpers: Helpers) -> None
 def test_declared_facts_are_told_old_and_new_when_they_differ(pipeline: Pipeline) -> None:
     view = pipeline.views[0]
     before = fingerprint.view_fingerprint(pipeline, view)
-    changed = replace(view, speed=replace(view.speed, watermark="2h"), key=("window",))
+    changed = replace(view, speed=replace(view.speed, watermark="2h"), key=("window", "zip_code"))
     references = {**pipeline.references, "streets": Reference(Path("streets.csv"), "street STRING")}
     after = fingerprint.view_fingerprint(replace(pipeline, references=references), changed)
     assert fingerprint.differences(before, after) == [
-        "key: zip_code, window → window",
+        "key: zip_code, window → window, zip_code",
         "reference streets: none → street STRING",
         "watermark: 1 hour → 2 hours",
     ]

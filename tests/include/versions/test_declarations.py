@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from include import versions
+from include.errors import UsageError
 from include.pipelines import load_pipeline
 from include.pipelines.spec import Between, EventTimeWithin, Pipeline, Required, TimeWindow, UserDefined, every
 from tests.support.versions import ALL, all_versions, clear, differing
@@ -50,7 +51,7 @@ DECLARED = {
     "the decoder's schema": (with_decoder(NEST, schema="a INT"), ALL),
     "what becomes of unknown fields": (with_decoder(NEST, unknown="keep"), ALL),
     "the decoder": (replace(NEST, decoder=UserDefined("os.path:join", "a INT")), ALL),
-    "a view's key": (with_view(NEST, key=("window",)), {"code", "hourly_counts"}),
+    "a view's key": (with_view(NEST, key=("window", "zip_code")), {"code", "hourly_counts"}),
     "a view's windows": (with_view(NEST, windows=TimeWindow("2h")), {"code", "hourly_counts"}),
     "a description": (replace(NEST, description="Other words"), set()),
     "the archive's description": (with_archive(NEST, description="other words"), set()),
@@ -137,3 +138,19 @@ def test_version_changes_when_the_bounds_of_a_number_do(monkeypatch: pytest.Monk
     pipeline = with_archive(GPS, rules=tuple(wider))
     monkeypatch.setattr(versions, "load_pipeline", lambda name: pipeline)
     assert versions.decoder_version("gps_positions") != before
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "version", "said"),
+    [
+        (with_archive(NEST, rows="camera"), "decoder", "spark_jobs/transforms/nest_cameras.py has no camera"),
+        (with_view(NEST, aggregate="camera"), "code", "spark_jobs/transforms/nest_cameras.py has no camera"),
+        (replace(NEST, declared_as="isp_hits_"), "suite", "expectations/isp_hits_.py has no SUITES"),
+    ],
+)
+def test_function_or_suite_that_is_not_there_is_wrong_usage(
+    monkeypatch: pytest.MonkeyPatch, pipeline: Pipeline, version: str, said: str
+) -> None:
+    monkeypatch.setattr(versions, "load_pipeline", lambda name: pipeline)
+    with pytest.raises(UsageError, match=said):
+        getattr(versions, f"{version}_version")(NEST.name)

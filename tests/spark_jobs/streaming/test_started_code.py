@@ -17,7 +17,7 @@ from include.ledger.archive.micro_batches import BatchCommit
 from include.ledger.streams.generations import StreamGeneration
 from include.ledger.streams.writers import Lease
 from include.pipelines import load_pipeline
-from include.pipelines.spec import Pipeline, UserDefined
+from include.pipelines.spec import Listing, Pipeline, UserDefined
 from include.pipelines.spec.lines import parse_line_source
 from spark_jobs.lines import line_sinks, line_stream
 from spark_jobs.sinks import landing, speed_view
@@ -206,3 +206,20 @@ def test_decoder_that_cannot_be_imported_is_wrong_usage_when_a_stream_starts() -
     decoder = UserDefined("spark_jobs.transforms.nest_cameras:no_such", schema="n BIGINT")
     with pytest.raises(UsageError, match="no_such"):
         load_code(replace(load_pipeline("nest_cameras"), decoder=decoder))
+
+
+@pytest.mark.parametrize("of", ["the archive", "a view", "a report"])
+def test_transform_that_is_not_there_is_wrong_usage_when_a_stream_starts(of: str) -> None:
+    pipeline = load_pipeline("nest_cameras")
+    misspelt = {
+        "the archive": lambda: replace(pipeline, archive=replace(pipeline.archive, rows="camera")),
+        "a view": lambda: replace(pipeline, views=(replace(pipeline.views[0], aggregate="camera"),)),
+        "a report": lambda: replace(pipeline, reports=(Listing("L", rows="camera", columns=("device_id",)),)),
+    }[of]()
+    with pytest.raises(UsageError, match=r"spark_jobs/transforms/nest_cameras\.py has no function camera"):
+        load_code(misspelt)
+
+
+def test_module_of_transforms_is_named_when_it_is_not_there() -> None:
+    with pytest.raises(UsageError, match=r"spark_jobs/transforms/door_bells\.py has no function"):
+        load_code(replace(load_pipeline("nest_cameras"), name="door_bells"))
