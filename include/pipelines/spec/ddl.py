@@ -28,10 +28,13 @@ class Field:
         return {self.kind}.union(*(each.kinds for each in self.inner))
 
 
-def fields_of(columns: str) -> tuple[Field, ...]:
-    """Return the declared columns. Raises UsageError for text that is not a list of columns."""
+def fields_of(columns: str, *, of_table: bool = False) -> tuple[Field, ...]:
+    """Return the declared columns. Raises UsageError for text that is not a list of columns.
+
+    In the columns `of_table` no colon stands before a type: `CREATE TABLE` takes one inside a STRUCT only.
+    """
     reader = _Reader(columns)
-    found = reader.fields()
+    found = reader.fields(of_table=of_table)
     reader.expect("")
     return found
 
@@ -53,7 +56,7 @@ def check_apart(fields: Iterable[Field], what: str, remedy: str = _RENAME) -> No
 
 def check_stored(columns: str, what: str) -> None:
     """Raise UsageError for columns that no file of a table can hold, or that readers cannot name."""
-    declared = fields_of(columns)
+    declared = fields_of(columns, of_table=True)
     for each in declared:
         if "." in each.name:
             raise UsageError(
@@ -128,19 +131,24 @@ class _Reader:
             raise self.error()
         return self.step()
 
-    def fields(self) -> tuple[Field, ...]:
-        found = [self.field()]
+    def fields(self, *, of_table: bool = False) -> tuple[Field, ...]:
+        found = [self.field(of_table=of_table)]
         while self.current == ",":
             self.step()
-            found.append(self.field())
+            found.append(self.field(of_table=of_table))
         return tuple(found)
 
-    def field(self) -> Field:
+    def field(self, *, of_table: bool) -> Field:
         if not self.is_word:
             raise self.error()
         name = self.step()
         if self.current == ":":
             self.step()
+            if of_table:
+                raise UsageError(
+                    f"the column {name!r} of a table is declared with a colon, which stands inside a STRUCT only",
+                    remedy=f"write {name} {self.current}",
+                )
         return self.type_of(name)
 
     def type_of(self, name: str = "") -> Field:

@@ -75,6 +75,10 @@ def test_fields_of_an_avro_record_are_refused_when_their_names_differ_in_case_al
         ("p STRUCT<a: STRUCT<>>", "a STRUCT without fields, a"),
         ("p ARRAY<STRUCT<>>", "a STRUCT without fields"),
         ("p MAP<STRING, STRUCT<a: STRUCT<>>>", "a STRUCT without fields, a"),
+        (
+            "a: INT",
+            "the column 'a' of a table is declared with a colon, which stands inside a STRUCT only — write a",
+        ),
         ("`a.b` INT", "the column 'a.b': a dot leads to a field inside of a column — call it a_b"),
     ],
 )
@@ -108,6 +112,11 @@ NOWHERE: list[tuple[Callable[[], object], str]] = [
 def test_path_is_refused_when_it_leads_to_nothing_that_is_declared(declare: Callable[[], object], said: str) -> None:
     with pytest.raises(UsageError, match=re.escape(said)):
         declare()
+
+
+@pytest.mark.parametrize("where", MESSAGES)
+def test_message_is_accepted_when_its_columns_are_declared_with_colons(where: str) -> None:
+    assert MESSAGES[where]("a: STRING, b: STRUCT<c: INT>")
 
 
 def test_schema_of_a_message_is_accepted_when_its_comments_are_in_quotes_of_either_kind() -> None:
