@@ -24,10 +24,8 @@ from include.outputs.dialects import NESTED, ROWS_A_STATEMENT, Dialect, dialect_
 from include.outputs.marker import Marker
 from include.pipelines.spec import IDENTITY, DatabaseTable, Pipeline, Rows
 from include.pipelines.spec.ddl import fields_of
+from include.pipelines.spec.names import TOPIC_ID
 from include.pipelines.spec.outputs import target_of
-
-TOPIC_ID = "kafka_topic_id"
-"""Kafka's id of the topic: after it was deleted and created again, offsets begin at 0 again."""
 
 KEYS = (*IDENTITY[:1], TOPIC_ID, *IDENTITY[1:])
 

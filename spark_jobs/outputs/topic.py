@@ -21,10 +21,8 @@ from include.kafka.topics import TopicLimits
 from include.ledger.archive.row_outputs import MOST_REFUSED, Refused, Unsent, too_many
 from include.ledger.streams import writers
 from include.pipelines.spec import IDENTITY, PRODUCER_OPTIONS, KafkaTopic, Pipeline, Rows
+from include.pipelines.spec.names import TOPIC_ID
 from spark_jobs.outputs.frames import AS_JSON, in_order
-
-TOPIC_ID = "kafka_topic_id"
-"""Header with Kafka's id of the topic: after it was deleted and created again, offsets begin anew."""
 
 
 @dataclass

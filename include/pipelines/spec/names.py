@@ -24,6 +24,10 @@ OWN_SUITE_MODULES = frozenset({"bounds", "checkpoint", "examples", "suite_files"
 IDENTITY = ("kafka_topic", "kafka_partition", "kafka_offset", "kafka_element")
 """Columns that identify an archive row; `kafka_element` is its position inside its message, 0-based."""
 
+TOPIC_ID = "kafka_topic_id"
+"""Column of an output's table, and header of its messages, with Kafka's id of the topic: after it was deleted and
+created again, offsets begin at 0 again."""
+
 KAFKA_COLUMNS = (
     "kafka_topic STRING, kafka_partition INT, kafka_offset BIGINT, kafka_timestamp TIMESTAMP, kafka_element INT"
 )

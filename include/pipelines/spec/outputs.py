@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from include.errors import UsageError
 from include.pipelines.spec.ddl import check_apart, fields_of
-from include.pipelines.spec.names import IDENTITY, check_identifier, check_length, check_topic, check_tuple
+from include.pipelines.spec.names import IDENTITY, TOPIC_ID, check_identifier, check_length, check_topic, check_tuple
 from include.times import parse_duration
 
 
@@ -155,9 +155,12 @@ class Rows:
             )
         if self.columns:
             check_apart(fields_of(self.columns), f"the output {self.name}")
-        if self.columns and (taken := {each.name for each in fields_of(self.columns)} & set(IDENTITY)):
+        # As in Spark and in most databases, names that differ in case alone are one.
+        anyway = {*IDENTITY, TOPIC_ID} if isinstance(self.to, DatabaseTable) else {*IDENTITY}
+        declared = fields_of(self.columns) if self.columns else ()
+        if taken := sorted(each.name for each in declared if each.name.lower() in anyway):
             raise UsageError(
-                f"the output {self.name} declares {', '.join(sorted(taken))}, which each row has anyway",
+                f"the output {self.name} declares {', '.join(taken)}, which each row has anyway",
                 remedy="leave it out of columns",
             )
 

@@ -10,8 +10,15 @@ from include.pipelines.spec.archive import Archive, CatalogTable, Reference, Ret
 from include.pipelines.spec.ddl import check_path, fields_of
 from include.pipelines.spec.decoders import UNKNOWN_FIELDS, Decoder, Json
 from include.pipelines.spec.file_formats import FileFormat
-from include.pipelines.spec.names import KAFKA_COLUMNS, OWN_QUERIES, check_identifier, check_pipeline_name, check_tuple
-from include.pipelines.spec.outputs import Flags, KafkaTopic, Rows, check_tables
+from include.pipelines.spec.names import (
+    KAFKA_COLUMNS,
+    OWN_QUERIES,
+    TOPIC_ID,
+    check_identifier,
+    check_pipeline_name,
+    check_tuple,
+)
+from include.pipelines.spec.outputs import DatabaseTable, Flags, KafkaTopic, Rows, check_tables
 from include.pipelines.spec.reports import Listing, Report, Top, check_report
 from include.pipelines.spec.sources import KafkaTopics
 from include.pipelines.spec.views import AdditiveView, JdbcTable, KafkaMessages
@@ -215,6 +222,12 @@ def _check_output(output: Rows, pipeline: Pipeline) -> None:
             pipeline=pipeline.name,
         )
     columns = output.columns or f"{pipeline.archive_columns}, {KAFKA_COLUMNS}"
+    if isinstance(output.to, DatabaseTable) and TOPIC_ID in {each.name.lower() for each in fields_of(columns)}:
+        raise UsageError(
+            f"the table of the output {output.name} has a column {TOPIC_ID} of its own, and so has the archive",
+            remedy="declare rows and columns of the output, with another name for the archive's column",
+            pipeline=pipeline.name,
+        )
     if isinstance(output.to, KafkaTopic):
         names = {each.name for each in fields_of(columns)}
         needed = [*output.to.key, *(["topic"] if not output.to.topic else [])]

@@ -11,11 +11,11 @@ from include.errors import UsageError
 from include.pipelines.spec.archive import Archive
 from include.pipelines.spec.ddl import fields_of
 from include.pipelines.spec.names import TOPIC, check_tuple
-from include.pipelines.spec.views import AdditiveView
+from include.pipelines.spec.views import SUMMED_EXACTLY, AdditiveView
 
-_NUMBERS = ("TINYINT", "SMALLINT", "INT", "INTEGER", "BIGINT", "FLOAT", "DOUBLE", "DECIMAL")
+_NUMBERS = SUMMED_EXACTLY | {"FLOAT", "REAL", "DOUBLE"}
 
-_KEYS = ("STRING", "INT", "BIGINT")
+_KEYS = ("STRING", "INT", "INTEGER", "BIGINT", "LONG")
 """Types of columns that a watched report's key may have."""
 
 
@@ -142,7 +142,7 @@ def _check_top(report: Top, view: AdditiveView, pipeline: str) -> None:
 
 
 def _check_grid(report: Grid, archive: Archive, pipeline: str) -> None:
-    numeric = [each.name for each in fields_of(archive.columns) if each.kind.split("(")[0] in _NUMBERS]
+    numeric = [each.name for each in fields_of(archive.columns) if each.kind in _NUMBERS]
     if not {report.x, report.y} <= set(numeric):
         raise UsageError(
             f"report {report.title!r} has a grid over {report.x!r} and {report.y!r}",

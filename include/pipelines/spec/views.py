@@ -21,7 +21,7 @@ _OWN_MEASURES = _OWN_COLUMNS | {"key", "side", "version"}
 _OF_WINDOWS = frozenset({"start", "end"})
 """Beside these, too, where a view has windows."""
 
-_SUMMED_EXACTLY = {
+SUMMED_EXACTLY = {
     "TINYINT",
     "BYTE",
     "SMALLINT",
@@ -199,7 +199,7 @@ def _check_columns(view: AdditiveView, columns: Mapping[str, Field]) -> None:
                 )
     for name, each in columns.items():
         if name in view.measures:
-            if each.kind not in _SUMMED_EXACTLY:
+            if each.kind not in SUMMED_EXACTLY:
                 raise UsageError(
                     f"measure {name} of the view {view.name} is {each.kind}: "
                     "stream and interval add in different orders, and would not agree to the last digit",

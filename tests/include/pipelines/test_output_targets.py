@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from include.errors import UsageError
+from include.pipelines import load_pipeline
 from include.pipelines.spec import DatabaseTable, KafkaTopic, Rows
 from include.pipelines.spec.outputs import is_same_target, target_of
 
@@ -42,3 +46,21 @@ def test_target_is_the_same_when_rows_go_where_they_went(
     before: KafkaTopic | DatabaseTable, now: KafkaTopic | DatabaseTable
 ) -> None:
     assert is_same_target(named(before), named(now))
+
+
+@pytest.mark.parametrize("name", ["kafka_topic", "KAFKA_OFFSET"])
+def test_column_of_an_output_is_refused_when_each_row_has_it_anyway(name: str) -> None:
+    with pytest.raises(UsageError, match=f"the output clean declares {name}, which each row has anyway"):
+        Rows("clean", to=KafkaTopic("clean"), rows="made", columns=f"a STRING, {name} STRING")
+
+
+def test_topic_s_id_is_a_column_of_a_table_s_own_and_free_in_messages() -> None:
+    columns = "a STRING, Kafka_Topic_Id STRING"
+    assert Rows("clean", to=KafkaTopic("clean"), rows="made", columns=columns).columns == columns
+    with pytest.raises(UsageError, match="the output clean declares Kafka_Topic_Id, which each row has anyway"):
+        Rows("clean", to=DatabaseTable(), rows="made", columns=columns)
+    isp = load_pipeline("isp_hits")
+    archive = replace(isp.archive, columns=f"{isp.archive.columns}, kafka_topic_id STRING")
+    assert replace(isp, archive=archive, outputs=(Rows("clean", to=KafkaTopic("clean")),)).outputs
+    with pytest.raises(UsageError, match="isp_hits: the table of the output clean has a column kafka_topic_id of its"):
+        replace(isp, archive=archive, outputs=(Rows("clean", to=DatabaseTable()),))

@@ -8,7 +8,7 @@ import pytest
 
 from include.errors import UsageError
 from include.pipelines import load_pipeline
-from include.pipelines.spec import Grid
+from include.pipelines.spec import Grid, Listing
 
 GPS = load_pipeline("gps_positions")
 
@@ -24,3 +24,16 @@ def test_grid_is_refused_when_its_columns_are_not_two_numeric_ones(x: str, y: st
 def test_grid_is_refused_when_it_has_no_cells_or_too_many(cells: int) -> None:
     with pytest.raises(UsageError, match=f"a grid of {cells} cells"):
         Grid("Map", x="longitude", y="latitude", cells=cells)
+
+
+@pytest.mark.parametrize("kind", ["BYTE", "SHORT", "LONG", "REAL", "DEC(9, 2)", "numeric", "INTEGER NOT NULL"])
+def test_grid_is_accepted_when_its_numbers_are_declared_by_other_names(kind: str) -> None:
+    archive = replace(GPS.archive, columns=f"{GPS.archive.columns}, x {kind}, y {kind}")
+    assert replace(GPS, archive=archive, reports=(Grid("Map", x="x", y="y"),)).reports
+
+
+@pytest.mark.parametrize("kind", ["INTEGER", "long"])
+def test_report_is_watched_when_its_key_is_declared_by_another_name_of_a_whole_number(kind: str) -> None:
+    archive = replace(GPS.archive, columns=f"{GPS.archive.columns}, n {kind}, is_up BOOLEAN")
+    report = Listing("Down", rows="down", columns=("n",), key=("n",), notify="down", up="is_up")
+    assert replace(GPS, archive=archive, reports=(report,)).watched_reports == [report]
