@@ -11,7 +11,7 @@ from typing import Literal
 from include.errors import UsageError
 from include.pipelines.spec.ddl import Renamed, check_path, check_renamed, check_stored, fields_of, names_before
 from include.pipelines.spec.file_formats import CHANGING, FileFormat, check_columns, check_iceberg
-from include.pipelines.spec.names import KAFKA_COLUMNS, check_identifier, check_tuple, free_name
+from include.pipelines.spec.names import KAFKA_COLUMNS, OWN_PREFIX, check_identifier, check_tuple, free_name
 from include.times import parse_duration
 
 
@@ -177,7 +177,7 @@ def _check_partition_column(name: str, columns: str, formerly: Mapping[str, Sequ
     """Raise UsageError when a row, which has the partition columns too, would have two columns of the name."""
     # Files have a renamed column by its former names, too.
     declared = [*(each.name for each in fields_of(columns)), *(old for before in formerly.values() for old in before)]
-    if name in _NOT_OF_PARTITIONS:
+    if name in _NOT_OF_PARTITIONS or name.startswith(OWN_PREFIX):
         raise UsageError(f"partition column {name!r} has a name that is Tidemark's own", remedy=f"call it by_{name}")
     if name in {each.lower() for each in declared}:
         raise UsageError(

@@ -37,7 +37,7 @@ def test_column_is_refused_when_its_name_begins_like_those_that_tidemark_adds(na
             (name, "Tidemark's own")
             for name in ("kafka_topic", "kafka_element", "event_time", "date", "interval", "fate")
         ),
-        *((name, "Tidemark's own") for name in ("rows", "records", "parts", "sum_1", "sum_2")),
+        *((name, "Tidemark's own") for name in ("rows", "records", "parts", "sum_1", "sum_2", "tidemark_file")),
     ],
 )
 def test_partition_column_is_refused_when_rows_have_a_column_of_its_name(name: str, whose: str) -> None:
