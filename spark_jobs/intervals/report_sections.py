@@ -14,6 +14,8 @@ from pyspark.sql.types import (
     DataType,
     DateType,
     MapType,
+    StringType,
+    StructField,
     StructType,
     TimestampNTZType,
     TimestampType,
@@ -128,7 +130,7 @@ def _threshold(
     batch = rows.select(key_json(view).alias("key"), F.col(measure).alias("batch_view"))
     since = _written_since(pipeline, view, rows)
     speed = speed_values(spark, view, 2**62, since).select("key", F.col(measure).alias("speed_view"))
-    key = F.from_json("key", ", ".join(f"{name} STRING" for name in view.key))
+    key = F.from_json("key", StructType([StructField(name, StringType()) for name in view.key]))
     both = batch.join(speed, "key", "left").where(
         (F.col("batch_view") > report.above) | (F.col("speed_view") > report.above)
     )

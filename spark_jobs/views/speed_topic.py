@@ -77,5 +77,6 @@ def _version_in(headers: Column) -> Column:
 
 def with_window(view: AdditiveView, values: DataFrame) -> DataFrame:
     """Add the start and end of the window that a value's key names; null where it names none."""
-    window = F.from_json("key", f"{view.window} STRUCT<start: TIMESTAMP, end: TIMESTAMP>")[view.window]
+    declared = struct_of(view.columns)
+    window = F.from_json("key", StructType([declared[view.window]]))[view.window]
     return values.select("key", window["start"].alias("start"), window["end"].alias("end"), *view.measures)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import functions as F
 
 from include.intervals.telling import notifications
 from include.ledger.intervals.attempts import AttemptSpec
@@ -16,13 +17,15 @@ from include.ledger.intervals.pins import PinnedInterval
 from include.ledger.intervals.states import Source
 from include.ledger.lineage import BuiltRevision
 from include.pipelines import load_pipeline
-from include.pipelines.spec import Listing, Pipeline, TimeWindow, Top
-from include.times import Interval
+from include.pipelines.spec import Listing, Pipeline, Threshold, TimeWindow, Top
+from include.times import Interval, utc
 from spark_jobs.archive.replayed import Replayed
 from spark_jobs.intervals import report_sections
 from spark_jobs.intervals.report_sections import ROWS, collect_report, section_of
 from spark_jobs.reconciliation.interval_run import IntervalRun
-from spark_jobs.spark.frames import empty_frame
+from spark_jobs.spark.frames import empty_frame, frame_of
+from spark_jobs.views.speed_topic import with_window
+from spark_jobs.views.values import key_json
 
 pytestmark = pytest.mark.spark
 
@@ -81,6 +84,25 @@ def test_chart_has_the_sums_when_windows_are_short_and_keys_have_the_same_text(s
     assert chart["x"] == ["2026-11-20 05:00:00", "2026-11-20 05:00:10", "2026-11-20 05:00:20"]
     assert chart["series"] == [{"name": "a", "values": [2, 22, 42]}, {"name": "b EUR", "values": [1, 11, 21]}]
     assert "others" not in chart
+
+
+def test_keys_above_a_threshold_are_listed_when_their_columns_names_need_quotes(
+    spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = load_pipeline("nest_cameras")
+    columns = "`zip-code` STRING, `the window` STRUCT<start: TIMESTAMP, end: TIMESTAMP>, count BIGINT"
+    view = replace(pipeline.views[0], key=("zip-code", "the window"), window="the window", columns=columns)
+    pipeline = replace(pipeline, views=(view,), reports=())
+    rows = frame_of(spark, [("94107", HOUR, 7), ("94108", HOUR, 3)], columns)
+    speed = rows.select(key_json(view).alias("key"), F.col("count") + 1).toDF("key", "count")
+    monkeypatch.setattr(report_sections, "speed_values", lambda *_: speed)
+    monkeypatch.setattr(report_sections, "written_since", lambda *_: None)
+    report = Threshold("Busy", view=view.name, measure="count", above=5)
+    section = section_of(spark, pipeline, report, {view.name: rows}, rows, "the interval")
+    assert section["columns"] == ["zip-code", "from", "to", "batch_view", "speed_view"]
+    assert section["rows"] == [["94107", "2026-11-20T05:00:00Z", "2026-11-20T06:00:00Z", 7, 8]]
+    windows = with_window(view, speed).select("key", "start", "end").collect()
+    assert {(utc(row["start"]), utc(row["end"])) for row in windows} == {HOUR}
 
 
 FAR = "20261-01-01"
