@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
+from pyspark.sql.types import StringType
 
 from include.pipelines.spec import Csv
 from spark_jobs.decoding.reasons import because, first_of, unreadable
+from spark_jobs.spark.schemas import struct_of
+
+_CORRUPT = "tidemark_corrupt"
 
 
 def parsable(decoder: Csv, value: Column) -> Column:
@@ -17,9 +21,10 @@ def parsable(decoder: Csv, value: Column) -> Column:
 
 def parse(decoder: Csv, parsable: Column) -> Column:
     """Return the value parsed once, to be kept in a column that `message` and `failure` read."""
-    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "corrupt", "sep": decoder.separator, "escape": '"'}
+    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT, "sep": decoder.separator, "escape": '"'}
+    schema = struct_of(decoder.schema).add(_CORRUPT, StringType())
     # Referenced twice, as in `strict_json`.
-    return F.when(parsable.isNotNull(), F.from_csv(parsable, f"{decoder.schema}, corrupt STRING", options))
+    return F.when(parsable.isNotNull(), F.from_csv(parsable, schema.toDDL(), options))
 
 
 def _line(value: Column) -> Column:
@@ -32,7 +37,7 @@ def _has_lines(value: Column) -> Column:
 
 def message(parsed: Column) -> Column:
     """Return the message as a struct; null when the value is not a message."""
-    return F.when(parsed["corrupt"].isNull(), parsed)
+    return F.when(parsed[_CORRUPT].isNull(), parsed)
 
 
 def failure(decoder: Csv, value: Column, parsed: Column) -> Column:
@@ -45,7 +50,7 @@ def failure(decoder: Csv, value: Column, parsed: Column) -> Column:
         F.when(_line(value).rlike(r"\A\s*\z"), because("empty_value", "nothing but white space")),
         F.when(_has_lines(value), because("trailing_content", "more than one line")),
         F.when(
-            parsed.isNull() | parsed["corrupt"].isNotNull(),
+            parsed.isNull() | parsed[_CORRUPT].isNotNull(),
             because("malformed_csv", "not the declared columns, or not of their types"),
         ),
     )

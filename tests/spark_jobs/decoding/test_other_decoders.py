@@ -60,6 +60,15 @@ def test_text_is_taken_whole_when_it_is_utf8_and_quarantined_otherwise(spark: An
     assert found == [("",), ("Ω\n\t\0",), "not_utf8", "null_value", "too_large"]
 
 
+def test_csv_is_read_when_a_column_of_it_is_called_corrupt(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    columns = "device INT, `corrupt` BOOLEAN"
+    assert fates(spark, Csv(columns), columns, [b"7,true", b"7,no", b"7"], monkeypatch) == [
+        (7, True),
+        "malformed_csv",
+        "malformed_csv",
+    ]
+
+
 @pytest.mark.parametrize("kind", ["json", "deserializer"])
 def test_date_is_refused_when_it_is_a_number_of_days(spark: Any, kind: str) -> None:
     texts = ["2026-11-20", "1", "20261120", "0020261120", "2026-11-20 GMT", "", "-5"]
