@@ -187,8 +187,8 @@ def runs_of_missing(pipeline: Pipeline, context: Any) -> list[dict[str, Any]]:
         if len(runs) >= room:
             print(
                 f"{len(runs)} of {len(first) + wanted} runs: a pipeline has {MOST_RUNS} at a time, keeps {RESERVE} of "
-                f"them for the schedule, and {under_way} are queued or run, those of backfills included — build the rest "
-                "by a later run with build_missing"
+                f"them for the schedule, and {under_way} are queued or run, those of backfills included — build the "
+                "rest by a later run with build_missing"
             )
             break
         begin, end = format_time(interval.from_time), format_time(interval.to_time)

@@ -44,6 +44,7 @@ def built(
     run = SimpleNamespace(
         dag_id="interval__nest_cameras",
         run_type=run_type,
+        logical_date=hour(24).from_time,
         data_interval_start=hour(24).from_time,
         data_interval_end=hour(24).to_time,
     )

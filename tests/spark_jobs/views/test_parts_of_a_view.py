@@ -18,6 +18,7 @@ from include.offsets import OffsetRange, TopicPartition
 from include.pipelines import load_pipeline
 from include.pipelines.spec import AdditiveView, Pipeline, TimeWindow
 from include.times import utc
+from spark_jobs.archive.replayed import Replayed
 from tests.spark_jobs.transforms.test_golden import GOLDEN, PIPELINES, plain
 
 pytestmark = pytest.mark.spark
@@ -244,3 +245,34 @@ def test_window_is_left_out_when_python_cannot_hold_it(spark: Any) -> None:
         "(TIMESTAMP '2026-11-20 05:00:00'), (NULL) AS t(start)"
     )
     assert _windows_of(frame) == [(datetime(2026, 11, 20, 5, tzinfo=UTC), datetime(2026, 11, 20, 6, tzinfo=UTC))]
+
+
+def test_rows_are_parted_when_the_archive_s_columns_have_names_that_begin_with_underscores(
+    spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from spark_jobs.reconciliation import view_parts
+    from spark_jobs.spark.frames import frame_of
+    from spark_jobs.views.aggregate import PART
+
+    names = ("_inside", "_reached", "_topic", "_partition", "_from", "_until", "_end", "_window_end", "_part")
+    tp, hour = TopicPartition("t", 0), (datetime(2026, 11, 20, 5, tzinfo=UTC), datetime(2026, 11, 20, 6, tzinfo=UTC))
+    columns = "kafka_topic STRING, kafka_partition INT, kafka_offset BIGINT, event_time TIMESTAMP"
+    own = ", ".join(f"{name} STRING" for name in (*names, view_parts.CLOSED_TOPIC_ID))
+    rows = frame_of(spark, [("t", 0, at, hour[0], *names, "") for at in (0, 2, 3, 5)], f"{columns}, {own}")
+    late = view_parts.LateSpan(OffsetRange(tp, 0, 2), hour[1], hour[1], hour[1])
+    monkeypatch.setattr(view_parts, "read_archived_by_event_time", lambda *_: rows)
+    monkeypatch.setattr(view_parts, "closed", lambda _: ())
+    pipeline = load_pipeline("nest_cameras")
+    pinned = SimpleNamespace(ranges=[OffsetRange(tp, 0, 3), OffsetRange(tp, 5, 6)])
+    run: Any = SimpleNamespace(spark=spark, pipeline=pipeline, pinned=pinned, damaged="refuse")
+    position: Any = SimpleNamespace(offsets={tp: 4})
+    meeting = view_parts.Meeting(run, pipeline.views[0], position, Replayed(rows, 0, ""))
+    parted = meeting._parted(meeting._reached_rows([hour]), TimeWindow("1h"), [late])
+    found = {row["kafka_offset"]: (row[PART], *(row[name] for name in names)) for row in parted.collect()}
+    assert found == {
+        0: ("late", *names),
+        2: ("inside", *names),
+        3: ("elsewhere", *names),
+        5: ("beyond", *names),
+    }
+    assert meeting.dropped_by(parted.where(f"{PART} = 'late'")) == {hour[1]: (hour[1], hour[1])}
