@@ -9,9 +9,8 @@ replayed    delivered by this interval, out of the quarantine of an earlier one;
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property, reduce
 
@@ -97,8 +96,9 @@ class Meeting:
         is split on its own.
         """
         rows, pipeline, view = self._reached_rows(windows), self.run.pipeline, self.view
-        spans = self._late_spans(rows, windows)
-        parted = [(each, self._parted(rows, each, spans)) for each in view.time_windows.tumbling()]
+        # Of all series: a Spark job reads the rows for it.
+        bounds = self._late_bounds(rows, sorted({end for _, end in windows}))
+        parted = [(each, self._parted(rows, each, bounds)) for each in view.time_windows.tumbling()]
         sums = [
             self._keyed(aggregate_parts(pipeline, view, rows, self._references, each, _OF_ARCHIVE), F.col(PART))
             for each, rows in parted
@@ -121,7 +121,7 @@ class Meeting:
         inside = within_incarnation(run.pinned.ranges, closed(run.pipeline.name))
         return rows.withColumns({"tidemark_reached": reached, "tidemark_inside": inside})
 
-    def _parted(self, rows: DataFrame, series: TimeWindow, spans: Sequence[LateSpan]) -> DataFrame:
+    def _parted(self, rows: DataFrame, series: TimeWindow, bounds: Sequence[LateBound]) -> DataFrame:
         """Add `PART`, null for a row that neither view counts in these windows."""
         late = F.col("tidemark_first_watermark").isNotNull()
         part = (
@@ -130,9 +130,9 @@ class Meeting:
             .when(F.col("tidemark_inside"), "inside")
             .when(F.col("tidemark_reached") & ~late, "elsewhere")
         )
-        return self._mark_late(rows, series, spans).withColumn(PART, part)
+        return self._mark_late(rows, series, bounds).withColumn(PART, part)
 
-    def _mark_late(self, rows: DataFrame, series: TimeWindow, spans: Sequence[LateSpan]) -> DataFrame:
+    def _mark_late(self, rows: DataFrame, series: TimeWindow, bounds: Sequence[LateBound]) -> DataFrame:
         """Add tidemark_window_end, and the first and the last watermark that dropped a row as late, else null.
 
         The watermarks' columns are tidemark_first_watermark and tidemark_last_watermark.
@@ -142,14 +142,14 @@ class Meeting:
             "tidemark_topic STRING, tidemark_partition INT, tidemark_from BIGINT, tidemark_until BIGINT, "
             "tidemark_end TIMESTAMP, tidemark_first_watermark TIMESTAMP, tidemark_last_watermark TIMESTAMP"
         )
-        if not spans:
+        if not bounds:
             return rows.withColumns(
                 {
                     name: F.lit(None).cast("TIMESTAMP")
                     for name in ("tidemark_first_watermark", "tidemark_last_watermark")
                 }
             )
-        dropped = frame_of(self.run.spark, (each.as_row() for each in spans), schema)
+        dropped = frame_of(self.run.spark, map(_row_of, bounds), schema)
         return rows.join(
             F.broadcast(dropped),
             (F.col("kafka_topic") == F.col("tidemark_topic"))
@@ -161,11 +161,6 @@ class Meeting:
             "left",
         )
 
-    def _late_spans(self, rows: DataFrame, windows: Sequence[Window]) -> list[LateSpan]:
-        """Return where the speed view dropped rows of the windows, of all series: a Spark job reads the rows for it."""
-        ends = sorted({end for _, end in windows})
-        return late_spans(self._late_bounds(rows, ends), ends)
-
     def _late_bounds(self, rows: DataFrame, ends: Sequence[datetime]) -> list[LateBound]:
         if self.view.mode != "update":
             # It has no watermark, and drops nothing.
@@ -175,7 +170,7 @@ class Meeting:
             return []
         extremes = rows.groupBy("kafka_topic", "kafka_partition").agg(F.min("kafka_offset"), F.max("kafka_offset"))
         offsets = {TopicPartition(row[0], row[1]): (row[2], row[3]) for row in extremes.collect()}
-        return evidence.late_bounds_within(self.position.query_id, offsets, ends[0])
+        return evidence.late_bounds_within(self.position.query_id, offsets, ends)
 
     def dropped_by(self, late: DataFrame) -> dict[datetime, Window]:
         """Return the first and the last watermark that dropped late rows, by the end of their window."""
@@ -193,47 +188,10 @@ def _windows_of(*sides: DataFrame) -> list[Window]:
     return sorted((utc(row["start"]), utc(row["end"])) for row in distinct)
 
 
-@dataclass(frozen=True)
-class LateSpan:
-    """Offsets in which the speed view dropped rows of windows closed at `closed` or before."""
-
-    range: OffsetRange
-    closed: datetime
-    first_watermark: datetime
-    last_watermark: datetime
-
-    def as_row(self) -> tuple[object, ...]:
-        """Return the values of a row of bounds."""
-        tp = self.range.topic_partition
-        bounds = (self.range.from_offset, self.range.until_offset)
-        return (tp.topic, tp.partition, *bounds, self.closed, self.first_watermark, self.last_watermark)
-
-
-def late_spans(bounds: Iterable[LateBound], ends: Sequence[datetime]) -> list[LateSpan]:
-    """Return the bounds with watermarks set back to the last window end before each, and adjoining equal ones merged.
-
-    So there are at most as many per topic partition as windows, however many micro-batches there were.
-    """
-    spans: list[LateSpan] = []
-    for bound in bounds:
-        at = bisect_right(ends, bound.watermark)
-        if not at:
-            continue
-        span = LateSpan(bound.range, ends[at - 1], bound.watermark, bound.watermark)
-        last = spans[-1] if spans else None
-        adjoins = (
-            last is not None
-            and last.closed == span.closed
-            and last.range.topic_partition == span.range.topic_partition
-            and last.range.until_offset == span.range.from_offset
-        )
-        if last is not None and adjoins:
-            whole = OffsetRange(span.range.topic_partition, last.range.from_offset, span.range.until_offset)
-            watermarks = (last.first_watermark, last.last_watermark, bound.watermark)
-            spans[-1] = replace(last, range=whole, first_watermark=min(watermarks), last_watermark=max(watermarks))
-        else:
-            spans.append(span)
-    return spans
+def _row_of(bound: LateBound) -> tuple[object, ...]:
+    tp = bound.range.topic_partition
+    offsets = (bound.range.from_offset, bound.range.until_offset)
+    return (tp.topic, tp.partition, *offsets, bound.closed, bound.first_watermark, bound.last_watermark)
 
 
 def _merged(windows: Iterable[Window]) -> list[Window]:

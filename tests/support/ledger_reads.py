@@ -1,9 +1,11 @@
-"""What a piece of work costs the ledger: rows that PostgreSQL read for it, and its statements; counts and no time."""
+"""What a piece of work costs the ledger: rows that PostgreSQL read for it, its statements, the rows that these
+bring; counts and no time."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import psycopg2
 from sqlalchemy import Engine, event
@@ -57,3 +59,18 @@ def statements_of(engine: Engine) -> Iterator[list[str]]:
         yield sent
     finally:
         event.remove(engine, "before_cursor_execute", note)
+
+
+@contextmanager
+def rows_fetched(engine: Engine) -> Iterator[list[int]]:
+    """The rows that each statement of the block brings into this process, or changes."""
+    rows: list[int] = []
+
+    def note(_connection: object, cursor: Any, *_: object) -> None:
+        rows.append(cursor.rowcount)
+
+    event.listen(engine, "after_cursor_execute", note)
+    try:
+        yield rows
+    finally:
+        event.remove(engine, "after_cursor_execute", note)

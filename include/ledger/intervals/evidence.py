@@ -5,11 +5,11 @@ Every query here is bounded by the offsets or windows asked for, not by the numb
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from sqlalchemy import and_, func, or_, select
+from sqlalchemy import ARRAY, DateTime, Select, and_, func, literal, or_, select
 from sqlalchemy.orm import aliased
 
 from include.ledger.archive.landing_files import may_hold_events
@@ -27,10 +27,13 @@ NO_WATERMARK = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True)
 class LateBound:
-    """In this range the speed view dropped rows whose window ended at or before the watermark."""
+    """In this range the speed view dropped rows whose window ended at `closed` or before."""
 
     range: OffsetRange
-    watermark: datetime
+    closed: datetime
+    first_watermark: datetime
+    """The watermarks that dropped them, of `closed` or later."""
+    last_watermark: datetime
 
 
 @dataclass(frozen=True)
@@ -102,16 +105,48 @@ def first_counted(pipeline: str, view: str, events: tuple[datetime, datetime]) -
 
 
 def late_bounds_within(
-    query_id: str, bounds: Mapping[TopicPartition, tuple[int, int]], after: datetime
+    query_id: str, bounds: Mapping[TopicPartition, tuple[int, int]], ends: Sequence[datetime]
 ) -> list[LateBound]:
-    """Return the ranges of a speed query's micro-batches that dropped late rows by a watermark of `after` or later.
+    """Return the ranges in which a speed query dropped late rows of windows with these ends, in ascending order.
 
-    Only ranges that touch the bounds (first and last offset per topic partition). Spark drops late rows
-    by the watermark of the micro-batch before, so each is paired with its predecessor's; before a query has
-    one, by 1970.
+    Only ranges that touch the bounds (first and last offset per topic partition). Micro-batches whose watermarks closed
+    the same windows are one range: so there are at most as many per topic partition as windows, however many
+    micro-batches lie between windows that are far apart. Spark drops late rows by the watermark of the micro-batch
+    before, so each is paired with its predecessor's; before a query has one, by 1970.
     """
     if not bounds:
         return []
+    dropping = _dropping(query_id, bounds, ends).subquery().c
+    same = (dropping.topic, dropping.topic_partition, dropping.topic_id, dropping.closed)
+    # Without a gap, a range ends where the first one begins plus the lengths up to it: the difference is the same then.
+    lengths = func.sum(dropping.until_offset - dropping.from_offset).over(
+        partition_by=same, order_by=dropping.from_offset
+    )
+    each = select(*dropping, (dropping.until_offset - lengths).label("stretch")).subquery().c
+    merged = select(
+        each.topic,
+        each.topic_partition,
+        func.min(each.from_offset),
+        func.max(each.until_offset),
+        each.closed,
+        func.min(each.watermark),
+        func.max(each.watermark),
+    ).group_by(each.topic, each.topic_partition, each.topic_id, each.closed, each.stretch)
+    with session() as ledger:
+        found = [
+            LateBound(OffsetRange(TopicPartition(topic, partition), low, high), ends[closed - 1], first, last)
+            for topic, partition, low, high, closed, first, last in ledger.execute(merged).tuples()
+        ]
+    return sorted(found, key=lambda bound: bound.range)
+
+
+def _dropping(
+    query_id: str, bounds: Mapping[TopicPartition, tuple[int, int]], ends: Sequence[datetime]
+) -> Select[tuple[str, int, str, int, int, datetime, int]]:
+    """Return the ranges, each with the watermark that its rows were dropped by, and how many of the windows it closed.
+
+    Columns: topic, topic_partition, topic_id, from_offset, until_offset, watermark, closed.
+    """
     batch, before = aliased(MicroBatch), aliased(MicroBatch)
     touching = [
         and_(
@@ -122,25 +157,28 @@ def late_bounds_within(
         for tp, (low, high) in bounds.items()
     ]
     watermark = func.coalesce(before.watermark, NO_WATERMARK)
-    with session() as ledger:
-        rows = ledger.execute(
-            select(MicroBatchRange, watermark)
-            .join(batch, batch.id == MicroBatchRange.micro_batch_id)
-            .outerjoin(before, and_(before.query_id == batch.query_id, before.batch_id == batch.batch_id - 1))
-            .where(
-                batch.query_id == query_id,
-                # A base has no micro-batch before it either, and drops nothing.
-                or_(before.id.is_not(None), batch.batch_id % SPAN == 0),
-                watermark >= after,
-                MicroBatchRange.until_offset > MicroBatchRange.from_offset,
-                or_(*touching),
-            )
-        ).all()
-    dropping = [
-        LateBound(OffsetRange(TopicPartition(r.topic, r.topic_partition), r.from_offset, r.until_offset), dropped_by)
-        for r, dropped_by in rows
-    ]
-    return sorted(dropping, key=lambda bound: bound.range)
+    thresholds = literal(list(ends), ARRAY(DateTime(timezone=True)))
+    return (
+        select(
+            MicroBatchRange.topic,
+            MicroBatchRange.topic_partition,
+            MicroBatchRange.topic_id,
+            MicroBatchRange.from_offset,
+            MicroBatchRange.until_offset,
+            watermark.label("watermark"),
+            func.width_bucket(watermark, thresholds).label("closed"),
+        )
+        .join(batch, batch.id == MicroBatchRange.micro_batch_id)
+        .outerjoin(before, and_(before.query_id == batch.query_id, before.batch_id == batch.batch_id - 1))
+        .where(
+            batch.query_id == query_id,
+            # A base has no micro-batch before it either, and drops nothing.
+            or_(before.id.is_not(None), batch.batch_id % SPAN == 0),
+            watermark >= ends[0],
+            MicroBatchRange.until_offset > MicroBatchRange.from_offset,
+            or_(*touching),
+        )
+    )
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,12 @@ import pytest
 from pyspark.sql import functions as F
 
 from include.kafka.gap_proof import NEAR, GapProof, runs
-from include.ledger.intervals.evidence import LateBound
 from include.offsets import Fates, OffsetRange, TopicPartition
 from include.pipelines import load_pipeline
 from include.reconciliation import EXAMPLES, Difference, DifferenceClass, Reconciliation, ReconciliationCounts
 from spark_jobs.reconciliation.against_kafka import MissingOffsets, compare_offsets, missing_spans, reconcile_archive
 from spark_jobs.reconciliation.counted import Counted
-from spark_jobs.reconciliation.view_parts import PARTS, late_spans
+from spark_jobs.reconciliation.view_parts import PARTS
 from spark_jobs.reconciliation.views import _classify, _Context, _side_by_side, all_sides
 
 TP = TopicPartition("logs", 0)
@@ -115,25 +114,6 @@ def test_spans_are_read_in_one_go_when_they_are_near_and_sought_when_far() -> No
     assert len(list(runs(dense))) == 1
     assert [len(run) for run in runs([(0, 1), (NEAR + 1, NEAR + 2), (3 * NEAR, 3 * NEAR + 5)])] == [2, 1]
     assert list(runs([])) == []
-
-
-def test_late_spans_do_not_grow_when_micro_batches_do() -> None:
-    bounds = [LateBound(OffsetRange(TP, n, n + 1), hours(0.5) + timedelta(minutes=n)) for n in range(180)]
-    ends = [hours(1), hours(2), hours(3)]
-    found = late_spans(bounds, ends)
-    assert [(s.range.from_offset, s.range.until_offset, s.closed) for s in found] == [
-        (30, 90, hours(1)),
-        (90, 150, hours(2)),
-        (150, 180, hours(3)),
-    ]
-    assert (found[0].first_watermark, found[0].last_watermark) == (hours(1), hours(2) - timedelta(minutes=1))
-
-
-def test_late_spans_are_not_merged_when_a_gap_or_topic_partition_separates_them() -> None:
-    other = TopicPartition("logs", 1)
-    ranges = [OffsetRange(TP, 0, 5), OffsetRange(TP, 7, 9), OffsetRange(other, 9, 12)]
-    found = late_spans([LateBound(r, hours(1)) for r in ranges], [hours(1)])
-    assert [span.range for span in found] == ranges
 
 
 def classified(

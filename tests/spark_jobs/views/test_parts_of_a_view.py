@@ -210,7 +210,11 @@ def test_late_rows_are_looked_for_once_and_found_for_each_window_when_windows_ov
 
     pipeline = load_pipeline("nest_cameras")
     view = replace(pipeline.views[0], windows=TimeWindow("1h", "20m"))
-    flags = {"_reached": F.lit(True), "_inside": F.lit(True), "_closed_topic_id": F.lit("")}
+    flags = {
+        "tidemark_reached": F.lit(True),
+        "tidemark_inside": F.lit(True),
+        view_parts.CLOSED_TOPIC_ID: F.lit(""),
+    }
     rows = archived(spark, pipeline).drop(PART).withColumns(flags).persist()
     every = rows.select(window_of(view.time_windows).alias("window")).select("window.*")
     windows = view_parts._windows_of(every)
@@ -219,7 +223,7 @@ def test_late_rows_are_looked_for_once_and_found_for_each_window_when_windows_ov
 
     def late_bounds_within(*arguments: object) -> list[LateBound]:
         asked.append(arguments)
-        return [LateBound(within, closed)]
+        return [LateBound(within, closed, closed, closed)]
 
     monkeypatch.setattr(view_parts.evidence, "late_bounds_within", late_bounds_within)
     batch = CommittedBatch("speed", 7, 1, closed, closed)
@@ -230,7 +234,7 @@ def test_late_rows_are_looked_for_once_and_found_for_each_window_when_windows_ov
     meeting = view_parts.Meeting(run, view, SpeedPosition({}, "speed", 7), replayed)
     late = meeting.parts(windows).late
     ends = [(row[0], row[1]) for row in every.groupBy("end").count().collect() if utc(row[0]) <= closed]
-    assert sorted(ends) == sorted((row[0], row[1]) for row in late.groupBy("_window_end").count().collect())
+    assert sorted(ends) == sorted((row[0], row[1]) for row in late.groupBy("tidemark_window_end").count().collect())
     assert len(ends) > 1
     assert len(asked) == 1
     rows.unpersist()
@@ -259,7 +263,7 @@ def test_rows_are_parted_when_the_archive_s_columns_have_names_that_begin_with_u
     columns = "kafka_topic STRING, kafka_partition INT, kafka_offset BIGINT, event_time TIMESTAMP"
     own = ", ".join(f"{name} STRING" for name in (*names, view_parts.CLOSED_TOPIC_ID))
     rows = frame_of(spark, [("t", 0, at, hour[0], *names, "") for at in (0, 2, 3, 5)], f"{columns}, {own}")
-    late = view_parts.LateSpan(OffsetRange(tp, 0, 2), hour[1], hour[1], hour[1])
+    late = LateBound(OffsetRange(tp, 0, 2), hour[1], hour[1], hour[1])
     monkeypatch.setattr(view_parts, "read_archived_by_event_time", lambda *_: rows)
     monkeypatch.setattr(view_parts, "closed", lambda _: ())
     pipeline = load_pipeline("nest_cameras")

@@ -6,12 +6,13 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from include.ledger.database import session
+from include.ledger.database import engine, session
 from include.ledger.intervals.evidence import LateBound, late_bounds_within
 from include.ledger.models import MicroBatch, MicroBatchRange
 from include.ledger.streams.generations import StreamGeneration
 from include.offsets import OffsetRange, TopicPartition
 from tests.conftest import Home
+from tests.support.ledger_reads import rows_fetched
 
 pytestmark = pytest.mark.services
 
@@ -20,7 +21,9 @@ NOW = datetime(2026, 11, 20, 5, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 
 
-def commit(pipeline: str, query_id: str, number: int, watermark: datetime | None, offset: int) -> None:
+def commit(
+    pipeline: str, query_id: str, number: int, watermark: datetime | None, offset: int, *, partition: int = 0
+) -> None:
     """Commit a micro-batch of the second generation that read one record."""
     batch_id = StreamGeneration(pipeline, 2, {}, {}).version(number)
     with session() as ledger:
@@ -29,12 +32,12 @@ def commit(pipeline: str, query_id: str, number: int, watermark: datetime | None
         )
         ledger.add(batch)
         ledger.flush()
-        where = {"topic": pipeline, "topic_partition": 0, "topic_id": "id"}
+        where = {"topic": pipeline, "topic_partition": partition, "topic_id": "id"}
         ledger.add(MicroBatchRange(micro_batch_id=batch.id, from_offset=offset, until_offset=offset + 1, **where))
 
 
-def bounds(pipeline: str, query_id: str, after: datetime) -> list[LateBound]:
-    return late_bounds_within(query_id, {TopicPartition(pipeline, 0): (0, 99)}, after)
+def bounds(pipeline: str, query_id: str, *ends: datetime) -> list[LateBound]:
+    return late_bounds_within(query_id, {TopicPartition(pipeline, 0): (0, 999)}, ends)
 
 
 def test_watermark_is_that_of_the_micro_batch_before_or_1970_when_there_is_none_yet(
@@ -48,10 +51,47 @@ def test_watermark_is_that_of_the_micro_batch_before_or_1970_when_there_is_none_
     # A micro-batch whose predecessor is not known.
     commit(pipeline, query, 9, NOW, 10)
     tp = TopicPartition(pipeline, 0)
-    by_first = [LateBound(OffsetRange(tp, n, n + 1), EPOCH) for n in (1, 2, 3)]
-    later = [LateBound(OffsetRange(tp, 4, 5), NOW)]
-    assert bounds(pipeline, query, datetime(1950, 1, 1, tzinfo=UTC)) == [*by_first, *later]
-    assert bounds(pipeline, query, EPOCH) == [*by_first, *later]
-    assert bounds(pipeline, query, EPOCH + HOUR) == later
+    by_first, later = OffsetRange(tp, 1, 4), OffsetRange(tp, 4, 5)
+    before_all, after_first = datetime(1950, 1, 1, tzinfo=UTC), EPOCH + HOUR
+    assert bounds(pipeline, query, before_all) == [LateBound(OffsetRange(tp, 1, 5), before_all, EPOCH, NOW)]
+    assert bounds(pipeline, query, EPOCH, after_first) == [
+        LateBound(by_first, EPOCH, EPOCH, EPOCH),
+        LateBound(later, after_first, NOW, NOW),
+    ]
+    assert bounds(pipeline, query, after_first) == [LateBound(later, after_first, NOW, NOW)]
+    assert bounds(pipeline, query, NOW) == [LateBound(later, NOW, NOW, NOW)]
     assert bounds(pipeline, query, NOW + HOUR) == []
-    assert bounds(pipeline, base, datetime(1950, 1, 1, tzinfo=UTC)) == []
+    assert bounds(pipeline, base, before_all) == []
+
+
+def test_ranges_do_not_grow_with_micro_batches_when_windows_are_days_apart(postgres: Home, pipeline: str) -> None:
+    query, minute = f"query-{pipeline}", timedelta(minutes=1)
+    old, tp = NOW - 7 * 24 * HOUR, TopicPartition(pipeline, 0)
+    watermarks = [*(old + n * minute for n in range(100)), *(NOW + n * minute for n in range(-50, 50))]
+    for number, watermark in enumerate(watermarks):
+        commit(pipeline, query, number, watermark, number)
+    with rows_fetched(engine()) as fetched:
+        found = bounds(pipeline, query, old, NOW - HOUR, NOW)
+    assert found == [
+        LateBound(OffsetRange(tp, 1, 101), old, old, old + 99 * minute),
+        LateBound(OffsetRange(tp, 101, 151), NOW - HOUR, NOW - 50 * minute, NOW - minute),
+        LateBound(OffsetRange(tp, 151, 200), NOW, NOW, NOW + 48 * minute),
+    ]
+    assert fetched == [3]
+
+
+def test_ranges_are_not_merged_when_a_gap_or_topic_partition_separates_them(postgres: Home, pipeline: str) -> None:
+    query = f"query-{pipeline}"
+    # What drops rows of micro-batch 9 is not known.
+    for offset, number in enumerate((0, 1, 2, 9, 10)):
+        commit(pipeline, query, number, NOW, offset)
+    commit(pipeline, query, 11, NOW, 5, partition=1)
+    both = {TopicPartition(pipeline, 0): (0, 9), TopicPartition(pipeline, 1): (0, 9)}
+    found = late_bounds_within(query, both, [NOW])
+    assert [
+        (bound.range.topic_partition.partition, bound.range.from_offset, bound.range.until_offset) for bound in found
+    ] == [
+        (0, 1, 3),
+        (0, 4, 5),
+        (1, 5, 6),
+    ]
