@@ -136,7 +136,8 @@ def commit(lease: writers.Lease, batch: BatchCommit) -> None:
 
     1. the lease is checked and its row locked, so that no second driver commits beside this one;
     2. each range must begin where the query's last commit ended, and each topic be the one read before;
-    3. batch, ranges with the fate of every offset, and files are written and the positions moved.
+    3. batch, ranges with the fate of every offset, and files are written and the positions moved;
+    4. the lease is renewed.
 
     A patient process commits through an outage of PostgreSQL. Raises AnotherWriter, TopicRecreated, or TidemarkError
     when ranges do not continue the last commit.
@@ -178,6 +179,7 @@ def _commit(lease: writers.Lease, batch: BatchCommit) -> None:
                 )
             )
         ledger.flush()
+        writers.renew_checked(ledger, lease)
         crash_point("commit_written")
 
 

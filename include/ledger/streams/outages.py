@@ -6,6 +6,7 @@ notification follows: its sender marks it as sent, and a crash between the two s
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,6 +23,9 @@ from include.offsets import OffsetRange, intersection, merged
 
 MOST = 1000
 """Outages that are notified about in one transaction."""
+
+_AT_ONCE = 5000
+"""Keys that one statement looks for."""
 
 _TELLING = 7411043
 """First key of the notifier's lock; the second one is the pipeline's."""
@@ -89,23 +93,46 @@ class Watched:
 
 
 def record(
-    ledger: Session, pipeline: str, micro_batch: int, changes: Iterable[StateChange], topic_ids: Mapping[str, str]
+    ledger: Session, pipeline: str, micro_batch: int, changes: Sequence[StateChange], topic_ids: Mapping[str, str]
 ) -> None:
-    """Note what a micro-batch found, in the order of its rows, in the transaction that commits it."""
-    last: dict[tuple[str, str], OutageRow] = {}
+    """Note what a micro-batch found, in the order of its rows, in the transaction that commits it.
+
+    The outages that it ends are read together: thousands may end at once, and nobody can renew the lease meanwhile.
+    """
+    lasting = _lasting(ledger, pipeline, changes)
+    later = []
     for each in changes:
-        known = each.report, each.key
-        if not each.is_up:
-            last[known] = _begin_row(pipeline, micro_batch, each, topic_ids)
-            ledger.add(last[known])
-            continue
-        if lasting := known not in last:
-            last[known] = ledger.scalars(select(OutageRow).where(*_open(pipeline, *known))).one()
-        _end_row(last.pop(known), micro_batch, each, topic_ids)
-        if lasting:
-            # Before the next outage of the same thing is written: one is open at a time.
-            ledger.flush()
+        if each.is_up and (row := lasting.pop((each.report, each.key), None)):
+            _end_row(row, micro_batch, each, topic_ids)
+        else:
+            later.append(each)
+    # Before the next outages of the same things are written: one is open at a time.
     ledger.flush()
+    last: dict[tuple[str, str], OutageRow] = {}
+    for each in later:
+        if each.is_up:
+            _end_row(last.pop((each.report, each.key)), micro_batch, each, topic_ids)
+        else:
+            last[each.report, each.key] = _begin_row(pipeline, micro_batch, each, topic_ids)
+            ledger.add(last[each.report, each.key])
+    ledger.flush()
+
+
+def _lasting(ledger: Session, pipeline: str, changes: Iterable[StateChange]) -> dict[tuple[str, str], OutageRow]:
+    """Return the open outages that the changes end, by report and key: those of things whose first change is up."""
+    first: dict[tuple[str, str], bool] = {}
+    for each in changes:
+        first.setdefault((each.report, each.key), each.is_up)
+    ended: dict[str, list[str]] = defaultdict(list)
+    for (report, key), is_up in first.items():
+        if is_up:
+            ended[report].append(key)
+    wanted = (
+        select(OutageRow).where(*_open(pipeline, report, *keys[at : at + _AT_ONCE]))
+        for report, keys in ended.items()
+        for at in range(0, len(keys), _AT_ONCE)
+    )
+    return {(row.report, row.key): row for each in wanted for row in ledger.scalars(each)}
 
 
 def _begin_row(pipeline: str, micro_batch: int, change: StateChange, topic_ids: Mapping[str, str]) -> OutageRow:

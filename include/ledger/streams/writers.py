@@ -127,6 +127,16 @@ def check(ledger: Session, lease: Lease) -> None:
     row.renewed_at, row.expires_at = now, now + _expiry()
 
 
+def renew_checked(ledger: Session, lease: Lease) -> None:
+    """Renew the lease as the last statement of a transaction that has checked it.
+
+    Nobody could renew it meanwhile: a transaction longer than a lease must not end with one that ran out.
+    """
+    now = func.clock_timestamp()
+    renewed = update(Writer).where(Writer.pipeline == lease.pipeline).values(renewed_at=now, expires_at=now + _expiry())
+    ledger.execute(renewed, execution_options={"synchronize_session": False})
+
+
 def _is_over(lease: Lease, current: int | None) -> AnotherWriter:
     return AnotherWriter(
         f"this driver's lease is over (its fencing token {lease.token}, current {current}): nothing was committed",

@@ -7,11 +7,14 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import func, select, text
+from sqlalchemy.orm import Session
 
 from include.errors import OffsetsLost, ServiceUnreachable, TidemarkError
+from include.ledger.archive import micro_batches
+from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit
 from include.ledger.database import engine, session
-from include.ledger.streams import writers
+from include.ledger.streams import outages, writers
 from spark_jobs.streaming.queries import Heartbeat, leased
 from tests.conftest import Home, settings_of, wait_for
 
@@ -131,3 +134,18 @@ def test_end_of_a_stream_is_its_own_when_the_ledger_cannot_take_back_its_lease(
                 ended = raised
         assert ended is error
     assert any("the lease was not released" in each.getMessage() for each in caplog.records)
+
+
+def test_lease_is_held_when_a_commit_takes_longer_than_it_lasts(
+    heartbeat: Heartbeat, monkeypatch: pytest.MonkeyPatch, lease_seconds: str
+) -> None:
+    def record_slowly(ledger: Session, *_: object) -> None:
+        ledger.execute(select(func.pg_sleep(float(lease_seconds) + 2)))
+
+    lease = heartbeat._lease
+    with monkeypatch.context() as patched:
+        patched.setattr(outages, "record", record_slowly)
+        micro_batches.commit(lease, BatchCommit(lease.pipeline, ARCHIVE, f"query-{lease.pipeline}", 0))
+    committed = renewed_at(heartbeat)
+    wait_for("a renewal", lambda: failed_with(heartbeat) or renewed_at(heartbeat) != committed, 15)
+    assert failed_with(heartbeat) is None
