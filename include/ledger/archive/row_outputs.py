@@ -118,21 +118,15 @@ def _next_replay(ledger: Session, pipeline: str, after: int) -> Unsent | None:
 
 
 def _next_batches(ledger: Session, pipeline: str, after: int) -> Unsent | None:
-    rows = 0
-    number = after
+    number, rows = after, 0
     ranges: dict[TopicPartition, list[OffsetRange]] = defaultdict(list)
     topic_ids: dict[str, str] = {}
-    batches = ledger.execute(
-        select(MicroBatch.id, MicroBatch.rows)
-        .where(MicroBatch.pipeline == pipeline, MicroBatch.query == ARCHIVE, MicroBatch.id > after)
-        .order_by(MicroBatch.id)
-        .limit(_AT_ONCE)
-    ).all()
-    read = _ranges_of(ledger, [key for key, _ in batches])
-    for key, more in batches:
+    batches = _that_fit(ledger, pipeline, after)
+    # Only of these: a wide topic has hundreds of ranges in each micro-batch.
+    read = _ranges_of(ledger, list(batches))
+    for key, more in batches.items():
         ids = {each.topic_partition.topic: each.topic_id for each in read[key]}
-        is_another = any(topic_ids.get(topic, topic_id) != topic_id for topic, topic_id in ids.items())
-        if number > after and (is_another or rows + more > MOST_ROWS):
+        if any(topic_ids.get(topic, topic_id) != topic_id for topic, topic_id in ids.items()):
             break
         number, rows = key, rows + more
         topic_ids |= ids
@@ -141,6 +135,24 @@ def _next_batches(ledger: Session, pipeline: str, after: int) -> Unsent | None:
     if number == after:
         return None
     return Unsent(number, [_spanned(parts) for _, parts in sorted(ranges.items())], topic_ids, rows)
+
+
+def _that_fit(ledger: Session, pipeline: str, after: int) -> dict[int, int]:
+    """Return the next micro-batches, with their rows, that are at most MOST_ROWS together, or the next one alone."""
+    wanted = (
+        select(MicroBatch.id, MicroBatch.rows)
+        .where(MicroBatch.pipeline == pipeline, MicroBatch.query == ARCHIVE, MicroBatch.id > after)
+        .order_by(MicroBatch.id)
+        .limit(_AT_ONCE)
+    )
+    fitting: dict[int, int] = {}
+    together = 0
+    for key, rows in ledger.execute(wanted).tuples():
+        together += rows
+        if fitting and together > MOST_ROWS:
+            break
+        fitting[key] = rows
+    return fitting
 
 
 def _ranges_of(ledger: Session, batches: Sequence[int]) -> dict[int, list[OffsetRange]]:

@@ -11,13 +11,14 @@ from include.errors import AnotherWriter
 from include.ledger.archive import micro_batches, row_outputs
 from include.ledger.archive.row_outputs import Refused, Unsent
 from include.ledger.archive.waiting import waiting_outputs
-from include.ledger.database import session
+from include.ledger.database import engine, session
 from include.ledger.models import MicroBatch, MicroBatchRange
 from include.ledger.quarantine import REPLAY
 from include.ledger.streams import writers
 from include.offsets import TopicPartition
 from tests.conftest import Home, settings_of
 from tests.support.committed import TP, commit
+from tests.support.ledger_reads import rows_fetched
 
 pytestmark = pytest.mark.services
 
@@ -65,6 +66,15 @@ def test_micro_batches_are_sent_together_up_to_a_number_of_rows_when_they_are_sm
     assert (state.rows, state.behind) == (4 * most + 5, 0)
     # Another output begins at the beginning.
     assert row_outputs.states(lease.pipeline, ["other"])[0].behind == 4
+
+
+def test_ranges_are_read_of_what_is_sent_only_when_many_micro_batches_wait(lease: writers.Lease) -> None:
+    half = row_outputs.MOST_ROWS // 2
+    batches = archive(lease.pipeline, *(half for _ in range(10)))
+    with rows_fetched(engine()) as fetched:
+        assert next_of(lease).number == batches[1]
+    # No output row, no replay; the waiting micro-batches; a range of each of those that are sent.
+    assert fetched == [0, 0, 10, 2]
 
 
 def test_incarnations_are_not_sent_together_when_a_topic_was_recreated(lease: writers.Lease) -> None:
