@@ -34,6 +34,8 @@ def stored_parts(
 
 
 def _is_damaged(pipeline: Pipeline, view: AdditiveView, part: Partial) -> bool:
+    if not part.revision:
+        return False
     damage = next(damaged_files(part.location, part.files, deep=False), None)
     if damage is not None:
         log_of(pipeline.name).warning(

@@ -15,6 +15,7 @@ class Partial:
 
     interval_id: int
     revision: str
+    """Empty, like its location and files, where the interval has no row of the view."""
     location: str
     files: dict[str, dict[str, object]]
     code_version: str
@@ -30,22 +31,35 @@ class Partials:
     """Their pinned ranges, each with its topic's id; those that meet are one."""
 
 
-_REVISIONS = """
+_PARTS = """
     WITH erased AS (
         SELECT listed.id::bigint AS interval_id, max(e.last_build) AS last_build
         FROM erasures e CROSS JOIN LATERAL jsonb_array_elements(e.intervals) AS listed (id)
         WHERE e.pipeline = %(pipeline)s GROUP BY 1
-    )
-    SELECT i.id, v.id, v.location, v.files, coalesce(last.code_version, v.code_version)
-    FROM revisions v JOIN intervals i ON i.id = v.interval_id LEFT JOIN erased e ON e.interval_id = i.id
-        LEFT JOIN LATERAL (
+    ), held AS (
+        SELECT v.interval_id, v.id AS revision, v.location, v.files,
+            coalesce(last.code_version, v.code_version) AS code_version,
+            coalesce(last.build_id, v.build_id, 0) AS build_id
+        FROM revisions v LEFT JOIN LATERAL (
             SELECT same.code_version, b.id AS build_id FROM revisions same JOIN builds b ON b.id = same.build_id
             WHERE same.table_name = v.table_name AND same.table_partition = v.table_partition
                 AND same.content_hash = v.content_hash AND b.published_at IS NOT NULL
             ORDER BY b.id DESC LIMIT 1) AS last ON TRUE
-    WHERE v.table_name = %(table)s AND v.state = 'registered' AND i.state = 'registered'
-        AND i.pipeline = %(pipeline)s AND i.id <> ALL(%(but)s::bigint[])
-        AND (e.interval_id IS NULL OR coalesce(last.build_id, v.build_id, 0) > e.last_build)
+        WHERE v.table_name = %(table)s AND v.state = 'registered'
+        UNION ALL
+        -- A build by code that declared the view, and gave no row of it: also none that was not registered.
+        SELECT i.id, '', '', '{}', last.code_version, last.build_id
+        FROM intervals i JOIN declared_tables k ON k.id = i.declared CROSS JOIN LATERAL (
+            SELECT a.code_version, b.id AS build_id FROM attempts a JOIN builds b ON b.attempt_id = a.id
+            WHERE a.interval_id = i.id AND b.published_at IS NOT NULL ORDER BY b.id DESC LIMIT 1) AS last
+        WHERE i.pipeline = %(pipeline)s AND i.state = 'registered' AND k.tables ? %(table)s AND NOT EXISTS (
+            SELECT FROM revisions v WHERE v.interval_id = i.id AND v.table_name = %(table)s
+                AND (v.state = 'registered' OR v.build_id = last.build_id))
+    )
+    SELECT h.interval_id, h.revision, h.location, h.files, h.code_version
+    FROM held h JOIN intervals i ON i.id = h.interval_id LEFT JOIN erased e ON e.interval_id = i.id
+    WHERE i.state = 'registered' AND i.pipeline = %(pipeline)s AND i.id <> ALL(%(but)s::bigint[])
+        AND (e.interval_id IS NULL OR h.build_id > e.last_build)
         AND NOT EXISTS (
             SELECT FROM interval_ranges r
             LEFT JOIN unnest(%(topics)s::text[], %(numbers)s::bigint[], %(offsets)s::bigint[])
@@ -84,11 +98,11 @@ _EXTENTS = """
 def registered_partials(
     pipeline: str, table: str, but: Collection[int], *, read: Mapping[TopicPartition, int], closed: Collection[str]
 ) -> Partials:
-    """Return the intervals with a registered revision of the view's table, without those in `but`, in one snapshot.
+    """Return the registered intervals that hold their part of the view, without those in `but`, in one snapshot.
 
     Of these, the ones of which the speed view has read everything: up to the offsets `read`, and topics with the ids
-    `closed` completely. Excluded are intervals that are pinned again, whose revision has other ranges, and those that
-    were built before the view was declared, or without a row of it, or before records of theirs were erased.
+    `closed` completely. A part may be without a row. Excluded are intervals that are pinned again, whose revision has
+    other ranges, and those that were built before the view was declared, or before records of theirs were erased.
     """
     values = {
         "pipeline": pipeline,
@@ -100,7 +114,7 @@ def registered_partials(
         "closed": list(closed),
     }
     with reading() as ledger:
-        ledger.execute(_REVISIONS, values)
+        ledger.execute(_PARTS, values)
         parts = tuple(Partial(*row) for row in ledger.fetchall())
         ledger.execute(_RANGES, [[each.interval_id for each in parts]])
         ranges = tuple(

@@ -7,23 +7,30 @@ from dataclasses import replace
 import pytest
 
 from include.erasure.keys import Keys
-from include.ledger.completeness.partials import Partial, registered_partials
+from include.ledger.completeness.partials import Partial, Partials, registered_partials
+from include.ledger.database import session
 from include.ledger.erasures import intent
 from include.ledger.erasures.intent import Found, Request
 from include.ledger.intervals import attempts, builds, pins
-from include.ledger.intervals.builds import Changes
+from include.ledger.intervals.builds import Changes, TableColumns
 from include.ledger.intervals.findings import Validation
 from include.ledger.lineage import BuiltRevision
+from include.ledger.models import IntervalRow
 from include.ledger.quarantine import RecordKey
 from include.ledger.streams import writers
+from include.offsets import OffsetRange, TopicPartition
 from tests.support.attempts import TOPIC, begin_attempt, hour, note_build, register
 
 pytestmark = pytest.mark.services
 
 
-def parts(pipeline: str) -> tuple[Partial, ...]:
+VIEW = "view"
+"""Table of a view of which no interval has a row."""
+
+
+def parts(pipeline: str, table: str = "") -> tuple[Partial, ...]:
     """What registered intervals hold of the table; a speed view has read all of it."""
-    return registered_partials(pipeline, pipeline, (), read={}, closed=("id",)).parts
+    return registered_partials(pipeline, table or pipeline, (), read={}, closed=("id",)).parts
 
 
 def part(pipeline: str) -> Partial:
@@ -32,12 +39,12 @@ def part(pipeline: str) -> Partial:
     return only
 
 
-def build_by(pipeline: str, code: str) -> tuple[int, BuiltRevision]:
+def build_by(pipeline: str, code: str, columns: TableColumns | None = None) -> tuple[int, BuiltRevision]:
     """Build the interval with this code, and return the attempt and its revision, whose rows are always the same."""
     pinned = pins.find_interval(pipeline, hour().from_time)
     assert pinned is not None
     attempt = attempts.begin_attempt(pinned, run_by="test", code_version=code, source="kafka")
-    return attempt, note_build(attempt)
+    return attempt, note_build(attempt, columns=columns)
 
 
 def publish(pipeline: str, attempt: int, changes: Changes) -> None:
@@ -73,18 +80,69 @@ def test_part_is_of_the_code_that_built_it_when_its_rows_are_others(pipeline: st
     assert (part(pipeline).revision, part(pipeline).code_version) == ("r-other", "4d5e6f")
 
 
+def erase_a_record(pipeline: str) -> None:
+    """Erase a record of the first interval that has no row of a view."""
+    lease = writers.acquire(pipeline)
+    found = Found({RecordKey(TOPIC, "id", 0, 1)}, set(), set(), 1)
+    intent.begin(lease, Request(pipeline, ["device_id"], "asked", "me@here", "00" * 16, [], False), found, Keys(["x"]))
+    writers.release(lease)
+
+
 def test_part_is_one_again_when_a_build_after_an_erasure_gives_the_same_rows(pipeline: str) -> None:
     first = begin_attempt(pipeline)
     register(first, note_build(first))
     before = part(pipeline)
-    lease = writers.acquire(pipeline)
-    # A record without a row of the view.
-    found = Found({RecordKey(TOPIC, "id", 0, 1)}, set(), set(), 1)
-    intent.begin(lease, Request(pipeline, ["device_id"], "asked", "me@here", "00" * 16, [], False), found, Keys(["x"]))
-    writers.release(lease)
+    erase_a_record(pipeline)
     assert parts(pipeline) == (), "it may count what was erased"
 
     attempt, same = build_by(pipeline, "1a2b3c")
     assert parts(pipeline) == ()
     publish(pipeline, attempt, Changes(kept=(same,)))
     assert part(pipeline) == before
+
+
+def test_interval_holds_its_offsets_when_its_code_declared_the_view_and_gave_no_row_of_it(pipeline: str) -> None:
+    for number, columns in enumerate(({pipeline: {}}, {pipeline: {}, VIEW: {}}, None)):
+        attempt = begin_attempt(pipeline, hour(number))
+        register(attempt, note_build(attempt, columns=columns))
+    tps = [TopicPartition(TOPIC, partition) for partition in (0, 1)]
+    second = tuple(OffsetRange(tp, 100, 200, "id") for tp in tps)
+
+    def held(until: int, *but: int) -> Partials:
+        return registered_partials(pipeline, VIEW, but, read=dict.fromkeys(tps, until), closed=())
+
+    (only,) = held(200).parts
+    assert held(200) == Partials((Partial(only.interval_id, "", "", {}, "1a2b3c"),), second)
+    assert held(199) == held(200, only.interval_id) == Partials((), ())
+    with session() as ledger:
+        ledger.get_one(IntervalRow, only.interval_id).state = "pinned"
+    assert held(200) == Partials((), ())
+
+
+def test_interval_without_a_row_is_a_part_again_when_it_is_built_after_an_erasure(pipeline: str) -> None:
+    declared = {pipeline: {}, VIEW: {}}
+    first = begin_attempt(pipeline)
+    register(first, note_build(first, columns=declared))
+    assert [each.code_version for each in parts(pipeline, VIEW)] == ["1a2b3c"]
+    erase_a_record(pipeline)
+    assert parts(pipeline, VIEW) == ()
+
+    attempt, same = build_by(pipeline, "4d5e6f", declared)
+    assert parts(pipeline, VIEW) == ()
+    publish(pipeline, attempt, Changes(kept=(same,)))
+    assert [each.code_version for each in parts(pipeline, VIEW)] == ["4d5e6f"]
+
+
+def test_interval_is_no_part_when_its_rows_of_the_view_were_not_registered(pipeline: str) -> None:
+    first = begin_attempt(pipeline)
+    built = note_build(first)
+    spec = attempts.load_attempt(first)
+    assert spec.findings.build is not None
+    built, rows = replace(built, revision="r-again"), replace(built, revision="r-again", table=VIEW)
+    builds.note_build(spec, [built, rows], spec.findings.build, columns={pipeline: {}, VIEW: {}})
+    begun = builds.begin_registration(
+        attempts.load_attempt(first), Validation(True, pipeline), Changes(points=(built, rows))
+    )
+    # The view was no longer declared when the build was published, and is declared again now.
+    builds.finish_registration(replace(begun, changes=Changes(points=(built,), undeclared=(rows,))))
+    assert parts(pipeline, VIEW) == ()

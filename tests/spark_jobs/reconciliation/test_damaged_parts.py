@@ -1,4 +1,4 @@
-"""Parts of a total whose files are damaged, on a real ledger: no interval keeps another from being run again."""
+"""Parts of a total that are damaged or without a row, on a real ledger: what the archive is read for."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ VIEW = next(view for view in PIPELINE.views if view.is_total)
 WITHIN = TopicPartition(TOPIC, 0)
 
 
-def register_part(number: int) -> Path:
-    """Register an hour with its part of the total, and return the part's file."""
+def register_part(number: int, *, rows: int = 1) -> Path:
+    """Register an hour with its part of the total, and return the part's file; without a row there is none."""
     attempt = begin_attempt(PIPELINE.name, hour(number), topic_partitions=1)
     spec = attempts.load_attempt(attempt)
     partition = f"interval={spec.pinned.interval.label}"
@@ -39,26 +39,27 @@ def register_part(number: int) -> Path:
     file.parent.mkdir(parents=True)
     file.write_bytes(b"rows")
     files: dict[str, Any] = {file.name: {"rows": 1, "bytes": 4}}
-    built = BuiltRevision(PIPELINE.view_table(VIEW), partition, f"r-{attempt}", location, 1, "v2:0123", files)
+    built = BuiltRevision(PIPELINE.view_table(VIEW), partition, f"r-{attempt}", location, rows, "v2:0123", files)
     findings = BuildFindings(
         spec.pinned.ranges,
         {WITHIN: FateCounts(95, 2, 3, 0)},
         RecordCounts(in_ranges=100, archived=95, empty=2, quarantined=3),
         ReconciliationCounts(matched=1),
     )
-    builds.note_build(spec, [built], findings)
+    delivered = (built,) if rows else ()
+    builds.note_build(spec, delivered, findings, columns={PIPELINE.view_table(VIEW): {}})
     registration = builds.begin_registration(
-        attempts.load_attempt(attempt), Validation(True, PIPELINE.name), Changes(points=(built,))
+        attempts.load_attempt(attempt), Validation(True, PIPELINE.name), Changes(points=delivered)
     )
     builds.finish_registration(registration)
     return file
 
 
-def held_beside(number: int) -> list[tuple[int, int]]:
+def held_beside(number: int, read: int = 300) -> list[tuple[int, int]]:
     """The offsets that a run of the hour again takes from other intervals' parts; others are read from the archive."""
     spec = attempts.load_attempt(begin_attempt(PIPELINE.name, hour(number), topic_partitions=1))
     run = IntervalRun(cast("Any", None), PIPELINE, spec)
-    position = SpeedPosition({WITHIN: 300}, batch_id=7, query_id="speed")
+    position = SpeedPosition({WITHIN: read}, batch_id=7, query_id="speed")
     held = _Meeting(run, VIEW, position, frozenset(), frozenset({spec.pinned.id}))._held
     assert spec.pinned.id not in {each.interval_id for each in held.parts}
     return [(each.from_offset, each.until_offset) for each in held.ranges]
@@ -78,3 +79,11 @@ def test_damaged_parts_are_left_to_the_archive_when_any_interval_is_run_again(
     assert f"file://{second.parent}: wrong size: part-0.parquet" in told
     assert f"file://{first.parent}: file missing: part-0.parquet" in told
     assert held_beside(2) == []
+
+
+def test_archive_is_not_read_for_an_interval_when_its_part_of_the_total_is_without_a_row(postgres: Home) -> None:
+    for number, rows in ((10, 1), (11, 0), (12, 0), (13, 1)):
+        register_part(number, rows=rows)
+    assert held_beside(13, read=1400)[-1] == (1000, 1300)
+    assert held_beside(11, read=1400)[-2:] == [(1000, 1100), (1200, 1400)]
+    assert held_beside(13, read=1299)[-1] == (1000, 1200)

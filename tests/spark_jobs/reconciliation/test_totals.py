@@ -153,7 +153,9 @@ class Archived:
             "read_replayed": lambda *_: self.counts({}),
             "micro_batches": SimpleNamespace(stored_topics=lambda _: {}),
             "stored_parts": self.parts,
-            "read_files": lambda _, paths, *__: self.counts(self.built[int(paths[0].split("/")[1])][2]),
+            "read_files": lambda _, paths, *__: self.counts(
+                self.built[int(paths[0].split("/")[1])][2] if paths else {}
+            ),
             "read_archived": self.archived,
             "load_references": lambda *_: {},
             "aggregate_view": lambda _, __, rows, ___: rows.groupBy("zipcode").agg(F.count(F.lit(1)).alias("hits")),
@@ -166,7 +168,10 @@ class Archived:
 
     def parts(self, pipeline: Any, view: Any, but: Collection[int], **_: Any) -> Partials:
         here = {number: each for number, each in self.built.items() if number not in but}
-        held = [Partial(number, "r", f"/{number}", {"part-0": {}}, code) for number, (code, _, _) in here.items()]
+        held = [
+            Partial(number, "r", f"/{number}", {"part-0": {}}, code) if rows else Partial(number, "", "", {}, code)
+            for number, (code, _, rows) in here.items()
+        ]
         return Partials(tuple(held), tuple(each for _, each, _ in here.values()))
 
     def archived(self, spark: Any, pipeline: Any, ranges: list[OffsetRange], damaged: str) -> Any:
@@ -206,6 +211,23 @@ def test_archive_counts_what_other_code_built_when_it_gave_rows_another_key(arch
     assert [(each.where, each.cls) for each in found.differences] == [('{"zipcode":"94103"}', "pending")]
     assert OffsetRange(TP, 0, 2) in archived.counted_from_archive
     assert OffsetRange(TP, 2, 4) not in archived.counted_from_archive, "the current code built that part"
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("code", ["now", "before"])
+def test_archive_is_not_read_for_an_interval_when_it_has_no_row_of_the_total(archived: Archived, code: str) -> None:
+    archived.built[1] = code, OffsetRange(TP, 0, 2), {}
+    found = archived.reconciled({"94103": 1, "10001": 3})
+    assert found.counts == ReconciliationCounts(matched=2)
+    assert archived.counted_from_archive == [OffsetRange(TP, 4, 6)], "its own"
+
+
+@pytest.mark.spark
+def test_archive_counts_an_interval_without_a_row_of_the_total_when_other_code_gave_none(archived: Archived) -> None:
+    archived.built[1] = "before", OffsetRange(TP, 0, 2), {}
+    found = archived.reconciled({"94103": 3, "10001": 3})
+    assert found.counts == ReconciliationCounts(matched=1, pending=1)
+    assert OffsetRange(TP, 0, 2) in archived.counted_from_archive
 
 
 @pytest.mark.spark
