@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from include.errors import AnotherWriter
 from include.ledger.erasures import former, unfinished
+from include.ledger.erasures.coordinates import last_erasure
 from include.ledger.streams import generations
 from include.pipelines.spec import Pipeline
 
@@ -28,8 +29,13 @@ def are_kept(pipeline: Pipeline) -> bool:
     return bool(pipeline.views) or (current is not None and bool(former.views_in(current.fingerprints)))
 
 
-def check_built(pipeline: Pipeline) -> None:
-    """Raise AnotherWriter before an unfinished erasure has built the views again: the old ones still count its rows."""
+def check_built(pipeline: Pipeline) -> int:
+    """Return the number of the pipeline's last erasure, which a build knows from here on; 0 without one.
+
+    Raises AnotherWriter before an unfinished erasure has built the views again: the old ones still count its rows.
+    """
+    # Asked first: an erasure that begins after the views were looked at is not known to the build.
+    known = last_erasure(pipeline.name)
     begun = unfinished.unfinished(pipeline.name)
     if begun is not None and begun.generation is not None and not are_built(pipeline):
         raise AnotherWriter(
@@ -37,3 +43,4 @@ def check_built(pipeline: Pipeline) -> None:
             remedy=f"./tidemark erase {pipeline.name} --resume, then run the interval again",
             pipeline=pipeline.name,
         )
+    return known

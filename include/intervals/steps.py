@@ -197,9 +197,10 @@ def announce(attempt: int) -> Verdict:
     If a newer build was announced before, only the attempt is ended: report and verdict stay the newer build's.
     """
     crash_point("interval_published")
-    spec = attempts.load_attempt(attempt)
-    with locks.announcing(spec.pinned.pipeline, spec.pinned.interval):
-        return _announce(spec)
+    pinned = attempts.load_attempt(attempt).pinned
+    with locks.announcing(pinned.pipeline, pinned.interval):
+        # Only now: an erasure that began during the wait has cleaned what the ledger holds.
+        return _announce(attempts.load_attempt(attempt))
 
 
 def report_uri(pipeline: str, label: str) -> str:

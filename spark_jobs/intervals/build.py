@@ -18,7 +18,6 @@ from include.errors import AnotherWriter
 from include.iceberg.numbers import numbers_of_tables
 from include.intervals.references import references_of
 from include.ledger.connection import await_ledger
-from include.ledger.erasures.coordinates import last_erasure
 from include.ledger.intervals import attempts, builds, locks, revisions
 from include.ledger.intervals.findings import BuildFindings, FateCounts, RecordCounts
 from include.ledger.lineage import BuiltRevision
@@ -65,15 +64,15 @@ def build(run: IntervalRun, *, new_references: bool = False) -> None:
     unless `new_references` is set. Raises OffsetsLost when Kafka no longer holds the ranges, TopicRecreated when the
     topic is another, UsageError when the registered files are of another format or pipeline, or a reference file does
     not begin with its declared columns, ServiceUnreachable when an Iceberg table has a new field and its catalog does
-    not answer, AnotherWriter while the interval is pinned again, when records of it were erased meanwhile, and before
-    an erasure has built the views again.
+    not answer, AnotherWriter while the interval is pinned again, when an erasure of the pipeline began meanwhile, and
+    before an erasure has built the views again.
     """
     check_references(run.pipeline)
     # Starting Spark takes as long as restarting PostgreSQL.
     await_ledger()
     check_storage(run.pipeline)
     check_own_tables(run.pipeline)
-    check_built(run.pipeline)
+    erasure = check_built(run.pipeline)
     also_named = {
         table: {before: name for name, before in shown_names(run.pipeline, table).items()}
         for table in run.pipeline.tables
@@ -91,7 +90,6 @@ def build(run: IntervalRun, *, new_references: bool = False) -> None:
         source = attempts.readable_source(run.pinned, run.attempt.source)
         attempt = attempts.resume_attempt(run.attempt.id, version, source)
         run = replace(run, attempt=attempt)
-        erasure = last_erasure(pipeline.name)
         built: list[BuiltRevision] = []
         locations = (each.location for each in built)
         with deleted_on_failure(locations):

@@ -92,26 +92,26 @@ def _took_from(pinned: PinnedInterval) -> ColumnElement[bool]:
     return and_(Erasure.pipeline == pinned.pipeline, Erasure.intervals.contains([pinned.id]))
 
 
-def check_built_since(ledger: Session, pinned: PinnedInterval, condition: ColumnElement[bool]) -> None:
-    """Raise AnotherWriter when an erasure that meets the condition took records from an interval."""
-    lock_erasing(ledger, pinned.pipeline)
-    wanted = select(Erasure.id).where(_took_from(pinned), condition)
-    if ledger.scalar(wanted.limit(1)) is not None:
-        raise AnotherWriter(
-            f"{pinned.interval} was built before records of it were erased; this build is not used",
-            remedy="run the interval again",
-            pipeline=pinned.pipeline,
-        )
-
-
 def check_noted(ledger: Session, pinned: PinnedInterval, known: int) -> None:
-    """Raise AnotherWriter when records of an interval were erased after the erasure that its build knows."""
-    check_built_since(ledger, pinned, Erasure.id > known)
+    """Raise AnotherWriter when an erasure of the pipeline began after the one that a build of an interval knows.
+
+    Whichever interval held the records: the build also read rows of others, where windows or a total meet.
+    """
+    began = and_(Erasure.pipeline == pinned.pipeline, Erasure.id > known)
+    why = f"an erasure of {pinned.pipeline} began while {pinned.interval} was built"
+    _refuse_when(ledger, pinned, began, why)
 
 
 def check_registered(ledger: Session, pinned: PinnedInterval, build: int) -> None:
     """Raise AnotherWriter when records of an interval were erased after a build of it was noted."""
-    check_built_since(ledger, pinned, Erasure.last_build >= build)
+    took = and_(_took_from(pinned), Erasure.last_build >= build)
+    _refuse_when(ledger, pinned, took, f"{pinned.interval} was built before records of it were erased")
+
+
+def _refuse_when(ledger: Session, pinned: PinnedInterval, condition: ColumnElement[bool], why: str) -> None:
+    lock_erasing(ledger, pinned.pipeline)
+    if ledger.scalar(select(Erasure.id).where(condition).limit(1)) is not None:
+        raise AnotherWriter(f"{why}; this build is not used", remedy="run the interval again", pipeline=pinned.pipeline)
 
 
 def intervals_with(pipeline: str, records: Collection[RecordKey]) -> list[Interval]:

@@ -64,8 +64,8 @@ def note_build(
     """Note what an attempt has built and found, discard what it built before, and return the build's id.
 
     One transaction. Earlier revisions that are registered, or being registered, stay as they are. `known` is the last
-    erasure when the build began, `columns` are its tables' declared columns. Raises AnotherWriter when records of the
-    interval were erased since.
+    erasure when the build began, `columns` are its tables' declared columns. Raises AnotherWriter when another
+    erasure of the pipeline began since.
     """
     with session() as ledger:
         check_noted(ledger, attempt.pinned, known)

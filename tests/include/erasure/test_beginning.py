@@ -23,7 +23,9 @@ from include.erasure.files import rewrite_files
 from include.erasure.find import Search, search
 from include.erasure.keys import FORGOTTEN, Keys, hashes_of
 from include.erasure.run import Wish, account, erase
+from include.erasure.views import check_built
 from include.errors import AnotherWriter, ServiceUnreachable, UsageError
+from include.intervals.steps import announce
 from include.ledger.archive import landing_files, removal
 from include.ledger.database import session
 from include.ledger.erasures import intent, kept_rows, unfinished
@@ -36,7 +38,7 @@ from include.ledger.erasures.coordinates import (
     lock_erasing,
 )
 from include.ledger.erasures.intent import Found, Request
-from include.ledger.intervals import attempts, builds, evidence, pins
+from include.ledger.intervals import attempts, builds, evidence, locks, pins
 from include.ledger.intervals.findings import BuildFindings, RecordCounts, Validation
 from include.ledger.models import (
     Erasure,
@@ -558,6 +560,54 @@ def test_build_is_refused_when_records_were_erased_while_it_read(pipeline: str) 
     with pytest.raises(AnotherWriter, match="erased"):
         builds.note_build(spec, [], BuildFindings((), {}, RecordCounts(), ReconciliationCounts()), known)
     assert attempts.load_attempt(attempt).build is None
+
+
+def test_build_of_another_interval_is_refused_when_records_were_erased_while_it_read(pipeline: str) -> None:
+    """Its windows hold rows of the erased interval, which the speed view counted and the archive did not show."""
+    own, other = (made.begin_attempt(pipeline, made.hour(each)) for each in range(2))
+    known = last_erasure(pipeline)
+    erase_from(pipeline, own)
+    named = Difference(DifferenceClass.UNEXPLAINED, "counts", json.dumps({"user": "cam-1"}), "1 instead of 2")
+    findings = BuildFindings((), {}, RecordCounts(), ReconciliationCounts(unexplained=1), (named,))
+    with pytest.raises(AnotherWriter, match=f"erasure of {pipeline} began while .* was built"):
+        builds.note_build(attempts.load_attempt(other), [], findings, known)
+    assert attempts.load_attempt(other).build is None
+    made.note_build(other)
+    assert attempts.load_attempt(other).build is not None
+
+
+def test_verdict_keeps_no_key_when_an_erasure_begins_while_its_announcement_waits(
+    pipeline: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    declared = replace(load_pipeline("nest_cameras"), name=pipeline, views=())
+    monkeypatch.setattr("include.intervals.steps.load_pipeline", lambda name: declared)
+    monkeypatch.setattr("include.intervals.steps.send_lineage", lambda *_: None)
+    attempt = made.begin_attempt(pipeline)
+    named = Difference(DifferenceClass.UNEXPLAINED, "cameras", json.dumps({"device_id": "cam-1"}), "3 instead of 2")
+    made.note_build(attempt, differences=(named,), unexplained=1)
+    pinned = attempts.load_attempt(attempt).pinned
+    with ThreadPoolExecutor(1) as others:
+        with locks.announcing(pipeline, pinned.interval):
+            announced = others.submit(announce, attempt)
+            wait_for("the announcement to wait", lambda: announced.done() or "being announced" in caplog.text)
+            erase_from(pipeline, attempt)
+        verdict = announced.result(30)
+    assert "cam-1" not in json.dumps(verdict.as_json())
+    with session() as ledger:
+        assert "cam-1" not in json.dumps(ledger.get_one(IntervalRow, pinned.id).verdict)
+
+
+def test_build_does_not_know_an_erasure_when_it_begins_after_the_views_were_asked_for(
+    pipeline: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The views that were asked for still counted its records."""
+    declared, attempt = replace(load_pipeline("nest_cameras"), name=pipeline), made.begin_attempt(pipeline)
+
+    def asked(name: str) -> None:
+        erase_from(name, attempt)
+
+    monkeypatch.setattr("include.erasure.views.unfinished.unfinished", asked)
+    assert check_built(declared) < last_erasure(pipeline)
 
 
 def test_interval_is_among_those_of_the_erasure_when_it_is_pinned_while_the_erasure_begins(pipeline: str) -> None:
