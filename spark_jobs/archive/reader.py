@@ -10,10 +10,9 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from include.ledger.archive import landing_files, snapshots
-from include.ledger.archive.positions import stored_topics
 from include.ledger.erasures.coordinates import being_erased, in_file
 from include.ledger.streams.incarnations import closed
-from include.offsets import Fate, OffsetRange
+from include.offsets import Fate, OffsetRange, merged
 from include.pipelines.spec import EVENT_TIMES, Pipeline
 from spark_jobs.archive.erased import erased_records, without, without_erased
 from spark_jobs.archive.files import COORDINATE_COLUMNS, read_files, within
@@ -53,11 +52,15 @@ def read_archived_by_event_time(
     """
     every = (low, high) == EVENT_TIMES
     located = snapshots.rows_of_time(pipeline.name, pipeline.table, low, high, undated=every)
-    rows = _read_incarnations(spark, pipeline, located.paths)
+    gone = closed(pipeline.name)
+    rows = _read_incarnations(spark, pipeline, located.paths, gone)
     if located.removed:
         kept = read_registered_by_event_time(spark, pipeline, located, (low, high), damaged)
-        kept = without(kept, in_file(being_erased(pipeline.name), stored_topics(pipeline.name)))
-        rows = rows.unionByName(kept.withColumn(CLOSED_TOPIC_ID, F.lit("")))
+        # No two incarnations have an offset in common whose landing was removed: a topic is adopted only behind these,
+        # and none are removed after that. So coordinates tell all, whatever the topic's id.
+        kept = without(kept, in_file(being_erased(pipeline.name), {}))
+        ranges = (each for parts in located.ranges.values() for each in parts)
+        rows = rows.unionByName(kept.withColumn(CLOSED_TOPIC_ID, _closed_topic_id_within(ranges, gone)))
     rows = _with_event_time(pipeline, rows)
     # It may be a date or a text.
     event_time = F.col("event_time").try_cast("timestamp")
@@ -65,12 +68,14 @@ def read_archived_by_event_time(
     return rows.where(inside | event_time.isNull() if every else inside)
 
 
-def _read_incarnations(spark: SparkSession, pipeline: Pipeline, paths: Sequence[str]) -> DataFrame:
-    """Return the rows of landing files, without records that are being erased.
+def _read_incarnations(
+    spark: SparkSession, pipeline: Pipeline, paths: Sequence[str], gone: Collection[str]
+) -> DataFrame:
+    """Return the rows of landing files, without records that are being erased; `gone` are the closed topics' ids.
 
     Columns: the archive table's, and `tidemark_closed_topic_id`.
     """
-    gone, erased = closed(pipeline.name), being_erased(pipeline.name)
+    erased = being_erased(pipeline.name)
     schema, formerly = archive_schema(pipeline), pipeline.archive.formerly
     if not gone:
         rows = without(read_files(spark, paths, schema, formerly), in_file(erased, {}))
@@ -93,6 +98,16 @@ def _closed_topic_id(topic_ids: Iterable[tuple[str, str]]) -> Column:
     return F.coalesce(*known, F.lit(""))
 
 
+def _closed_topic_id_within(ranges: Iterable[OffsetRange], gone: Collection[str]) -> Column:
+    """Return the closed topic's id of the range that a row lies in; empty for rows of the current topic."""
+    by_topic_id: dict[str, list[OffsetRange]] = {}
+    for each in ranges:
+        if each.topic_id in gone:
+            by_topic_id.setdefault(each.topic_id, []).append(each)
+    known = [F.when(within(merged(parts)), F.lit(topic_id)) for topic_id, parts in sorted(by_topic_id.items())]
+    return F.coalesce(*known, F.lit(""))
+
+
 def within_incarnation(ranges: Iterable[OffsetRange], gone: Collection[str]) -> Column:
     """Return whether a row with its closed topic id lies in one of the ranges, in its incarnation of the topic."""
     conditions = [
@@ -105,7 +120,11 @@ def within_incarnation(ranges: Iterable[OffsetRange], gone: Collection[str]) -> 
 
 def read_replayed(spark: SparkSession, pipeline: Pipeline, paths: Sequence[str]) -> DataFrame:
     """Return the rows that replays landed. Columns: the archive table's, and `event_time`."""
+<<<<<<< HEAD
     rows = _read_incarnations(spark, pipeline, paths).drop(CLOSED_TOPIC_ID)
+=======
+    rows = _read_incarnations(spark, pipeline, paths, closed(pipeline.name)).drop("_closed_topic_id")
+>>>>>>> ae5b27a1 (Archive: rows whose landing was removed keep the id of their topic when it is adopted anew)
     return _with_event_time(pipeline, rows)
 
 

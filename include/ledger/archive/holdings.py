@@ -128,9 +128,9 @@ def ranges_of_intervals(intervals: Iterable[int]) -> list[OffsetRange]:
 
 
 def pinned_ranges(ledger: Session, intervals: Iterable[int]) -> dict[int, list[OffsetRange]]:
-    """Return the pinned ranges of each of the intervals, neighbours merged."""
+    """Return the pinned ranges of each of the intervals, each with the id of its topic."""
     parts: dict[int, list[OffsetRange]] = {each: [] for each in intervals}
     for r in ledger.scalars(select(IntervalRange).where(IntervalRange.interval_id.in_(parts))):
         tp = TopicPartition(r.topic, r.topic_partition)
-        parts[r.interval_id].append(OffsetRange(tp, r.from_offset, r.until_offset))
-    return {interval: merged(ranges) for interval, ranges in parts.items()}
+        parts[r.interval_id].append(OffsetRange(tp, r.from_offset, r.until_offset, r.topic_id))
+    return {interval: sorted(each for each in ranges if len(each)) for interval, ranges in parts.items()}

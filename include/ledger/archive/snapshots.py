@@ -43,7 +43,7 @@ class RowsOfTime:
     revisions: Mapping[int, Sequence[BuiltRevision]]
     """By interval: the registered revisions of the archive table whose partition's date lies in the span."""
     ranges: Mapping[int, Sequence[OffsetRange]]
-    """By interval: its pinned ranges, neighbours merged."""
+    """By interval: its pinned ranges, each with the id of its topic."""
 
 
 def rows_of_ranges(pipeline: str, table: str, ranges: Sequence[OffsetRange]) -> RowsOfRanges:

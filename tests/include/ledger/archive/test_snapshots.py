@@ -72,6 +72,7 @@ def test_rows_of_time_lie_in_one_place_when_files_are_removed_meanwhile(
     after = snapshots.rows_of_time(pipeline, pipeline, *span_of_time)
     assert (after.paths, after.removed) == ([], [span(0, 10)])
     assert (list(after.revisions), after.ranges) == ([interval], {interval: [span(0, 10)]})
+    assert [each.topic_id for each in after.ranges[interval]] == ["id"], "its rows do not say it"
 
 
 def test_rows_are_in_both_places_when_each_is_asked_for_in_a_transaction_of_its_own(pipeline: str) -> None:
