@@ -39,15 +39,21 @@ class PublishOperator(JobOperator):
         super().__init__(job="publish", pipeline=pipeline, attempt=attempt, **kwargs)
 
     def execute(self, context: Context) -> None:
-        """Publish, unless the driver of `build_interval` has; wait for a person when only warnings were not met."""
+        """Publish, unless the driver of `build_interval` has; wait for a person when only warnings were not met.
+
+        Where somebody has answered before this asks, it goes on as was decided.
+        """
         push_links(context, self)
         code = code_of_build(self.number)
         if code is None:
             code = self.run_job(context)
-        question = take_step(self._open_question) if code == ValidationFailed.exit_code else None
-        if question is not None:
+        question = take_step(self._question) if code == ValidationFailed.exit_code else None
+        if question is None:
+            self._end(code)
+        elif question.decision is None:
             self._ask(context, question)
-        self._end(code)
+        else:
+            self._go_on(context, question)
 
     def _end(self, code: int) -> None:
         if code:
@@ -113,12 +119,11 @@ class PublishOperator(JobOperator):
         published = take_step(builds.is_published, asked.build)
         self._end(0 if published else self.run_job(context))
 
-    def _open_question(self) -> Question | None:
-        """Return the undecided question about the build; None without one."""
+    def _question(self) -> Question | None:
+        """Return the question that the build waits for, decided or not; None where it waits for none."""
         spec = load_attempt(self.number)
-        validation, asked = spec.findings.validation, approvals.last_of_build(spec.build)
-        is_open = asked is not None and asked.decision is None
-        return asked if is_open and validation is not None and validation.waits else None
+        validation = spec.findings.validation
+        return approvals.last_of_build(spec.build) if validation is not None and validation.waits else None
 
     def _ask(self, context: Context, question: Question) -> None:
         """Show what was found and wait, without a task slot, until somebody has answered."""

@@ -287,6 +287,29 @@ def test_run_goes_on_without_another_driver_when_the_command_has_approved_and_pu
     publish(waiting).execute_complete(context, event, question=number)  # type: ignore[arg-type]
 
 
+def test_run_publishes_and_asks_nobody_when_the_command_has_approved_before_it_asks(
+    driver: Path, context: dict[str, Any], asked: list[dict[str, Any]], waiting: int
+) -> None:
+    approvals.decide(question(waiting), approved=True, by="bob@host", reason="a holiday")
+    # Whoever approved it has not begun to publish: the driver finds the approval, or waits for that.
+    driver.write_text("0")
+    with structlog.testing.capture_logs() as logged:
+        publish(waiting).execute(context)  # type: ignore[arg-type]
+    assert SUBMITTED in [each["event"] for each in logged]
+    assert asked == []
+
+
+def test_run_fails_as_refused_when_the_command_has_refused_before_it_asks(
+    driver: Path, context: dict[str, Any], asked: list[dict[str, Any]], waiting: int
+) -> None:
+    approvals.decide(question(waiting), approved=False, by="bob@host", reason="rows are missing")
+    # Were a driver started, the task would not say who refused it.
+    driver.write_text("1")
+    with pytest.raises(AirflowFailException, match="refused by bob@host: rows are missing; nothing was registered"):
+        publish(waiting).execute(context)  # type: ignore[arg-type]
+    assert asked == []
+
+
 def test_answer_counts_when_it_came_before_the_task_was_deferred(
     driver: Path, context: dict[str, Any], waiting: int, kept: Kept, elsewhere: Callable[[], dict[str, Any] | None]
 ) -> None:
