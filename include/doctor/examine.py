@@ -49,9 +49,7 @@ def effective_settings() -> dict[str, str]:
 def repair_all(progress: Callable[[str], None], *, deep: bool) -> None:
     """Fetch damaged jars, close open files and start dead services; then tell what the tables need, and do it."""
     repair_machine(progress)
-    dead = [n for n, s in supervisor.status().items() if not s.healthy and not s.external and read_state(n).get("pid")]
-    if dead:
-        supervisor.up(dead, progress)
+    supervisor.up_dead(progress)
     if all(each.ok for each in _lake()):
         _repair_tables(progress, deep=deep)
 

@@ -57,27 +57,44 @@ def _with_dependencies(names: Sequence[str] | None) -> Sequence[str] | None:
 def up(names: Sequence[str] | None = None, progress: Callable[[str], None] = lambda _: None) -> None:
     """Start the services that are not running and wait until each is healthy. Raise ServiceUnreachable if one fails."""
     with services_lock():
-        for name in service_names(_with_dependencies(names)):
-            current = SERVICES[name].status()
-            if current.external and not current.healthy:
-                raise ServiceUnreachable(
-                    f"the {name} that the settings name does not answer", remedy="./tidemark status shows its address"
-                )
-            if current.pid is not None and not current.healthy and not current.is_broken:
-                progress(f"{name} is running but does not answer: waiting for it")
-                current = _patient_status(name)
-            if current.is_broken:
-                progress(f"{name} has lost a part: restarting it")
-                SERVICES[name].down()
-            if not current.healthy:
-                progress(f"starting {name}")
-                SERVICES[name].up()
-            elif name == "postgres":
-                # An older version of the code, or somebody else, may have created its tables.
-                postgres.prepare_databases()
-            elif name == "airflow":
-                # The start that should have made it may have been interrupted.
-                airflow.ensure_pool(current.address)
+        _up(names, progress)
+
+
+def up_dead(progress: Callable[[str], None]) -> None:
+    """Start the services that have died, as `up` does; those that `down` has stopped stay so."""
+    with services_lock():
+        # Looked at only now: a `down` that this waited for has stopped some.
+        if dead := [name for name, each in status().items() if _has_died(name, each)]:
+            _up(dead, progress)
+
+
+def _has_died(name: ServiceName, status: ServiceStatus) -> bool:
+    # A state file without a pid means a stopped service, one with a pid a service that died.
+    return not status.healthy and not status.external and bool(read_state(name).get("pid"))
+
+
+def _up(names: Sequence[str] | None, progress: Callable[[str], None]) -> None:
+    for name in service_names(_with_dependencies(names)):
+        current = SERVICES[name].status()
+        if current.external and not current.healthy:
+            raise ServiceUnreachable(
+                f"the {name} that the settings name does not answer", remedy="./tidemark status shows its address"
+            )
+        if current.pid is not None and not current.healthy and not current.is_broken:
+            progress(f"{name} is running but does not answer: waiting for it")
+            current = _patient_status(name)
+        if current.is_broken:
+            progress(f"{name} has lost a part: restarting it")
+            SERVICES[name].down()
+        if not current.healthy:
+            progress(f"starting {name}")
+            SERVICES[name].up()
+        elif name == "postgres":
+            # An older version of the code, or somebody else, may have created its tables.
+            postgres.prepare_databases()
+        elif name == "airflow":
+            # The start that should have made it may have been interrupted.
+            airflow.ensure_pool(current.address)
 
 
 def _patient_status(name: ServiceName) -> ServiceStatus:
@@ -125,7 +142,7 @@ def _stop(name: ServiceName, progress: Callable[[str], None]) -> None:
         # It was killed, and what it left is known by the pid, which is forgotten below.
         progress(f"ending what is left of {name}")
         SERVICES[name].down()
-    # A state file without a pid means a stopped service, one with a pid a service that died.
+    # Without a pid, it counts as stopped (`_has_died`).
     if state := read_state(name):
         write_state(name, **{**state, "pid": None})
 

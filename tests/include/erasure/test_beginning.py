@@ -579,9 +579,8 @@ def test_build_of_another_interval_is_refused_when_records_were_erased_while_it_
 def test_verdict_keeps_no_key_when_an_erasure_begins_while_its_announcement_waits(
     pipeline: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    declared = replace(load_pipeline("nest_cameras"), name=pipeline, views=())
+    declared = replace(load_pipeline("nest_cameras"), name=pipeline)
     monkeypatch.setattr("include.intervals.steps.load_pipeline", lambda name: declared)
-    monkeypatch.setattr("include.intervals.steps.send_lineage", lambda *_: None)
     attempt = made.begin_attempt(pipeline)
     named = Difference(DifferenceClass.UNEXPLAINED, "cameras", json.dumps({"device_id": "cam-1"}), "3 instead of 2")
     made.note_build(attempt, differences=(named,), unexplained=1)

@@ -1,0 +1,66 @@
+"""What the supervisor starts, with services that only note that they were started."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from include.doctor import examine
+from include.doctor.finding import Finding
+from include.services import supervisor
+from include.services.process import ServiceStatus, read_state, write_state
+from include.settings import settings
+
+DEAD = 2**22 + 1
+"""No process has this pid."""
+
+
+@pytest.fixture
+def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """The services that were started: of two that have died, and one that was stopped."""
+    names: list[str] = []
+
+    def service(name: str) -> SimpleNamespace:
+        status = ServiceStatus("127.0.0.1:1", healthy=False, pid=None)
+        return SimpleNamespace(status=lambda: status, up=lambda: names.append(name), down=lambda: None)
+
+    monkeypatch.setenv("TIDEMARK_HOME", str(tmp_path))
+    settings.cache_clear()
+    monkeypatch.setattr(supervisor, "SERVICES", {name: service(name) for name in ("kafka", "postgres", "spark")})
+    # Only the services are repaired here.
+    monkeypatch.setattr(examine, "repair_machine", lambda _: None)
+    monkeypatch.setattr(examine, "_lake", lambda: [Finding(False, "the lake")])
+    for name, pid in {"kafka": DEAD, "postgres": DEAD, "spark": None}.items():
+        write_state(name, port=1, pid=pid)
+    yield names
+    settings.cache_clear()
+
+
+def test_only_services_that_died_are_started_when_a_repair_is_asked_for(started: list[str]) -> None:
+    examine.repair_all(lambda _: None, deep=False)
+    assert started == ["kafka", "postgres"]
+
+
+def test_service_stays_stopped_when_a_repair_waited_for_the_command_that_stopped_it(
+    started: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextmanager
+    def after_down() -> Iterator[None]:
+        """Take the lock that `down` held until now."""
+        write_state("kafka", **{**read_state("kafka"), "pid": None})
+        yield
+
+    monkeypatch.setattr(supervisor, "services_lock", after_down)
+    examine.repair_all(lambda _: None, deep=False)
+    assert started == ["postgres"]
+
+
+def test_nothing_is_started_when_every_service_was_stopped(started: list[str]) -> None:
+    for name in ("kafka", "postgres"):
+        write_state(name, port=1, pid=None)
+    examine.repair_all(lambda _: None, deep=False)
+    assert started == []
