@@ -21,6 +21,7 @@ from include.housekeeping.run import holding_files, put_back
 from include.lake.revision_files import damage_of
 from include.ledger import quarantine
 from include.ledger.archive import holdings, landing_files, removal
+from include.ledger.connection import check_version
 from include.ledger.streams.incarnations import closed
 from include.offsets import Fate, OffsetRange
 from include.pipelines import load_pipeline
@@ -44,7 +45,11 @@ def plan(disagreements: Sequence[Disagreement]) -> list[str]:
 
 
 def repair(disagreements: Sequence[Disagreement], progress: Progress) -> None:
-    """Repair what can be repaired. Raises TidemarkError when the catalog could not be changed."""
+    """Repair what can be repaired.
+
+    Raises UsageError when newer code has migrated the ledger, TidemarkError when the catalog could not be changed.
+    """
+    check_version()
     aside = lake.uri(LOST_AND_FOUND, datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ"))
     for each in disagreements:
         if each.repair == "move aside":

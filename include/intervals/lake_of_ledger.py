@@ -20,6 +20,7 @@ from include.lake.checkpoints import (
     newest_plan,
 )
 from include.ledger.archive.micro_batches import ARCHIVE, last_batch, last_batch_id
+from include.ledger.connection import check_version
 from include.ledger.inventory import revisions_outside
 from include.ledger.lineage import registered_outside
 from include.ledger.streams import generations
@@ -52,7 +53,11 @@ _WRITTEN = ("checkpoints", "landing", "quarantine", "received")
 
 
 def check_lake(pipeline: Pipeline) -> None:
-    """Raise UsageError when this is another ledger than the lake's, ServiceUnreachable when it is another lake."""
+    """Raise UsageError when this is another ledger than the lake's, ServiceUnreachable when it is another lake.
+
+    Raises UsageError, too, when newer code has migrated the ledger.
+    """
+    check_version()
     if error := lake_error(pipeline):
         raise error
 

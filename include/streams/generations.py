@@ -21,6 +21,7 @@ from include.kafka.truncation import timestamps_at
 from include.lake.checkpoints import generation_folders
 from include.ledger.archive import micro_batches
 from include.ledger.archive.positions import topics_that_left
+from include.ledger.connection import check_version
 from include.ledger.intervals import pinned as pinned_ledger
 from include.ledger.streams import generations, writers
 from include.ledger.streams.writers import Lease
@@ -34,7 +35,11 @@ from include.topics import TopicIdentity
 
 @contextmanager
 def no_stream(pipeline: str) -> Iterator[Lease]:
-    """Hold the pipeline's lease during the block. Raises AnotherWriter at once when a live driver holds it."""
+    """Hold the pipeline's lease during the block.
+
+    Raises AnotherWriter at once when a live driver holds it, UsageError when newer code has migrated the ledger.
+    """
+    check_version()
     if (writer := writers.live_writer(pipeline)) is not None:
         raise AnotherWriter(
             f"a driver writes this pipeline: {writer.holder} (fencing token {writer.token})",

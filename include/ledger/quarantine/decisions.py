@@ -11,6 +11,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from include.errors import AnotherWriter
+from include.ledger.connection import check_version
 from include.ledger.database import session
 from include.ledger.held_locks import Check, held_lock
 from include.ledger.models import DivertedRecord, IntervalRow, QuarantineNote, Replay
@@ -60,8 +61,10 @@ def deciding(pipeline: str, patience: timedelta = _PATIENCE) -> Iterator[Check]:
     """Let one replay or discard at a time decide about the pipeline's quarantine, during the block.
 
     Yields a function that raises when the lock was lost: call it before each change.
-    Raises AnotherWriter when another one does not end within `patience`.
+    Raises AnotherWriter when another one does not end within `patience`, UsageError when newer code has migrated the
+    ledger.
     """
+    check_version()
     with held_lock(f"quarantine:{pipeline}", patience) as lock:
         if lock is None:
             raise AnotherWriter(

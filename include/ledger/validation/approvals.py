@@ -15,6 +15,7 @@ from sqlalchemy import Select, func, select
 from sqlalchemy.orm import Session
 
 from include.errors import UsageError
+from include.ledger.connection import check_version
 from include.ledger.database import session
 from include.ledger.intervals.attempts import REBUILD
 from include.ledger.intervals.findings import ExpectationKey, ExpectationResult
@@ -107,9 +108,10 @@ def last_of_interval(pipeline: str, interval: Interval) -> Question | None:
 def decide(question: int, *, approved: bool, by: str, reason: str) -> Question:
     """Note what a person decided; return the question with it.
 
-    The first decision stays. Raises UsageError without a reason, when it was decided otherwise, and when a newer
-    question about the build exists.
+    The first decision stays. Raises UsageError without a reason, when it was decided otherwise, when a newer question
+    about the build exists, and when newer code has migrated the ledger.
     """
+    check_version()
     if not reason.strip():
         raise UsageError("a reason is needed, it is kept for ever", remedy='--reason "…"')
     with session() as ledger:

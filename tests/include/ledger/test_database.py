@@ -15,11 +15,17 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import text
 
+from include.doctor.repair import repair
 from include.errors import ServiceUnreachable, TidemarkError, UsageError
+from include.intervals.lake_of_ledger import check_lake
 from include.ledger import connection
 from include.ledger.connection import SILENT_SECONDS
 from include.ledger.database import engine, lock, migrate, session
 from include.ledger.held_locks import held_lock
+from include.ledger.quarantine import deciding
+from include.ledger.validation import approvals
+from include.pipelines import load_pipeline
+from include.streams.generations import no_stream
 from tests.conftest import REPOSITORY, Home, wait_for
 
 pytestmark = pytest.mark.services
@@ -132,7 +138,36 @@ def test_version_is_named_when_the_ledger_is_of_other_code(postgres: Home) -> No
         ledger.execute(text("SELECT outcome FROM landing_files"))
 
 
-@pytest.mark.parametrize("ask", [migrate, connection.await_ledger, connection.check_version])
+def begin_housekeeping() -> None:
+    check_lake(load_pipeline("isp_hits"))
+
+
+def open_a_generation() -> None:
+    with no_stream("isp_hits"):
+        pass
+
+
+def discard_records() -> None:
+    with deciding("isp_hits"):
+        pass
+
+
+def repair_nothing() -> None:
+    repair([], lambda _: None)
+
+
+def decide() -> None:
+    with pytest.raises(UsageError) as refused:
+        approvals.decide(0, approved=False, by="me@here", reason="rows are missing")
+    if refused.value.message != "there is no question 0":
+        raise refused.value
+
+
+ASK_THE_LEDGER = [migrate, connection.await_ledger, connection.check_version]
+CHANGE_OR_DECIDE = [begin_housekeeping, open_a_generation, discard_records, repair_nothing, decide]
+
+
+@pytest.mark.parametrize("ask", [*ASK_THE_LEDGER, *CHANGE_OR_DECIDE])
 def test_older_code_refuses_a_ledger_when_newer_code_has_migrated_it(postgres: Home, ask: Callable[[], None]) -> None:
     ask()
     with engine().begin() as ledger:
