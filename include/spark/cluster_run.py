@@ -13,7 +13,7 @@ from include.errors import ServiceUnreachable, TidemarkError
 from include.settings import settings
 from include.spark import kubernetes, yarn
 from include.spark.driver_lines import DriverLines
-from include.spark.submission import SparkSubmission
+from include.spark.submission import SHORT_LIVED, SparkSubmission
 
 _LOOK_AGAIN = 1.0
 """Seconds between two looks at an application and its log."""
@@ -74,7 +74,8 @@ def hand_over(job: SparkSubmission) -> str:
     """Hand an application over to the cluster and return what `spark-submit` printed."""
     done = subprocess.run(
         job.command(),
-        env={**os.environ, **job.env},
+        # For the JVM that hands over, where the operator has no options for it; the driver's are its own.
+        env={"SPARK_SUBMIT_OPTS": SHORT_LIVED, **os.environ, **job.env},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -37,6 +37,9 @@ SHORT = 200_000
 FIRST_COMPILER = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
 """Only the JVM's first compiler, with the code cache of both: alone, it would get 48 MiB."""
 
+SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
+"""For a JVM that only starts another one, or hands an application over: it ends before it has warmed up."""
+
 _HUGE_METHODS = "-XX:-DontCompileHugeMethods"
 """Compile methods of more than 8,000 bytes too: Spark may generate one for a table of ten columns and their rules, and
 it would be interpreted for ever."""
@@ -222,7 +225,7 @@ def spark_environment(current: Settings) -> dict[str, str]:
         **({"SPARK_LOCAL_IP": "127.0.0.1"} if current.spark_master.startswith("local") else {}),
         **cluster.client_environment(current),
         # spark-submit starts a JVM of its own to find out how to start the driver's.
-        "SPARK_LAUNCHER_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData",
+        "SPARK_LAUNCHER_OPTS": SHORT_LIVED,
         # Without a locale of UTF-8, Java cannot open a path with a letter outside of ASCII.
         "LC_ALL": "C.UTF-8",
         "TZ": "UTC",
