@@ -13,7 +13,8 @@ from include.errors import ServiceUnreachable, TidemarkError
 from include.settings import settings
 from include.spark import kubernetes, yarn
 from include.spark.driver_lines import DriverLines
-from include.spark.submission import SHORT_LIVED, SparkSubmission
+from include.spark.jars import SHORT_LIVED
+from include.spark.submission import SparkSubmission
 
 _LOOK_AGAIN = 1.0
 """Seconds between two looks at an application and its log."""
@@ -75,7 +76,7 @@ def hand_over(job: SparkSubmission) -> str:
     done = subprocess.run(
         job.command(),
         # For the JVM that hands over, where the operator has no options for it; the driver's are its own.
-        env={"SPARK_SUBMIT_OPTS": SHORT_LIVED, **os.environ, **job.env},
+        env={"SPARK_SUBMIT_OPTS": " ".join(SHORT_LIVED), **os.environ, **job.env},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -41,6 +41,9 @@ _CONTENTS: dict[Conf, str] = {
 
 _TRIES = 4
 
+SHORT_LIVED = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData")
+"""Options of a JVM that ends before it has warmed up: it fetches, starts another one, or hands an application over."""
+
 IVY = Path(__file__).with_name("ivy.xml")
 IVY_SETTINGS = Path(__file__).with_name("ivysettings.xml")
 CHECKSUMS = Path(__file__).with_name("jars.sha256")
@@ -161,7 +164,7 @@ def _ivy_cache() -> Path:
 def _fetch(conf: str) -> None:
     target = folder() / conf
     fetched = folder().with_name(folder().name + ".partial")
-    command = [java(), "-Xmx512m", "-jar", next((pyspark_home() / "jars").glob("ivy-*.jar")).as_posix()]
+    command = [java(), "-Xmx512m", *SHORT_LIVED, "-jar", next((pyspark_home() / "jars").glob("ivy-*.jar")).as_posix()]
     command += ["-settings", str(IVY_SETTINGS), "-ivy", str(IVY), "-cache", str(_ivy_cache())]
     command += ["-confs", conf, "-retrieve", f"{fetched}/[conf]/[artifact]-[revision].[ext]"]
     result = _run_patiently(command)

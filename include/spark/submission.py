@@ -18,7 +18,7 @@ from include.settings import REPOSITORY, Settings, settings
 from include.spark import class_archive, cluster, driver_folders, kept
 from include.spark.cluster import DeployMode
 from include.spark.compiled_jars import LOG_STORE_CLASS, decoder_jars, log_store_jar
-from include.spark.jars import classpath, ensure_fetched, pyspark_home
+from include.spark.jars import SHORT_LIVED, classpath, ensure_fetched, pyspark_home
 
 JOBS = REPOSITORY / "spark_jobs"
 
@@ -36,9 +36,6 @@ SHORT = 200_000
 
 FIRST_COMPILER = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
 """Only the JVM's first compiler, with the code cache of both: alone, it would get 48 MiB."""
-
-SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
-"""For a JVM that only starts another one, or hands an application over: it ends before it has warmed up."""
 
 _HUGE_METHODS = "-XX:-DontCompileHugeMethods"
 """Compile methods of more than 8,000 bytes too: Spark may generate one for a table of ten columns and their rules, and
@@ -225,7 +222,7 @@ def spark_environment(current: Settings) -> dict[str, str]:
         **({"SPARK_LOCAL_IP": "127.0.0.1"} if current.spark_master.startswith("local") else {}),
         **cluster.client_environment(current),
         # spark-submit starts a JVM of its own to find out how to start the driver's.
-        "SPARK_LAUNCHER_OPTS": SHORT_LIVED,
+        "SPARK_LAUNCHER_OPTS": " ".join(SHORT_LIVED),
         # Without a locale of UTF-8, Java cannot open a path with a letter outside of ASCII.
         "LC_ALL": "C.UTF-8",
         "TZ": "UTC",
