@@ -206,21 +206,29 @@ def header(schema_id: int) -> bytes:
 
 def read(spark: Any, written: Any, record: Any, declared: Any, subject: str) -> tuple[Any, Any]:
     """A record of a schema read as the declared one: the message, and the failure as reason and detail."""
+    (found,) = read_each(spark, written, [record], declared, subject)
+    return found
+
+
+def read_each(spark: Any, written: Any, records: list[Any], declared: Any, subject: str) -> list[tuple[Any, Any]]:
+    """The same of several records of the schema, in their order."""
     from pyspark.sql import functions as F
 
     from spark_jobs.decoding import avro_wire
 
     (schema_id,) = registry().register(subject, [json.dumps(written)])
     decoder = replace(PIPELINE.decoder, schema=json.dumps(declared))
-    whole = value(schema_id, json.dumps(written), record) if isinstance(record, dict) else header(schema_id) + record
-    frame = spark.createDataFrame([(whole,)], "value BINARY")
+    values = [
+        value(schema_id, json.dumps(written), each) if isinstance(each, dict) else header(schema_id) + each
+        for each in records
+    ]
+    frame = spark.createDataFrame([*enumerate(values)], "number INT, value BINARY")
     avro_wire.prepare(decoder, frame)
     parsed = frame.withColumn("parsed", avro_wire.parse(decoder, F.col("value")))
     failure = avro_wire.failure(decoder, F.col("value"), F.col("parsed"))
-    (row,) = parsed.select(
-        avro_wire.message(F.col("parsed")).alias("message"), failure["reason"], failure["detail"]
-    ).collect()
-    return row[0], (row[1], row[2])
+    message = avro_wire.message(F.col("parsed"))
+    rows = parsed.select("number", message.alias("message"), failure["reason"], failure["detail"]).collect()
+    return [(row[1], (row[2], row[3])) for row in sorted(rows, key=lambda row: row["number"])]
 
 
 def logical(kind: str, name: str, **more: Any) -> dict[str, Any]:
@@ -325,22 +333,15 @@ def test_record_is_quarantined_when_a_text_is_not_utf8(spark: Any, gate: Gate, c
     """Avro's decoder takes it as it is, and what reads the archive fails or takes two such texts for one."""
     written, declared, sent = TEXT_IN[case]
     whole = value(0, json.dumps(record_of(written)), {"v": sent})[5:]
-    subject = f"text-in-{case.replace(' ', '-')}-value"
-    for text in ("Müll", "\U0001f600"):
-        message, failure = read(
-            spark,
-            record_of(written),
-            whole.replace(b"M~ller", text.encode().ljust(6)[:6]),
-            record_of(declared),
-            subject,
-        )
+    subject, texts = f"text-in-{case.replace(' ', '-')}-value", ("Müll", "\U0001f600")
+    latin = whole.replace(b"M~ller", b"M\xfcller")
+    sent = [*(whole.replace(b"M~ller", text.encode().ljust(6)[:6]) for text in texts), latin, latin + b"\0"]
+    *good, (_, of_latin), (_, of_longer) = read_each(spark, record_of(written), sent, record_of(declared), subject)
+    for text, (message, failure) in zip(texts, good, strict=True):
         assert failure == (None, None)
         assert text.strip() in str(message)
-    latin = whole.replace(b"M~ller", b"M\xfcller")
-    _, failure = read(spark, record_of(written), latin, record_of(declared), subject)
-    assert failure == ("not_utf8", "v has a text that is not UTF-8")
-    _, failure = read(spark, record_of(written), latin + b"\0", record_of(declared), subject)
-    assert failure[0] == "trailing_bytes"
+    assert of_latin == ("not_utf8", "v has a text that is not UTF-8")
+    assert of_longer[0] == "trailing_bytes"
 
 
 def test_nothing_is_asked_of_texts_when_a_schema_has_none(spark: Any, ids: list[int]) -> None:
