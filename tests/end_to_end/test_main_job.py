@@ -301,16 +301,8 @@ def test_catalog_stays_and_the_report_shows_it_when_a_suite_fails(
         landed, "SELECT id, table_name, table_partition FROM revisions WHERE state = 'registered' ORDER BY 1,2,3"
     )
     start = START + timedelta(hours=1)
-    result = subprocess.run(
-        landed.command("interval", "nest_cameras", "--from", iso(start), "--to", iso(start + timedelta(hours=1))),
-        env=landed.environment(PYTHONPATH=str(copy)),
-        cwd=copy,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert result.returncode == 2, result.stderr[-3000:]
-    found = json.loads(result.stdout)
+    bounds = ("--from", iso(start), "--to", iso(start + timedelta(hours=1)))
+    found = landed.json("interval", "nest_cameras", *bounds, expect=2, cwd=copy, PYTHONPATH=str(copy))
     assert found["validation"]["success"] is False
     assert [f["column"] for f in found["validation"]["failed"]] == ["device_id"]
     assert found["validation"]["failed"][0]["unexpected_count"] > 0
