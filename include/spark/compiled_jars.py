@@ -19,7 +19,7 @@ from include.errors import TidemarkError, UsageError, one_line
 from include.pipelines.spec import KafkaDeserializer
 from include.pipelines.spec.decoders import Decoder
 from include.settings import REPOSITORY
-from include.spark.jars import classpath, java, pyspark_home
+from include.spark.jars import SHORT_LIVED, classpath, java, pyspark_home
 
 DESERIALIZERS = Path(__file__).with_name("KafkaDeserializers.java")
 CLASS = "tidemark.KafkaDeserializers"
@@ -84,7 +84,7 @@ def compile_java(source: Path, jar: Path, beside: Sequence[Path] = ()) -> None:
     known = os.pathsep.join(map(str, [*sorted(pyspark_home().glob("jars/*.jar")), *classpath("spark"), *beside]))
     with tempfile.TemporaryDirectory() as classes:
         options = ["-classpath", known, "-encoding", "UTF-8", "-g", "-d", classes, str(source)]
-        command = [java(), "-cp", os.pathsep.join(map(str, compiler)), _COMPILER, *options]
+        command = [java(), *SHORT_LIVED, "-cp", os.pathsep.join(map(str, compiler)), _COMPILER, *options]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         made = sorted(Path(classes).rglob("*.class"))
         # Janino's command returns 0 even when it fails.
