@@ -70,6 +70,10 @@ class AirflowUi:
     def open_form(self, dag: str) -> None:
         """Open the form of a DAG's run."""
         self.open_grid(dag)
+        self.begin_form()
+
+    def begin_form(self) -> None:
+        """Open the form of a run of the DAG whose grid is open."""
         self.find("[data-testid=trigger-dag-button]").click()
         self.wait("the form", "document.querySelector('[data-testid=trigger-dag-submit]')")
 
