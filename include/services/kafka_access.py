@@ -13,7 +13,7 @@ from pathlib import Path
 
 from include.errors import ServiceUnreachable
 from include.settings import read_properties, settings, write_private
-from include.spark.jars import java
+from include.spark.jars import SHORT_LIVED, java
 
 USER = "tidemark"
 
@@ -68,7 +68,8 @@ def ensure_access() -> BrokerAccess:
 
 def _keytool(*arguments: str) -> None:
     tool = Path(java()).resolve().with_name("keytool")
-    result = subprocess.run([str(tool), *arguments], capture_output=True, text=True, check=False)
+    options = [f"-J{each}" for each in SHORT_LIVED]
+    result = subprocess.run([str(tool), *options, *arguments], capture_output=True, text=True, check=False)
     if result.returncode:
         last = (result.stdout + result.stderr).strip().splitlines()[-1:]
         raise ServiceUnreachable(f"keytool failed: {' '.join(last)}", remedy="check that keytool lies beside java")

@@ -15,7 +15,7 @@ from include.errors import ServiceUnreachable
 from include.services.java_properties import escaped
 from include.services.jdbc import jdbc_url
 from include.settings import settings, write_private
-from include.spark.jars import classpath, java, pyspark_home
+from include.spark.jars import SHORT_LIVED, classpath, java, pyspark_home
 
 
 def create_metastore_schema() -> None:
@@ -46,8 +46,9 @@ def create_metastore_schema() -> None:
     file = folder / "metastore.properties"
     write_private(file, "".join(f"{key}={escaped(value)}\n" for key, value in properties.items()))
     postgresql = next(str(jar) for jar in classpath("spark") if jar.name.startswith("postgresql-"))
-    command = [java(), "-Xmx512m", "-cp", f"{jars}/*:{postgresql}", "org.datanucleus.store.schema.SchemaTool"]
-    command += ["-create", "-api", "JDO", "-props", str(file), str(folder / "package.jdo")]
+    command = [java(), "-Xmx512m", *SHORT_LIVED, "-cp", f"{jars}/*:{postgresql}"]
+    command += ["org.datanucleus.store.schema.SchemaTool", "-create", "-api", "JDO"]
+    command += ["-props", str(file), str(folder / "package.jdo")]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     file.unlink()
     if result.returncode:
