@@ -74,17 +74,18 @@ def _copy(source: str, target: str, gone: Collection[Coordinates]) -> int:
     rows = 0
     system, at = lake.filesystem(target)
     with (
-        lake.open_parquet(source) as file,
+        lake.open_parquet(source, page_by_page=True) as file,
         pq.ParquetWriter(f"{at}.tmp", file.schema_arrow, filesystem=system, compression="zstd") as writer,
     ):
         for number in range(file.num_row_groups):
-            table = file.read_row_group(number)
-            columns = [table.column(name).to_pylist() for name in _COLUMNS]
-            kept = table.filter(pa.array([each not in gone for each in zip(*columns, strict=True)], pa.bool_()))
-            rows += kept.num_rows
-            writer.write_table(kept)
+            rows += lake.write_row_groups(writer, (_without(gone, each) for each in lake.batches_of(file, number)))
     system.move(f"{at}.tmp", at)
     return rows
+
+
+def _without(gone: Collection[Coordinates], rows: pa.RecordBatch) -> pa.RecordBatch:
+    columns = [rows.column(name).to_pylist() for name in _COLUMNS]
+    return rows.filter(pa.array([each not in gone for each in zip(*columns, strict=True)], pa.bool_()))
 
 
 def _renamed(path: str, erasure: int) -> str:

@@ -44,12 +44,14 @@ from include.lake.parquet import (
     time_bounds,
     unreadable,
 )
+from include.lake.row_groups import batches_of, write_row_groups
 
 __all__ = [
     "SAFE_VALUE",
     "Bounds",
     "Entry",
     "LakeFile",
+    "batches_of",
     "below_lake",
     "bounds_of",
     "change_footer",
@@ -85,5 +87,6 @@ __all__ = [
     "unreadable",
     "uri",
     "write_bytes",
+    "write_row_groups",
     "write_text",
 ]

@@ -91,12 +91,20 @@ def change_footer(location: str, changed: Callable[[bytes], bytes]) -> None:
     system.move(temporary, path)
 
 
+_PAGES_AT_ONCE = 1 << 20
+"""Bytes read at once of a column whose pages are read one by one."""
+
+
 @contextmanager
-def open_parquet(location: str) -> Iterator[pq.ParquetFile]:
-    """Open a Parquet file inside the `with` block; only the footer and requested columns are read."""
+def open_parquet(location: str, *, page_by_page: bool = False) -> Iterator[pq.ParquetFile]:
+    """Open a Parquet file inside the `with` block; only the footer and requested columns are read.
+
+    With `page_by_page` batches of its rows are read in little memory, without it a row group's columns at once.
+    """
     system, path = filesystem(location)
+    options = {"pre_buffer": False, "buffer_size": _PAGES_AT_ONCE} if page_by_page else {}
     with raises_unreachable(), system.open_input_file(path) as file:
-        yield pq.ParquetFile(file)
+        yield pq.ParquetFile(file, **options)
 
 
 _ROWS_AT_ONCE = 2_000

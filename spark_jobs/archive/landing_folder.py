@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
@@ -96,7 +97,7 @@ def reasons_of(files: Sequence[LandingFile]) -> dict[str, int]:
 
 
 def _merge(paths: Sequence[str], target: str, columns: list[str]) -> None:
-    """Write these columns of several files (paths below the lake) to one file, a row group per file."""
+    """Write these columns of several files (paths below the lake) to one file; no row group is of two of them."""
     system, path = lake.filesystem(target)
     lake.make_parents(target)
     folder, name = path.rsplit("/", 1)
@@ -104,9 +105,12 @@ def _merge(paths: Sequence[str], target: str, columns: list[str]) -> None:
     temporary = f"{folder}/.{name}"
     with ExitStack() as opened:
         for each in paths:
-            with lake.open_parquet(lake.uri(each)) as parquet:
-                table = parquet.read(columns=columns)
-            if each == paths[0]:
-                writer = opened.enter_context(pq.ParquetWriter(temporary, table.schema, filesystem=system))
-            writer.write_table(table)
+            with lake.open_parquet(lake.uri(each), page_by_page=True) as parquet:
+                if each == paths[0]:
+                    known = parquet.schema_arrow
+                    schema = pa.schema([known.field(name) for name in columns], known.metadata)
+                    writer = opened.enter_context(pq.ParquetWriter(temporary, schema, filesystem=system))
+                groups = range(parquet.num_row_groups)
+                # A batch may hold more bad records than fit into memory.
+                lake.write_row_groups(writer, (b for n in groups for b in lake.batches_of(parquet, n, columns)))
     system.move(temporary, path)

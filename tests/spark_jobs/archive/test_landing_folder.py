@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from include import lake
+from include.lake import row_groups
 from include.ledger.archive.landing_files import LandingFile
 from include.pipelines import load_pipeline
 from include.pipelines.spec import EventTimeWithin, Json
@@ -104,6 +105,34 @@ def test_quarantined_records_lie_in_one_file_when_a_batch_has_some(landing: Path
     assert kept["kafka_partition"].to_pylist() == [0, 1, 1, 2, 2, 2]
     assert [path for path in landing.rglob("*") if path.is_file()] == []
     assert [path.name for path in target.parent.iterdir()] == [target.name]
+
+
+@pytest.mark.parametrize("value", [b"unlike %d " * 100, b"all alike " * 100], ids=["unlike", "alike"])
+def test_large_bad_records_are_moved_in_row_groups_of_bounded_bytes(
+    landing: Path, monkeypatch: pytest.MonkeyPatch, value: bytes
+) -> None:
+    """The driver moves them: a topic partition of nothing else may have more of them than it has memory."""
+    from spark_jobs.archive.landing_folder import move_quarantined
+
+    rows, bound = 6_000, 1 << 21
+    monkeypatch.setattr(row_groups, "ROW_GROUP_BYTES", bound)
+    path = landing.parent / "landing/isp_hits/0a1b2c3d-000000007-1/fate=quarantined/part-0.parquet"
+    path.parent.mkdir(parents=True)
+    values = [value.replace(b"%d", b"%d" % n) for n in range(rows)]
+    pq.write_table(pa.table({"rest": [None] * rows, "value": values, "kafka_offset": [*range(rows)]}), path)
+    assert pq.ParquetFile(path).num_row_groups == 1
+    below = str(path.relative_to(landing.parent))
+    columns = ["kafka_offset", "value"]
+    file = LandingFile("quarantined", below, rows, path.stat().st_size)
+    (moved,) = move_quarantined(load_pipeline("isp_hits"), [file], "0a1b2c3d-000000007", columns)
+    found = pq.ParquetFile(landing.parent / moved.path)
+    sizes = [found.read_row_group(number).nbytes for number in range(found.num_row_groups)]
+    assert max(sizes) < 2 * bound
+    assert len(sizes) >= 2
+    kept = found.read()
+    assert kept.column_names == columns
+    assert kept["kafka_offset"].to_pylist() == [*range(rows)]
+    assert kept["value"][rows - 1].as_py() == value.replace(b"%d", b"%d" % (rows - 1))
 
 
 def test_spark_and_python_mean_one_folder_when_its_path_has_blanks_and_signs(
