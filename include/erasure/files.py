@@ -70,20 +70,18 @@ def _rows_of(location: str, gone: Collection[Coordinates]) -> Counter[Coordinate
 
 
 def _copy(source: str, target: str, gone: Collection[Coordinates]) -> int:
-    """Copy the rows of other records, row group by row group, and return how many there are."""
-    rows = 0
+    """Copy the rows of other records, and return how many there are."""
     system, at = lake.filesystem(target)
     with (
         lake.open_parquet(source, page_by_page=True) as file,
         pq.ParquetWriter(f"{at}.tmp", file.schema_arrow, filesystem=system, compression="zstd") as writer,
     ):
-        for number in range(file.num_row_groups):
-            rows += lake.write_row_groups(writer, (_without(gone, each) for each in lake.batches_of(file, number)))
+        rows = lake.write_row_groups(writer, (_without(gone, each) for each in lake.portions_of(file)))
     system.move(f"{at}.tmp", at)
     return rows
 
 
-def _without(gone: Collection[Coordinates], rows: pa.RecordBatch) -> pa.RecordBatch:
+def _without(gone: Collection[Coordinates], rows: pa.Table) -> pa.Table:
     columns = [rows.column(name).to_pylist() for name in _COLUMNS]
     return rows.filter(pa.array([each not in gone for each in zip(*columns, strict=True)], pa.bool_()))
 

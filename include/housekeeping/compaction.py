@@ -25,9 +25,6 @@ _TEMPORARY = re.compile(r"\.\d{4}-\d{2}-\d{2}-[a-z]+")
 KEPT = (Fate.EMPTY, Fate.QUARANTINED)
 """Fates whose files stay as evidence of what became of their records."""
 
-_ROWS = 50_000
-"""Rows of a row group, and the most rows in memory besides one source file."""
-
 
 @dataclass(frozen=True)
 class RowDigest:
@@ -38,13 +35,11 @@ class RowDigest:
 
     def plus(self, table: pa.Table) -> RowDigest:
         """Return the digest with the table's rows added; columns that are null do not count."""
-        rows, total = self.rows, self.total
-        for batch in table.to_batches(max_chunksize=_ROWS):
-            for row in lake.python_rows(batch):
-                text = repr(sorted((name, value) for name, value in row.items() if value is not None))
-                total += int.from_bytes(hashlib.blake2b(text.encode(), digest_size=16).digest())
-                rows += 1
-        return RowDigest(rows, total % 2**128)
+        total = self.total
+        for row in lake.python_rows(table):
+            text = repr(sorted((name, value) for name, value in row.items() if value is not None))
+            total += int.from_bytes(hashlib.blake2b(text.encode(), digest_size=16).digest())
+        return RowDigest(self.rows + table.num_rows, total % 2**128)
 
 
 @dataclass(frozen=True)
@@ -73,9 +68,10 @@ def closed_days(pipeline: str, now: datetime) -> list[Day]:
     for file in landing_files.files_of(batches, KEPT):
         if not file.is_compacted and file.committed_at is not None:
             groups[file.fate, file.committed_at.astimezone(UTC).date()].append(file)
+    compacted = {fate: _compacted_paths(pipeline, fate) for fate in {fate for fate, _ in groups}}
     days = []
     for (fate, day), files in sorted(groups.items()):
-        before = [path for path in _compacted_paths(pipeline, fate) if path.rsplit("/", 1)[-1].startswith(f"{day}-")]
+        before = [path for path in compacted[fate] if path.rsplit("/", 1)[-1].startswith(f"{day}-")]
         files += landing_files.files_at(pipeline, before)
         if landing_files.have_namesakes(pipeline, files):
             continue
@@ -162,30 +158,30 @@ def _merge(pipeline: str, paths: Sequence[str], noted: Mapping[str, int], target
                 remedy="restore the file, if that cannot put it back",
                 pipeline=pipeline,
             )
-    schemas = [_schema(lake.uri(path)).remove_metadata() for path in paths]
-    schema = pa.unify_schemas(schemas, promote_options="permissive")
+    # Thousands of files have few different schemas.
+    schemas = dict.fromkeys(_schema(lake.uri(path)).remove_metadata() for path in paths)
+    schema = pa.unify_schemas([*schemas], promote_options="permissive")
     system, at = lake.filesystem(target)
     lake.make_parents(target)
     digest = RowDigest()
-    waiting = schema.empty_table()
-    with pq.ParquetWriter(at, schema, filesystem=system, compression="zstd") as writer:
+
+    def portions() -> Iterator[pa.Table]:
+        nonlocal digest
         for path in paths:
-            rows = 0
+            before = digest.rows
             for table in _read(lake.uri(path)):
-                rows += table.num_rows
                 digest = digest.plus(table)
-                parts = [waiting, table.replace_schema_metadata(None)]
-                waiting = pa.concat_tables(parts, promote_options="permissive")
-                if waiting.num_rows >= _ROWS:
-                    writer.write_table(waiting)
-                    waiting = schema.empty_table()
-            if rows != noted[path]:
+                parts = [schema.empty_table(), table.replace_schema_metadata(None)]
+                yield pa.concat_tables(parts, promote_options="permissive")
+            if (rows := digest.rows - before) != noted[path]:
                 raise TidemarkError(
                     f"{path} holds {rows} rows, the ledger counts {noted[path]}; its day was not compacted",
                     remedy="./tidemark doctor; restore the file",
                     pipeline=pipeline,
                 )
-        writer.write_table(waiting)
+
+    with pq.ParquetWriter(at, schema, filesystem=system, compression="zstd") as writer:
+        lake.write_row_groups(writer, portions())
     return digest
 
 
@@ -195,6 +191,5 @@ def _schema(location: str) -> pa.Schema:
 
 
 def _read(location: str) -> Iterator[pa.Table]:
-    with lake.open_parquet(location) as file:
-        for batch in file.iter_batches(batch_size=_ROWS):
-            yield pa.Table.from_batches([batch])
+    with lake.open_parquet(location, page_by_page=True) as file:
+        yield from lake.portions_of(file)

@@ -74,7 +74,6 @@ def keep_house(
             done.put_back += replaced.put_back(pipeline.name)
         pointed_at = catalog.pointed_at([*pipeline.tables, *left])
         _retire_landing(pipeline, times, done)
-        _compact(pipeline, times, done)
         _retire_revisions(pipeline, left, times, pointed_at, done)
         crash_point("housekeeping_marked")
         sweep_landing(pipeline, times, done)
@@ -82,6 +81,10 @@ def keep_house(
         _sweep_open_tables(pipeline, times, done)
         sweep_checkpoints(pipeline, times, done, of_others)
         sweep_logs(pipeline, times, done)
+        # Last, because it takes longest: where it never ends, all else is still deleted each day.
+        if merged_files := _compact(pipeline, times, done):
+            # Other tools find merged records twice until the files from which they were merged have gone.
+            sweep_landing(pipeline, times, done, merged_files)
     if not dry_run and (folders := driver_folders.sweep()):
         progress(f"removed the temporary folders of {len(folders)} Spark drivers that were killed")
     for line in done.kept:
@@ -165,7 +168,9 @@ def _read_otherwise(pipeline: Pipeline, holding: Holding) -> str:
     return "its registered build read Kafka with other code than landed it" if is_otherwise else ""
 
 
-def _compact(pipeline: Pipeline, times: Times, done: Done) -> None:
+def _compact(pipeline: Pipeline, times: Times, done: Done) -> set[str]:
+    """Merge the files of closed days, and return the paths of those that were merged, below the lake."""
+    merged_files: set[str] = set()
     # The sweep leaves all files while an attempt may read them: other tools would find merged records twice until then.
     running = attempts_under_way(pipeline.name, times.orphans)
     for day in compaction.closed_days(pipeline.name, times.now):
@@ -178,6 +183,7 @@ def _compact(pipeline: Pipeline, times: Times, done: Done) -> None:
         try:
             if not done.dry_run:
                 _merge(pipeline, day, done.check)
+                merged_files.update(day.paths)
         except ServiceUnreachable:
             # The lock may be lost.
             raise
@@ -187,6 +193,7 @@ def _compact(pipeline: Pipeline, times: Times, done: Done) -> None:
         done.compacted["days"] += 1
         done.compacted["files"] += len(day.paths)
         done.compacted["rows"] += sum(file.rows for file in day.files)
+    return merged_files
 
 
 def _merge(pipeline: Pipeline, day: compaction.Day, check: Check) -> None:

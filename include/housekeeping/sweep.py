@@ -132,16 +132,16 @@ class Times:
         )
 
 
-def sweep_landing(pipeline: Pipeline, times: Times, done: Done) -> bool:
+def sweep_landing(pipeline: Pipeline, times: Times, done: Done, merged: Collection[str] = ()) -> bool:
     """Delete landing files whose rows revisions have long held, and set files aside that the ledger does not name.
 
-    What was set aside long ago is deleted. Returns False when all was left, because an attempt may be reading it.
+    Folders with files that this run has `merged` are the ledger's, however new they are. What was set aside long ago is
+    deleted. Returns False when all was left, because an attempt may be reading it.
     """
     if running := attempts_under_way(pipeline.name, times.orphans):
         attempt, interval = next(iter(running.items()))
-        done.kept.append(
-            f"landing files: attempt {attempt} of {interval} may be reading them; the next run deletes them"
-        )
+        line = f"landing files: attempt {attempt} of {interval} may be reading them; the next run deletes them"
+        done.kept += [] if line in done.kept else [line]
         return False
     in_flight = InFlight.of(pipeline.name)
     folders = scan_landing(pipeline.name).values()
@@ -151,7 +151,7 @@ def sweep_landing(pipeline: Pipeline, times: Times, done: Done) -> bool:
     known = {file.path for file in files}
     needed = {file.path for file in files if file.removed_at is None or file.removed_at >= times.replaced}
     for folder in folders:
-        if _is_known(folder, known):
+        if _is_known(folder, known) or _is_known(folder, merged):
             _sweep_folder(folder, needed, known, times, done)
         elif in_flight.has_left(folder, times.unknown):
             done.orphans += [lake.below_lake(folder.location)] if folder.files else []

@@ -44,14 +44,13 @@ from include.lake.parquet import (
     time_bounds,
     unreadable,
 )
-from include.lake.row_groups import batches_of, write_row_groups
+from include.lake.row_groups import portions_of, write_row_groups
 
 __all__ = [
     "SAFE_VALUE",
     "Bounds",
     "Entry",
     "LakeFile",
-    "batches_of",
     "below_lake",
     "bounds_of",
     "change_footer",
@@ -73,6 +72,7 @@ __all__ = [
     "make_parents",
     "move",
     "open_parquet",
+    "portions_of",
     "python_rows",
     "read_bytes",
     "read_footer",

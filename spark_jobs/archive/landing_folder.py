@@ -110,7 +110,6 @@ def _merge(paths: Sequence[str], target: str, columns: list[str]) -> None:
                     known = parquet.schema_arrow
                     schema = pa.schema([known.field(name) for name in columns], known.metadata)
                     writer = opened.enter_context(pq.ParquetWriter(temporary, schema, filesystem=system))
-                groups = range(parquet.num_row_groups)
                 # A batch may hold more bad records than fit into memory.
-                lake.write_row_groups(writer, (b for n in groups for b in lake.batches_of(parquet, n, columns)))
+                lake.write_row_groups(writer, lake.portions_of(parquet, columns))
     system.move(temporary, path)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -14,15 +15,17 @@ import pytest
 from include import lake
 from include.errors import AnotherWriter, ServiceUnreachable, TidemarkError
 from include.housekeeping import compaction
+from include.lake import row_groups
 from include.lake.scan import scan_files
 from include.ledger import quarantine
 from include.ledger.archive import landing_files
 from include.ledger.archive.landing_files import LandingFile
 from include.ledger.database import session
 from include.ledger.erasures import unfinished
-from include.ledger.models import IntervalRange, MicroBatchRange
+from include.ledger.models import IntervalRange, MicroBatch, MicroBatchRange
 from include.offsets import Fate
-from tests.support.committed import TP, commit, register, span
+from include.settings import settings
+from tests.support.committed import DAY, TP, commit, register, span
 
 
 def rows_of(paths: list[str]) -> list[dict[str, Any]]:
@@ -196,6 +199,51 @@ def test_empty_records_stay_apart_when_a_topic_was_recreated_on_their_day(pipeli
     for topic_id, offsets in (("id", [0, 1]), ("newer", [0, 1, 2])):
         paths = landing_files.files_covering(pipeline, [replace(span(0, 10), topic_id=topic_id)], Fate.EMPTY)
         assert [row["kafka_offset"] for row in rows_of(paths)] == offsets
+
+
+@pytest.mark.services
+def test_merged_files_are_listed_once_per_fate_when_many_days_are_due(
+    pipeline: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register(pipeline, 0, 0, 30)
+    for number in range(3):
+        batch = commit(pipeline, number, 10 * number, 10 * number + 10, quarantined=3, empty=1)
+        with session() as ledger:
+            ledger.get_one(MicroBatch, batch).committed_at = DAY + timedelta(days=number)
+    scan, listed = compaction.scan_files, []
+    monkeypatch.setattr(compaction, "scan_files", lambda *parts: listed.append(parts) or scan(*parts))
+    days = [(day.fate, day.day) for day in compaction.closed_days(pipeline, datetime.now(UTC))]
+    assert len(set(days)) == 6
+    assert len(listed) == len(set(listed)) == 2
+
+
+def test_large_records_are_merged_in_portions_and_row_groups_of_bounded_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIDEMARK_LAKE", tmp_path.as_uri())
+    settings.cache_clear()
+    bound, each = 1 << 20, 3_000
+    monkeypatch.setattr(row_groups, "ROW_GROUP_BYTES", bound)
+    for number in range(2):
+        values = [b"%d " % n * 200 for n in range(each)]
+        offsets = [*range(number * each, number * each + each)]
+        pq.write_table(pa.table({"kafka_offset": offsets, "value": values}), tmp_path / f"{number}.parquet")
+    plus, digested = compaction.RowDigest.plus, []
+
+    def plus_noted(self: compaction.RowDigest, table: pa.Table) -> compaction.RowDigest:
+        digested.append(table.nbytes)
+        return plus(self, table)
+
+    monkeypatch.setattr(compaction.RowDigest, "plus", plus_noted)
+    noted = {"0.parquet": each, "1.parquet": each}
+    digest = compaction._merge("p", [*noted], noted, f"{tmp_path.as_uri()}/merged")
+    settings.cache_clear()
+    assert digest.rows == 2 * each
+    merged = pq.ParquetFile(tmp_path / "merged")
+    sizes = [merged.read_row_group(number).nbytes for number in range(merged.num_row_groups)]
+    assert max(sizes) < 3 * bound
+    assert max(digested) < 2 * bound
+    assert merged.read()["kafka_offset"].to_pylist() == [*range(2 * each)]
 
 
 def test_digest_counts_a_timestamp_when_python_cannot_hold_it() -> None:

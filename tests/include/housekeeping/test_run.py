@@ -25,7 +25,7 @@ from include.pipelines import load_pipeline
 from include.settings import settings
 from include.times import Interval
 from tests.conftest import Home
-from tests.support.committed import DAY, register
+from tests.support.committed import DAY, commit, register
 from tests.support.ledger_faults import end_backends, lock_holders
 
 pytestmark = pytest.mark.services
@@ -164,6 +164,45 @@ def test_nothing_is_deleted_when_the_lock_was_lost(postgres: Home, monkeypatch: 
     monkeypatch.undo()
     keep_house(load_pipeline("nest_cameras"), dry_run=False, progress=quiet)
     assert not old.exists()
+
+
+def test_revisions_and_leftovers_go_when_the_merge_of_a_day_never_ends(
+    postgres: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = revise(ended_attempt(7), "r10", "superseded", 8)
+    leftover = Path(lake.filesystem(lake.uri("landing", "nest_cameras", "0a1b2c3d-000000008-1"))[1])
+    long_ago = datetime.now(UTC) - timedelta(hours=2)
+    aged(leftover / "fate=empty" / "part-0.parquet", long_ago)
+    for each in (leftover / "fate=empty", leftover):
+        os.utime(each, 2 * (long_ago.timestamp(),))
+
+    def killed(*_: object) -> None:
+        raise SystemExit
+
+    monkeypatch.setattr(run.compaction, "closed_days", killed)
+    with pytest.raises(SystemExit):
+        keep_house(load_pipeline("nest_cameras"), dry_run=False, progress=quiet)
+    assert not old.exists()
+    assert not leftover.exists()
+
+
+def test_files_go_in_the_run_that_merged_them_when_everything_is_due(
+    postgres: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their folders have just changed: the archived rows beside them went before."""
+    register("isp_hits", 0, 0, 20)
+    for number in range(2):
+        commit("isp_hits", number, 10 * number, 10 * number + 10, quarantined=3, empty=2, archived=4)
+    monkeypatch.setattr(run, "damage_of", lambda revisions, records: "")
+    folder = Path(lake.filesystem(lake.uri("quarantine", "isp_hits"))[1])
+    assert len([*folder.iterdir()]) == 2
+    done = keep_house(load_pipeline("isp_hits"), dry_run=False, older_than="0s", progress=quiet)
+    assert done["compacted"] == {"days": 2, "files": 4, "rows": 10}
+    assert [path for path in done["orphans"] if path.startswith("landing")] == []
+    (merged,) = folder.iterdir()
+    assert merged.name.startswith(f"{DAY.date()}-")
+    landing = Path(lake.filesystem(lake.uri("landing", "isp_hits"))[1])
+    assert [each.name for each in landing.iterdir()] == ["compacted"]
 
 
 def test_leftovers_of_killed_jobs_go_only_when_they_are_old(postgres: Home) -> None:
