@@ -21,7 +21,7 @@ def check_landing(pipeline: Pipeline, *, deep: bool = False) -> Iterator[Disagre
     """Yield disagreements about a pipeline's landing and quarantine files; `deep` also reads each file whole."""
     # Read before the files are listed: what begins later is newer than this.
     in_flight = InFlight.of(pipeline.name)
-    folders = [*scan_landing(pipeline.name).values()]
+    folders = [folder for portion in scan_landing(pipeline.name) for folder in portion]
     loose = [*_loose_files(pipeline)]
     files_on_disk = {
         lake.below_lake(f"{folder.location}/{name}"): size for folder in folders for name, size in folder.files.items()
@@ -71,7 +71,8 @@ def _lost_files(pipeline: Pipeline, files_on_disk: dict[str, int], *, deep: bool
     lost += [file for file in whole if file.path in damaged]
     # Tables cannot distinguish the rows of a recreated topic from those of the one before.
     may_be_settled = bool(lost) and not closed(pipeline.name)
-    settled = removal.settled_batches(pipeline.name, datetime.now(UTC), (Fate.ARCHIVED,)) if may_be_settled else {}
+    portions = removal.settled_batches(pipeline.name, datetime.now(UTC), (Fate.ARCHIVED,)) if may_be_settled else ()
+    settled = {batch for portion in portions for batch in portion}
     aside = replaced.to_put_back(pipeline.name) if lost else {}
     for file in lost:
         if file.path in aside and file.path not in damaged:

@@ -135,9 +135,9 @@ def _read_from_revisions(pipeline: str, lost: set[int], progress: Progress) -> N
         progress(f"{pipeline}: landing files are left: one of its topics was deleted and created again")
         return
     table = load_pipeline(pipeline).table
-    settled = removal.settled_batches(pipeline, datetime.now(UTC), (Fate.ARCHIVED,))
-    for batch in sorted(lost & settled.keys()):
-        ranges: list[OffsetRange] = [each for each in settled[batch] if len(each)]
+    portions = removal.settled_batches(pipeline, datetime.now(UTC), (Fate.ARCHIVED,))
+    for batch, parts in ((batch, portion[batch]) for portion in portions for batch in sorted(lost & portion.keys())):
+        ranges: list[OffsetRange] = [each for each in parts if len(each)]
         damages = [
             damage_of(holding.revisions, records=holding.archived)
             for holding in holdings.holdings(pipeline, table, ranges)

@@ -56,27 +56,36 @@ class Day:
         return list(dict.fromkeys(file.path for file in self.files))
 
 
-def closed_days(pipeline: str, now: datetime) -> list[Day]:
-    """Return the days before today (UTC) with loose files of micro-batches that lie wholly in registered intervals.
+def closed_days(pipeline: str, now: datetime) -> Iterator[Day]:
+    """Yield the days before today (UTC) with loose files of micro-batches that lie wholly in registered intervals.
 
     A file that was compacted for such a day before is merged again, so that a day has one file. Days on which a topic
-    was created again are left out: in one file, two records at one offset look the same.
+    was created again are left out: in one file, two records at one offset look the same. Only some days' files are in
+    memory at once.
     """
     midnight = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
-    batches = removal.settled_batches(pipeline, midnight, KEPT)
-    groups: dict[tuple[Fate, date], list[LandingFile]] = defaultdict(list)
-    for file in landing_files.files_of(batches, KEPT):
-        if not file.is_compacted and file.committed_at is not None:
-            groups[file.fate, file.committed_at.astimezone(UTC).date()].append(file)
-    compacted = {fate: _compacted_paths(pipeline, fate) for fate in {fate for fate, _ in groups}}
-    days = []
-    for (fate, day), files in sorted(groups.items()):
+    compacted: dict[Fate, list[str]] = {}
+    for (day, fate), files in _loose_files(pipeline, midnight):
+        if fate not in compacted:
+            compacted[fate] = _compacted_paths(pipeline, fate)
         before = [path for path in compacted[fate] if path.rsplit("/", 1)[-1].startswith(f"{day}-")]
         files += landing_files.files_at(pipeline, before)
-        if landing_files.have_namesakes(pipeline, files):
-            continue
-        days.append(Day(fate, day, tuple(sorted(files, key=lambda file: file.id))))
-    return days
+        if not landing_files.have_namesakes(pipeline, files):
+            yield Day(fate, day, tuple(sorted(files, key=lambda file: file.id)))
+
+
+def _loose_files(pipeline: str, until: datetime) -> Iterator[tuple[tuple[date, Fate], list[LandingFile]]]:
+    """Yield the loose files of each day and fate, committed before `until`, as soon as a later day's files follow."""
+    groups: dict[tuple[date, Fate], list[LandingFile]] = defaultdict(list)
+    for batches in removal.settled_batches(pipeline, until, KEPT):
+        for file in landing_files.files_of(batches, KEPT):
+            if not file.is_compacted and file.committed_at is not None:
+                groups[file.committed_at.astimezone(UTC).date(), file.fate].append(file)
+        latest = max(groups, default=None)
+        for key in sorted(groups):
+            if latest and key[0] < latest[0]:
+                yield key, groups.pop(key)
+    yield from sorted(groups.items())
 
 
 def _folder(pipeline: str, fate: Fate) -> tuple[str, ...]:

@@ -37,7 +37,7 @@ from include.ledger.intervals.revisions import decoders_of_registered
 from include.ledger.inventory import KnownRevision, attempts_under_way
 from include.ledger.streams.incarnations import closed
 from include.monitor.text import quantity
-from include.offsets import Fate, intersection
+from include.offsets import Fate, OffsetRange, intersection, merged
 from include.pipelines.spec import Pipeline
 from include.spark import driver_folders
 from include.times import Interval
@@ -135,19 +135,37 @@ def _retire_landing(pipeline: Pipeline, times: Times, done: Done) -> None:
         # Tables identify rows by offset alone: those of a recreated topic could be taken for older ones.
         done.kept.append("landing: one of its topics was deleted and created again, its files stay")
         return
-    batches = removal.settled_batches(pipeline.name, times.landing, (Fate.ARCHIVED,))
-    ranges = [each for parts in batches.values() for each in parts if len(each)]
-    for holding in holdings.holdings(pipeline.name, pipeline.table, ranges) if ranges else []:
-        why = _elsewhere(holding) or _read_otherwise(pipeline, holding)
-        if why := why or damage_of(holding.revisions, records=holding.archived):
-            done.kept.append(f"landing of {Interval(holding.from_time, holding.to_time)}: {why}")
+    # An interval holds the micro-batches of several portions; its revisions are looked at once.
+    damages: dict[int, str] = {}
+    for batches in removal.settled_batches(pipeline.name, times.landing, (Fate.ARCHIVED,)):
+        _keep_damaged(pipeline, batches, damages, done)
+        files = landing_files.files_of(batches, (Fate.ARCHIVED,))
+        done.landing["micro_batches"] += len(batches)
+        done.landing["files"] += len(files)
+        done.landing["bytes"] += sum(file.bytes for file in files)
+        if batches and done.may_change():
+            removal.mark_removed(pipeline.name, batches)
+
+
+def _keep_damaged(
+    pipeline: Pipeline, batches: dict[int, list[OffsetRange]], damages: dict[int, str], done: Done
+) -> None:
+    """Take those of the micro-batches out whose rows do not surely lie, undamaged, in revisions of this lake."""
+    ranges = merged(each for parts in batches.values() for each in parts if len(each))
+    for holding in holdings.holdings(pipeline.name, pipeline.table, ranges):
+        if why := _elsewhere(holding) or _read_otherwise(pipeline, holding) or _damage(holding, damages):
+            line = f"landing of {Interval(holding.from_time, holding.to_time)}: {why}"
+            done.kept += [] if line in done.kept else [line]
             for batch, parts in list(batches.items()):
                 if any(intersection(a, b) for a in parts for b in holding.ranges):
                     del batches[batch]
-    files = landing_files.files_of(batches, (Fate.ARCHIVED,))
-    done.landing = {"micro_batches": len(batches), "files": len(files), "bytes": sum(file.bytes for file in files)}
-    if batches and done.may_change():
-        removal.mark_removed(pipeline.name, batches)
+
+
+def _damage(holding: Holding, known: dict[int, str]) -> str:
+    """Return the damage of an interval's revisions, empty for none; they are read whole, so `known` keeps it."""
+    if holding.interval_id not in known:
+        known[holding.interval_id] = damage_of(holding.revisions, records=holding.archived)
+    return known[holding.interval_id]
 
 
 def _elsewhere(holding: Holding) -> str:

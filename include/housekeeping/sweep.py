@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -144,18 +144,8 @@ def sweep_landing(pipeline: Pipeline, times: Times, done: Done, merged: Collecti
         done.kept += [] if line in done.kept else [line]
         return False
     in_flight = InFlight.of(pipeline.name)
-    folders = scan_landing(pipeline.name).values()
-    files = landing_files.files_at(
-        pipeline.name, [lake.below_lake(f"{f.location}/{name}") for f in folders for name in f.files]
-    )
-    known = {file.path for file in files}
-    needed = {file.path for file in files if file.removed_at is None or file.removed_at >= times.replaced}
-    for folder in folders:
-        if _is_known(folder, known) or _is_known(folder, merged):
-            _sweep_folder(folder, needed, known, times, done)
-        elif in_flight.has_left(folder, times.unknown):
-            done.orphans += [lake.below_lake(folder.location)] if folder.files else []
-            _sweep_folder(folder, set(), (), times, done)
+    for folders in scan_landing(pipeline.name):
+        _sweep_folders(folders, merged, in_flight, times, done)
     for folder_parts in (("landing", pipeline.name, COMPACTED), ("quarantine", pipeline.name)):
         loose = {
             location: file
@@ -176,6 +166,23 @@ def sweep_landing(pipeline: Pipeline, times: Times, done: Done, merged: Collecti
             # The live driver may be about to write to a folder that it has made since it took its lease.
             lake.delete_empty_folders(lake.uri(part, pipeline.name), min(times.unknown, in_flight.since))
     return True
+
+
+def _sweep_folders(
+    folders: Sequence[Folder], merged: Collection[str], in_flight: InFlight, times: Times, done: Done
+) -> None:
+    """Let go of what is due in the folders, each of a micro-batch or a replay."""
+    files = landing_files.files_at(
+        done.pipeline, [lake.below_lake(f"{f.location}/{name}") for f in folders for name in f.files]
+    )
+    known = {file.path for file in files}
+    needed = {file.path for file in files if file.removed_at is None or file.removed_at >= times.replaced}
+    for folder in folders:
+        if _is_known(folder, known) or _is_known(folder, merged):
+            _sweep_folder(folder, needed, known, times, done)
+        elif in_flight.has_left(folder, times.unknown):
+            done.orphans += [lake.below_lake(folder.location)] if folder.files else []
+            _sweep_folder(folder, set(), (), times, done)
 
 
 def _is_known(folder: Folder, paths: Collection[str]) -> bool:

@@ -241,14 +241,18 @@ def delete_empty_folders(location: str, before: datetime) -> list[str]:
 
     In an object store there are none: a folder disappears with its last file.
     """
-    entries = list_entries(location)
-    files = [entry.name for entry in entries if not entry.is_folder]
-    with_files = {name.rsplit("/", depth)[0] for name in files for depth in range(1, name.count("/") + 1)}
-    empty = [e for e in entries if e.is_folder and e.name not in with_files and e.modified and e.modified < before]
-    for entry in sorted(empty, key=lambda entry: -entry.name.count("/")):
-        if not list_entries(f"{location}/{entry.name}", recursive=False):
-            delete(f"{location}/{entry.name}")
-    return [f"{location}/{entry.name}" for entry in empty]
+    if object_store.is_bucket_uri(location):
+        return []
+    deleted = []
+    # Folder by folder: all entries below a table or a landing may not fit into memory.
+    for entry in list_entries(location, recursive=False):
+        if entry.is_folder:
+            folder = f"{location}/{entry.name}"
+            deleted += delete_empty_folders(folder, before)
+            if entry.modified and entry.modified < before and not list_entries(folder, recursive=False):
+                delete(folder)
+                deleted.append(folder)
+    return deleted
 
 
 @raises_unreachable()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 
 from include import lake
 
@@ -29,6 +31,13 @@ class Folder:
             self.bytes += entry.bytes
             if lake.is_visible(name):
                 self.files[name] = entry.bytes
+
+    def has_content(self) -> bool:
+        """Return whether there is anything in it.
+
+        An object store also lists names of empty folders. They have no age, and a driver may be about to write there.
+        """
+        return self.newest > _BEGINNING
 
 
 @dataclass
@@ -66,23 +75,36 @@ def _folder(folders: dict[str, Folder], root: str, parts: Iterable[str]) -> Fold
     return folders.setdefault(location, Folder(location))
 
 
-def scan_landing(pipeline: str) -> dict[str, Folder]:
-    """Return the micro-batches' landing folders by their location, without the folder of compacted files."""
+_AT_ONCE = 500
+"""Landing folders whose files are in memory at once."""
+
+_LISTINGS = 8
+"""Listings at a time: an object store answers each late, but many at once."""
+
+
+def scan_landing(pipeline: str) -> Iterator[list[Folder]]:
+    """Yield the micro-batches' landing folders, some at a time, without the folder of compacted files.
+
+    The files of a portion are listed when it is asked for.
+    """
     root = lake.uri("landing", pipeline)
-    folders: dict[str, Folder] = {}
-    for entry in lake.list_entries(root):
-        batch, _, name = entry.name.partition("/")
-        if batch != COMPACTED and (entry.is_folder or name):
-            _folder(folders, root, [batch]).add(entry, name)
-    return _with_content(folders)
+    found = [each for each in lake.list_entries(root, recursive=False) if each.is_folder and each.name != COMPACTED]
+    with ThreadPoolExecutor(_LISTINGS) as pool:
+        for start in range(0, len(found), _AT_ONCE):
+            folders = pool.map(partial(_landing_folder, root), found[start : start + _AT_ONCE])
+            yield [folder for folder in folders if folder.has_content()]
+
+
+def _landing_folder(root: str, listed: lake.Entry) -> Folder:
+    folder = Folder(f"{root}/{listed.name}")
+    folder.add(listed, "")
+    for entry in lake.list_entries(folder.location):
+        folder.add(entry, entry.name)
+    return folder
 
 
 def _with_content(folders: dict[str, Folder]) -> dict[str, Folder]:
-    """Return the folders that have content.
-
-    An object store also lists names of empty folders. They have no age, and a driver may be about to write there.
-    """
-    return {location: folder for location, folder in folders.items() if folder.newest > _BEGINNING}
+    return {location: folder for location, folder in folders.items() if folder.has_content()}
 
 
 def scan_files(*parts: str) -> dict[str, Folder]:

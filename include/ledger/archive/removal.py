@@ -8,10 +8,10 @@ Files of the other fates stay, and are merged.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, case, func, select, update
+from sqlalchemy import case, func, select, update
 from sqlalchemy.orm import Session
 
 from include.errors import AnotherWriter
@@ -23,34 +23,58 @@ from include.ledger.intervals import pins
 from include.ledger.models import LandingFileRow, MicroBatch, MicroBatchRange, TopicIncarnation
 from include.offsets import Fate, OffsetRange, TopicPartition, intersection, merged
 
+_AT_ONCE = 1_000
+"""Micro-batches whose ranges are in memory at once, however many became due since the last housekeeping."""
 
-def settled_batches(pipeline: str, until: datetime, fates: Sequence[Fate]) -> dict[int, list[OffsetRange]]:
-    """Return micro-batches with loose files of the fates, committed before `until`, wholly in registered intervals.
 
-    A loose file is neither compacted nor removed.
+def settled_batches(pipeline: str, until: datetime, fates: Sequence[Fate]) -> Iterator[dict[int, list[OffsetRange]]]:
+    """Yield micro-batches with loose files of the fates, committed before `until`, wholly in registered intervals.
+
+    They come some at a time, in the order of their numbers, each portion read when it is asked for. A loose file is
+    neither compacted nor removed.
     """
-    with session() as ledger:
-        loose = (
-            select(LandingFileRow.micro_batch_id)
-            .join(MicroBatch, MicroBatch.id == LandingFileRow.micro_batch_id)
-            .where(
-                MicroBatch.pipeline == pipeline,
-                MicroBatch.query == ARCHIVE,
-                MicroBatch.committed_at < until,
-                LandingFileRow.fate.in_(fates),
-                LandingFileRow.removed_at.is_(None),
-                LandingFileRow.compacted_at.is_(None),
-            )
-        )
-        return _settled(ledger, pipeline, MicroBatchRange.micro_batch_id.in_(loose))
+    after = 0
+    while True:
+        with session() as ledger:
+            loose = ledger.scalars(
+                select(LandingFileRow.micro_batch_id)
+                .join(MicroBatch, MicroBatch.id == LandingFileRow.micro_batch_id)
+                .where(
+                    LandingFileRow.micro_batch_id > after,
+                    MicroBatch.pipeline == pipeline,
+                    MicroBatch.query == ARCHIVE,
+                    MicroBatch.committed_at < until,
+                    LandingFileRow.fate.in_(fates),
+                    LandingFileRow.removed_at.is_(None),
+                    LandingFileRow.compacted_at.is_(None),
+                )
+                .distinct()
+                .order_by(LandingFileRow.micro_batch_id)
+                .limit(_AT_ONCE)
+            ).all()
+            settled = _settled(ledger, pipeline, loose)
+        if not loose:
+            return
+        if settled:
+            yield settled
+        after = loose[-1]
 
 
-def _settled(ledger: Session, pipeline: str, which: ColumnElement[bool]) -> dict[int, list[OffsetRange]]:
+def _settled(ledger: Session, pipeline: str, which: Collection[int]) -> dict[int, list[OffsetRange]]:
     """Return those of the micro-batches that lie wholly in registered intervals, with their ranges."""
     batches: dict[int, list[tuple[str, OffsetRange]]] = defaultdict(list)
-    for r in ledger.scalars(select(MicroBatchRange).where(which)):
-        tp = TopicPartition(r.topic, r.topic_partition)
-        batches[r.micro_batch_id].append((r.topic_id, OffsetRange(tp, r.from_offset, r.until_offset)))
+    read = select(
+        MicroBatchRange.micro_batch_id,
+        MicroBatchRange.topic,
+        MicroBatchRange.topic_partition,
+        MicroBatchRange.topic_id,
+        MicroBatchRange.from_offset,
+        MicroBatchRange.until_offset,
+    )
+    for batch, topic, partition, topic_id, begin, until in ledger.execute(
+        read.where(MicroBatchRange.micro_batch_id.in_(which))
+    ):
+        batches[batch].append((topic_id, OffsetRange(TopicPartition(topic, partition), begin, until)))
     registered = _registered(ledger, pipeline, [each for parts in batches.values() for _, each in parts])
     return {
         key: [each for _, each in parts]
@@ -84,7 +108,7 @@ def mark_removed(pipeline: str, batches: Iterable[int]) -> set[int]:
         pins.lock_pinning(ledger, pipeline)
         if ledger.scalar(select(TopicIncarnation.topic_id).where(TopicIncarnation.pipeline == pipeline).limit(1)):
             return set()
-        settled = _settled(ledger, pipeline, MicroBatchRange.micro_batch_id.in_(set(batches))).keys()
+        settled = _settled(ledger, pipeline, set(batches)).keys()
         ledger.execute(
             update(LandingFileRow)
             .where(

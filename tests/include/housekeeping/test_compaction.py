@@ -18,7 +18,7 @@ from include.housekeeping import compaction
 from include.lake import row_groups
 from include.lake.scan import scan_files
 from include.ledger import quarantine
-from include.ledger.archive import landing_files
+from include.ledger.archive import landing_files, removal
 from include.ledger.archive.landing_files import LandingFile
 from include.ledger.database import session
 from include.ledger.erasures import unfinished
@@ -40,11 +40,11 @@ def test_day_is_compacted_into_one_file_and_again_when_more_of_it_is_settled(pip
         commit(pipeline, number, 5 * number, 5 * number + 5, quarantined=2, empty=1)
     now = datetime.now(UTC)
     before = rows_of(landing_files.files_covering(pipeline, [span(0, 20)], "quarantined"))
-    days = compaction.closed_days(pipeline, now)
+    days = [*compaction.closed_days(pipeline, now)]
     assert [(day.fate, len(day.files)) for day in days] == [("empty", 4), ("quarantined", 4)]
     for day in days:
         compaction.compact(pipeline, day, lambda: None)
-    assert compaction.closed_days(pipeline, now) == []
+    assert [*compaction.closed_days(pipeline, now)] == []
     for offsets in ([span(0, 20)], [span(6, 7)]):
         paths = landing_files.files_covering(pipeline, offsets, "quarantined")
         assert len(paths) == 1
@@ -52,7 +52,7 @@ def test_day_is_compacted_into_one_file_and_again_when_more_of_it_is_settled(pip
 
     # A batch that was not settled then joins the same file.
     commit(pipeline, 4, 20, 30, quarantined=3)
-    assert compaction.closed_days(pipeline, now) == []
+    assert [*compaction.closed_days(pipeline, now)] == []
     register(pipeline, 1, 20, 40)
     (day,) = compaction.closed_days(pipeline, now)
     compaction.compact(pipeline, day, lambda: None)
@@ -215,6 +215,27 @@ def test_merged_files_are_listed_once_per_fate_when_many_days_are_due(
     days = [(day.fate, day.day) for day in compaction.closed_days(pipeline, datetime.now(UTC))]
     assert len(set(days)) == 6
     assert len(listed) == len(set(listed)) == 2
+
+
+@pytest.mark.services
+def test_day_is_merged_before_all_later_ones_are_read(pipeline: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After missed runs of housekeeping all days are due at once."""
+    monkeypatch.setattr(removal, "_AT_ONCE", 1)
+    register(pipeline, 0, 0, 60)
+    for number in range(6):
+        batch = commit(pipeline, number, 10 * number, 10 * number + 10, quarantined=3)
+        with session() as ledger:
+            ledger.get_one(MicroBatch, batch).committed_at = DAY + timedelta(days=number // 2)
+    read, batches = landing_files.files_of, []
+    monkeypatch.setattr(landing_files, "files_of", lambda ids, fates: batches.extend(ids) or read(ids, fates))
+    days = compaction.closed_days(pipeline, datetime.now(UTC))
+    first = next(days)
+    assert (first.day, len(first.files)) == (DAY.date(), 2)
+    assert len(batches) == 3
+    compaction.compact(pipeline, first, lambda: None)
+    assert [(each.day, len(each.files)) for each in days] == [
+        ((DAY + timedelta(days=number)).date(), 2) for number in (1, 2)
+    ]
 
 
 def test_large_records_are_merged_in_portions_and_row_groups_of_bounded_bytes(

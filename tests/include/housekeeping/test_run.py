@@ -15,7 +15,9 @@ from include.airflow.driver.looking import this_host
 from include.errors import AnotherWriter, ServiceUnreachable
 from include.housekeeping import run
 from include.housekeeping.run import holding_files, keep_house
+from include.lake import scan
 from include.ledger import quarantine
+from include.ledger.archive import landing_files, removal
 from include.ledger.database import session
 from include.ledger.intervals import locks
 from include.ledger.intervals.states import RETIRED
@@ -203,6 +205,39 @@ def test_files_go_in_the_run_that_merged_them_when_everything_is_due(
     assert merged.name.startswith(f"{DAY.date()}-")
     landing = Path(lake.filesystem(lake.uri("landing", "isp_hits"))[1])
     assert [each.name for each in landing.iterdir()] == ["compacted"]
+
+
+def test_landing_goes_in_portions_and_each_revision_is_read_once_when_many_micro_batches_are_due(
+    postgres: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register("auction_bids", 0, 0, 50)
+    batches = [commit("auction_bids", number, 10 * number, 10 * number + 10, archived=3) for number in range(5)]
+    monkeypatch.setattr(removal, "_AT_ONCE", 2)
+    monkeypatch.setattr(scan, "_AT_ONCE", 2)
+    damage, settled, looked_up = [], [], []
+    monkeypatch.setattr(run, "damage_of", lambda revisions, records: damage.append(revisions) or "")
+    mark, at = removal.mark_removed, landing_files.files_at
+    monkeypatch.setattr(removal, "mark_removed", lambda name, ids: settled.append([*ids]) or mark(name, ids))
+    monkeypatch.setattr(landing_files, "files_at", lambda name, paths: looked_up.append(paths) or at(name, paths))
+    done = keep_house(load_pipeline("auction_bids"), dry_run=False, older_than="0s", progress=quiet)
+    assert (done["landing"]["micro_batches"], done["landing"]["files"]) == (5, 5)
+    assert settled == [batches[:2], batches[2:4], batches[4:]]
+    assert len(damage) == 1
+    assert [len(paths) for paths in looked_up if paths] == [2, 2, 1]
+    assert not Path(lake.filesystem(lake.uri("landing", "auction_bids", "0"))[1]).exists()
+
+
+def test_all_landing_of_a_damaged_interval_stays_and_is_named_once_when_it_is_of_several_portions(
+    postgres: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register("wiki_changes", 0, 0, 50)
+    for number in range(5):
+        commit("wiki_changes", number, 10 * number, 10 * number + 10, archived=3)
+    monkeypatch.setattr(removal, "_AT_ONCE", 2)
+    done = keep_house(load_pipeline("wiki_changes"), dry_run=False, older_than="0s", progress=quiet)
+    assert done["landing"] == {"micro_batches": 0, "files": 0, "bytes": 0}
+    assert len([line for line in done["kept"] if "no published run of it has counted" in line]) == 1
+    assert lake.exists(lake.uri("landing/wiki_changes/4/fate=archived/part.parquet"))
 
 
 def test_leftovers_of_killed_jobs_go_only_when_they_are_old(postgres: Home) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from include import lake
 from include.errors import ServiceUnreachable, UsageError
-from include.lake import object_store
+from include.lake import object_store, scan
 from include.lake.scan import scan_landing
 from include.settings import settings
 from tests.support import s3_server
@@ -121,8 +121,44 @@ def test_age_of_a_folder_is_that_of_its_newest_file_when_scanned(root: str) -> N
     # Due files are deleted by it, and folders of a store have no age of their own.
     before = datetime.now(UTC) - timedelta(seconds=2)
     lake.write_text(f"{root}/landing/p/00000000-000000001-1/fate=empty/x.parquet", "x")
-    (folder,) = scan_landing("p").values()
+    ((folder,),) = scan_landing("p")
     assert before < folder.newest < datetime.now(UTC) + timedelta(seconds=2)
+
+
+def test_each_landing_folder_is_listed_once_when_they_are_more_than_a_portion(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scan, "_AT_ONCE", 2)
+    for number in range(5):
+        for name in ("fate=empty/x.parquet", "fate=empty/.x.parquet.crc", "fate=archived/date=1/y.parquet"):
+            lake.write_text(f"{root}/landing/p/{number}/{name}", "x")
+    lake.write_text(f"{root}/landing/p/compacted/empty/x.parquet", "x")
+    portions = [*scan_landing("p")]
+    assert [len(folders) for folders in portions] == [2, 2, 1]
+    found = {folder.location: folder for folders in portions for folder in folders}
+    assert found.keys() == {f"{root}/landing/p/{number}" for number in range(5)}
+    for folder in found.values():
+        assert folder.files == {"fate=empty/x.parquet": 1, "fate=archived/date=1/y.parquet": 1}
+        assert folder.bytes == 3
+
+
+def test_only_old_folders_without_files_go_however_deep_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path.as_uri()
+    monkeypatch.setenv("TIDEMARK_LAKE", root)
+    settings.cache_clear()
+    for name in ("old/a/b/x", "new/a/b/x", "held/a/x", "held/b/x"):
+        lake.write_text(f"{root}/landing/p/{name}", "x")
+    for name in ("old/a/b/x", "new/a/b/x", "held/b/x"):
+        lake.delete_file(f"{root}/landing/p/{name}")
+    for name in ("old", "old/a", "old/a/b", "new", "new/a", "held", "held/a", "held/b"):
+        os.utime(tmp_path / "landing" / "p" / name, (0, 0))
+    gone = lake.delete_empty_folders(f"{root}/landing/p", datetime.now(UTC) - timedelta(hours=1))
+    assert sorted(each.removeprefix(f"{root}/landing/p/") for each in gone) == ["held/b", "old", "old/a", "old/a/b"]
+    left = {entry.name for entry in lake.list_entries(f"{root}/landing/p")}
+    assert left == {"new", "new/a", "new/a/b", "held", "held/a", "held/a/x"}
+    settings.cache_clear()
 
 
 def test_folder_with_a_file_stays_when_empty_ones_are_pruned(root: str) -> None:

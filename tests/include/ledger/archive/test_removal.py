@@ -29,6 +29,11 @@ from tests.support.ledger_waits import waits_with
 pytestmark = pytest.mark.services
 
 
+def settled_until(pipeline: str, until: datetime) -> dict[int, list[OffsetRange]]:
+    portions = removal.settled_batches(pipeline, until, ("archived",))
+    return {batch: ranges for portion in portions for batch, ranges in portion.items()}
+
+
 def test_batch_is_settled_only_when_all_its_offsets_lie_in_registered_intervals(pipeline: str) -> None:
     register(pipeline, 0, 0, 10)
     register(pipeline, 1, 10, 20)
@@ -37,9 +42,27 @@ def test_batch_is_settled_only_when_all_its_offsets_lie_in_registered_intervals(
     across_registered = commit(pipeline, 1, 8, 15, archived=3)
     commit(pipeline, 2, 15, 25, archived=3)
     commit(pipeline, 3, 25, 30, archived=3)
-    settled = removal.settled_batches(pipeline, datetime.now(UTC), ("archived",))
+    settled = settled_until(pipeline, datetime.now(UTC))
     assert settled == {inside: [span(0, 8)], across_registered: [span(8, 15)]}
-    assert removal.settled_batches(pipeline, DAY, ("archived",)) == {}
+    assert settled_until(pipeline, DAY) == {}
+
+
+def test_each_batch_is_settled_once_when_they_are_more_than_a_portion(
+    pipeline: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After missed runs of housekeeping all are due at once, more than fit into memory."""
+    monkeypatch.setattr(removal, "_AT_ONCE", 2)
+    register(pipeline, 0, 0, 40)
+    register(pipeline, 1, 60, 90)
+    batches = [commit(pipeline, number, 10 * number, 10 * number + 10, archived=3) for number in range(9)]
+    removal.mark_removed(pipeline, [batches[1]])
+    found = []
+    for portion in removal.settled_batches(pipeline, datetime.now(UTC), ("archived",)):
+        found.append([*portion])
+        assert removal.mark_removed(pipeline, portion) == portion.keys()
+    # Two of them, the fifth and the sixth, lie in no registered interval.
+    assert found == [[batches[0], batches[2]], [batches[3]], [batches[6]], [batches[7], batches[8]]]
+    assert settled_until(pipeline, datetime.now(UTC)) == {}
 
 
 def test_batch_is_not_settled_when_its_offsets_are_registered_of_another_incarnation_of_the_topic(
@@ -49,7 +72,7 @@ def test_batch_is_not_settled_when_its_offsets_are_registered_of_another_incarna
     commit(pipeline, 0, 0, 8, archived=3)
     with session() as ledger:
         ledger.get_one(IntervalRange, (interval, "events", 0)).topic_id = "newer"
-    assert removal.settled_batches(pipeline, datetime.now(UTC), ("archived",)) == {}
+    assert settled_until(pipeline, datetime.now(UTC)) == {}
 
 
 def test_files_of_earlier_commits_are_not_named_when_a_time_is_given(pipeline: str) -> None:
@@ -100,7 +123,7 @@ def test_interval_is_not_pinned_again_when_its_landing_was_removed(pipeline: str
 def test_landing_stays_when_its_interval_is_pinned_again_before_it_is_removed(pipeline: str) -> None:
     register(pipeline, 0, 0, 10)
     batch = commit(pipeline, 0, 0, 10, archived=2)
-    settled = removal.settled_batches(pipeline, datetime.now(UTC), ("archived",))
+    settled = settled_until(pipeline, datetime.now(UTC))
     pinned = pins.find_interval(pipeline, DAY)
     assert pinned is not None
     assert pins.replace_ranges(pinned, [span(0, 12)], repinned_by="test") is not None
@@ -164,7 +187,7 @@ def test_landing_stays_when_its_topic_was_adopted_anew_before_it_is_removed(pipe
     register(pipeline, 0, 0, 10)
     batch = commit(pipeline, 0, 0, 10, archived=2)
     successor = read_topic(pipeline, 10)
-    settled = removal.settled_batches(pipeline, datetime.now(UTC), ("archived",))
+    settled = settled_until(pipeline, datetime.now(UTC))
     adopt(pipeline, successor)
     assert settled.keys() == {batch}
     assert removal.mark_removed(pipeline, settled) == set()
