@@ -12,7 +12,7 @@ from include import lake
 from include.catalog import comparable_location
 from include.housekeeping import compaction, replaced
 from include.housekeeping.in_flight import InFlight
-from include.lake.scan import COMPACTED, Folder, scan_files, scan_landing, scan_table
+from include.lake.scan import COMPACTED, Folder, TableScan, scan_files, scan_landing, scan_table_parts
 from include.ledger.archive import landing_files
 from include.ledger.held_locks import Check
 from include.ledger.intervals.states import RevisionState
@@ -233,18 +233,24 @@ def sweep_tables(
     """Delete directories of removed revisions and of killed attempts, in the declared tables and in others."""
     running = attempts_under_way(pipeline.name, times.orphans)
     for table in (*pipeline.tables, *others):
-        scan = scan_table(table)
-        states = states_at(table, scan.revisions)
-        for location, folder in {**scan.revisions, **scan.unfinished}.items():
-            state = states.get(location)
-            orphan = state is None and folder.newest < times.unknown_revisions and attempt_of(location) not in running
-            if comparable_location(location) in pointed_at or not (state == RevisionState.REMOVED or orphan):
-                continue
-            if orphan:
-                done.orphans.append(lake.below_lake(location))
-            _delete(folder, done)
+        for scan in scan_table_parts(table):
+            _sweep_revisions(table, scan, running, times, pointed_at, done)
         if not done.dry_run:
             lake.delete_empty_folders(lake.uri("tables", table), times.orphans)
+
+
+def _sweep_revisions(
+    table: str, scan: TableScan, running: Collection[int], times: Times, pointed_at: set[str], done: Done
+) -> None:
+    states = states_at(table, scan.revisions)
+    for location, folder in {**scan.revisions, **scan.unfinished}.items():
+        state = states.get(location)
+        orphan = state is None and folder.newest < times.unknown_revisions and attempt_of(location) not in running
+        if comparable_location(location) in pointed_at or not (state == RevisionState.REMOVED or orphan):
+            continue
+        if orphan:
+            done.orphans.append(lake.below_lake(location))
+        _delete(folder, done)
 
 
 def attempt_of(location: str) -> int:

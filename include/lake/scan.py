@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 
@@ -55,8 +55,23 @@ class TableScan:
 def scan_table(table: str) -> TableScan:
     """Return the content of a table's folder, classified by its paths: `<name=value>/…/<revision>/<file>`."""
     root = lake.uri("tables", table)
+    return _classified(root, lake.list_entries(root))
+
+
+def scan_table_parts(table: str) -> Iterator[TableScan]:
+    """Yield `scan_table` of each folder directly in the table's, such as those of a date, listed when it is asked for.
+
+    A table gets thousands of revisions a day where its partitions have many values.
+    """
+    root = lake.uri("tables", table)
+    for top in lake.list_entries(root, recursive=False):
+        below = lake.list_entries(f"{root}/{top.name}") if top.is_folder else []
+        yield _classified(root, [top, *(replace(each, name=f"{top.name}/{each.name}") for each in below)])
+
+
+def _classified(root: str, entries: Iterable[lake.Entry]) -> TableScan:
     scan = TableScan()
-    for entry in lake.list_entries(root):
+    for entry in entries:
         parts = entry.name.split("/")
         depth = next((n for n, part in enumerate(parts) if "=" not in part), len(parts))
         if parts[0].startswith("_staging-"):

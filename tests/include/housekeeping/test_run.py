@@ -13,7 +13,7 @@ from sqlalchemy import create_engine, func, select, text
 from include import lake
 from include.airflow.driver.looking import this_host
 from include.errors import AnotherWriter, ServiceUnreachable
-from include.housekeeping import run
+from include.housekeeping import run, sweep
 from include.housekeeping.run import holding_files, keep_house
 from include.lake import scan
 from include.ledger import quarantine
@@ -143,9 +143,21 @@ def test_directory_stays_when_the_catalog_points_at_it_whatever_the_ledger_says_
     assert not any(folder.exists() for folder in gone)
 
 
-def old_directory(name: str) -> Path:
+def test_revisions_are_looked_up_by_date_when_a_table_has_many(postgres: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = [revise(ended_attempt(20), "r20", "removed", 30)]
+    unknown = [old_directory("unknown-c"), old_directory("unknown-d", "2026-11-17")]
+    states, looked_up = sweep.states_at, []
+    monkeypatch.setattr(sweep, "states_at", lambda table, at: looked_up.append((table, [*at])) or states(table, at))
+    done = keep_house(load_pipeline("nest_cameras"), dry_run=False, progress=quiet)
+    assert len(done["orphans"]) == 2
+    assert [folder.exists() for folder in (*known, *unknown)] == [False] * 3
+    dates = [{at.split("date=")[1][:10] for at in locations} for table, locations in looked_up if locations]
+    assert sorted(map(sorted, dates)) == [["2026-11-17"], ["2026-11-18"]]
+
+
+def old_directory(name: str, date: str = "2026-11-18") -> Path:
     """A directory of a revision that the ledger does not know."""
-    location = lake.uri("tables", "nest_cameras", "date=2026-11-18/interval=2026-11-18T05", name)
+    location = lake.uri("tables", "nest_cameras", f"date={date}/interval=2026-11-18T05", name)
     long_ago = datetime.now(UTC) - timedelta(hours=2)
     folder = aged(Path(lake.filesystem(location)[1]) / "part-0.parquet", long_ago).parent
     os.utime(folder, (long_ago.timestamp(), long_ago.timestamp()))
