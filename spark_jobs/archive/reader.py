@@ -120,11 +120,7 @@ def within_incarnation(ranges: Iterable[OffsetRange], gone: Collection[str]) -> 
 
 def read_replayed(spark: SparkSession, pipeline: Pipeline, paths: Sequence[str]) -> DataFrame:
     """Return the rows that replays landed. Columns: the archive table's, and `event_time`."""
-<<<<<<< HEAD
-    rows = _read_incarnations(spark, pipeline, paths).drop(CLOSED_TOPIC_ID)
-=======
-    rows = _read_incarnations(spark, pipeline, paths, closed(pipeline.name)).drop("_closed_topic_id")
->>>>>>> ae5b27a1 (Archive: rows whose landing was removed keep the id of their topic when it is adopted anew)
+    rows = _read_incarnations(spark, pipeline, paths, closed(pipeline.name)).drop(CLOSED_TOPIC_ID)
     return _with_event_time(pipeline, rows)
 
 

@@ -105,8 +105,10 @@ def erasing(moved: int) -> Iterator[None]:
 
 
 def test_rows_whose_landing_was_removed_are_the_old_topic_s_when_it_was_adopted(spark: Any, moved: int) -> None:
-    rows = read_archived_by_event_time(spark, PIPELINE, *EVENT_TIMES).select("user", "_closed_topic_id").collect()
-    found = sorted((row["user"], row["_closed_topic_id"]) for row in rows)
+    rows = (
+        read_archived_by_event_time(spark, PIPELINE, *EVENT_TIMES).select("user", "tidemark_closed_topic_id").collect()
+    )
+    found = sorted((row["user"], row["tidemark_closed_topic_id"]) for row in rows)
     assert found == [*((user, "id") for user in "abcd"), *((user, "") for user in "efgh")]
 
 
