@@ -15,10 +15,13 @@ from include import kafka
 from include.errors import UsageError
 from include.ledger.archive import micro_batches
 from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit
-from include.ledger.streams import generations, writers
+from include.ledger.streams import generations, lines, writers
 from include.offsets import TopicPartition
 from include.pipelines import load_pipeline
 from include.pipelines.spec import JdbcTable, KafkaTopics, Pipeline
+from include.pipelines.spec.lines import TextFiles
+from include.serving.live_rows import merge
+from include.serving.shape import shape_of
 from include.streams.event_time import check_event_time
 from include.streams.fingerprint import TABLE
 from include.streams.generations import new_generation
@@ -133,6 +136,43 @@ def topic_of(pipeline: Pipeline, suffix: str) -> Log:
 
 def at(log: Log, offset: int) -> dict[TopicPartition, int]:
     return {TopicPartition(log.topic, 0): offset}
+
+
+def test_stream_is_refused_when_another_pipeline_was_read_from_lines_by_its_name_before_it_archived_anything(
+    request: pytest.FixtureRequest,
+) -> None:
+    pipeline = reading(request, subscribe=("{}-only",))
+    log = topic_of(pipeline, "only")
+    lease = writers.acquire(pipeline.name)
+    lines.note_source(lease, pipeline, TextFiles.kind, TextFiles.guarantee)
+    writers.release(lease)
+    with pytest.raises(UsageError, match=rf"nest_cameras was read from lines under the name {pipeline.name}"):
+        begin(pipeline)
+    assert generations.current(pipeline.name) is None
+    # As when both went on side by side before this was refused.
+    log.archive()
+    assert begin(pipeline).generation.number >= 0
+
+
+def test_stream_is_refused_at_its_first_start_when_another_pipeline_wrote_its_served_table(
+    request: pytest.FixtureRequest,
+) -> None:
+    pipeline = reading(request, subscribe=("{}-only",))
+    pipeline = replace(pipeline, views=(replace(pipeline.views[0], sinks=(JdbcTable(),)),))
+    topic_of(pipeline, "only")
+    shape = shape_of(pipeline, pipeline.views[0])
+    start = begin(pipeline)
+    # Of this generation's base: the driver ended before the ledger had it.
+    merge(shape, [], start.generation.version(-1))
+    begin(pipeline)
+    merge(shape, [], start.generation.version(7))
+    with pytest.raises(UsageError, match=f"the table {shape.table} of serving was written before .* started"):
+        begin(pipeline)
+    # The driver ended after its first micro-batches.
+    start.note(pipeline, VIEW)
+    begin(pipeline)
+    new_generation(pipeline, reason="a test", started_by="test@host")
+    begin(pipeline)
 
 
 @pytest.mark.parametrize("declared", [{"starting_offsets": "latest"}, {"starting_time": "2100-01-01T00:00:00Z"}])

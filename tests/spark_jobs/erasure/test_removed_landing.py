@@ -116,9 +116,13 @@ def test_interval_of_the_old_topic_holds_its_rows_when_it_is_run_again(spark: An
     (view,) = (view for view in PIPELINE.views if view.name == "user_edits")
     run = IntervalRun(spark, PIPELINE, attempts.load_attempt(moved))
     meeting = Meeting(run, view, SpeedPosition({TP: 6}, "query", 1), Replayed(cast("Any", None), 0, ""))
-    rows = meeting._reached_rows([(DAY, DAY + timedelta(minutes=10))]).select("user", "_reached", "_inside").collect()
-    assert {row["user"] for row in rows if row["_inside"]} == set("abcd")
-    assert {row["user"] for row in rows if row["_reached"]} == set("abcdef")
+    rows = (
+        meeting._reached_rows([(DAY, DAY + timedelta(minutes=10))])
+        .select("user", "tidemark_reached", "tidemark_inside")
+        .collect()
+    )
+    assert {row["user"] for row in rows if row["tidemark_inside"]} == set("abcd")
+    assert {row["user"] for row in rows if row["tidemark_reached"]} == set("abcdef")
 
 
 def test_row_whose_landing_was_removed_is_left_out_when_it_is_being_erased(
