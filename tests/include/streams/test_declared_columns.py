@@ -58,6 +58,7 @@ def reached(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(declared, "tables_with_rows", dict)
     monkeypatch.setattr(start, "check_lake", lambda _: None)
     monkeypatch.setattr(start, "check_references", reach("stream"))
+    monkeypatch.setattr(generations, "check_version", lambda: None)
     monkeypatch.setattr(writers, "live_writer", reach("generation"))
     monkeypatch.setattr(ledger_generations, "current", lambda _: None)
     monkeypatch.setattr(ledger_generations, "event_time", lambda _: None)
