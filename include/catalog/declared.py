@@ -64,7 +64,9 @@ def check_storage_early(pipeline: Pipeline) -> None:
         check_own_tables(pipeline)
     except ServiceUnreachable as error:
         logging.getLogger("tidemark").warning(
-            "%s: the declared columns were not compared with the registered ones: %s", pipeline.name, error.message
+            "%s: neither the declared columns nor the tables' owners were compared with what is registered: %s",
+            pipeline.name,
+            error.message,
         )
 
 

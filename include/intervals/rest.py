@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 
 from include import lake
 from include.intervals.boundaries import SourceLog
@@ -70,4 +70,4 @@ def _first_archived(pipeline: Pipeline, ranges: Sequence[OffsetRange]) -> dateti
             bounds = lake.column_bounds(lake.read_footer(lake.uri(path)), "kafka_timestamp")
             if bounds is not None and isinstance(bounds[0], datetime):
                 earliest.append(utc(bounds[0]))
-    return min(earliest, default=datetime.now(UTC) - pipeline.schedule.every)
+    return min(earliest, default=clock() - pipeline.schedule.every)

@@ -21,7 +21,7 @@ class IntervalLink(BaseOperatorLink):
     name = "Interval page"
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
-        """Return the page's address; empty when the run's parameters name no interval."""
+        """Return the page's address; empty when the run's parameters name no interval, or the ledger is away."""
         # `ti_key` is the running task instance, whatever its name says.
         pipeline = load_pipeline(pipeline_of(operator))
         try:

@@ -133,7 +133,10 @@ class Archive:
         check_stored(self.columns, "the archive")
         for each in fields_of(self.columns):
             if (free := free_name(each.name)) != each.name:
-                raise UsageError(f"column {each.name!r} is Tidemark's own", remedy=f"call it {free}")
+                raise UsageError(
+                    f"column {each.name!r} is Tidemark's own",
+                    remedy=f"call it {free}, and say so in `renamed` if the table has it already",
+                )
         check_columns(self.file_format, self.columns)
         check_renamed(self.renamed, self.columns)
         if self.renamed and (self.delta or self.file_format != "parquet"):

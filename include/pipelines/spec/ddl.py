@@ -22,19 +22,11 @@ class Field:
     arguments: tuple[int, ...] = ()
     """The numbers in brackets: 12 and 2 of DECIMAL(12, 2)."""
 
-    @property
-    def kinds(self) -> set[str]:
-        """Its type, and those of all that is inside of it."""
-        return {self.kind}.union(*(each.kinds for each in self.inner))
 
-
-def fields_of(columns: str, *, of_table: bool = False) -> tuple[Field, ...]:
-    """Return the declared columns. Raises UsageError for text that is not a list of columns.
-
-    In the columns `of_table` no colon stands before a type: `CREATE TABLE` takes one inside a STRUCT only.
-    """
+def fields_of(columns: str) -> tuple[Field, ...]:
+    """Return the declared columns. Raises UsageError for text that is not a list of columns."""
     reader = _Reader(columns)
-    found = reader.fields(of_table=of_table)
+    found = reader.fields()
     reader.expect("")
     return found
 
@@ -56,7 +48,8 @@ def check_apart(fields: Iterable[Field], what: str, remedy: str = _RENAME) -> No
 
 def check_stored(columns: str, what: str) -> None:
     """Raise UsageError for columns that no file of a table can hold, or that readers cannot name."""
-    declared = fields_of(columns, of_table=True)
+    declared = fields_of(columns)
+    _check_no_colon(columns)
     for each in declared:
         if "." in each.name:
             raise UsageError(
@@ -101,6 +94,24 @@ def check_path(path: str, columns: str, what: str, *, into_maps: bool = True, in
     return found
 
 
+def _check_no_colon(columns: str) -> None:
+    """Raise UsageError where a colon stands before a column's type: `CREATE TABLE` takes one inside a STRUCT only.
+
+    Not by the reader itself: decoding reads columns with it, whose code is part of what versions are made of.
+    """
+    reader, depth, name = _Reader(columns), 0, ""
+    while reader.current:
+        if not reader.is_word:
+            if reader.current == ":" and not depth:
+                reader.step()
+                raise UsageError(
+                    f"the column {name!r} of a table is declared with a colon, which stands inside a STRUCT only",
+                    remedy=f"write {name} {reader.current}",
+                )
+            depth += {"<": 1, "(": 1, ">": -1, ")": -1}.get(reader.current, 0)
+        name = reader.step()
+
+
 class _Reader:
     """Reads tokens from left to right."""
 
@@ -131,24 +142,19 @@ class _Reader:
             raise self.error()
         return self.step()
 
-    def fields(self, *, of_table: bool = False) -> tuple[Field, ...]:
-        found = [self.field(of_table=of_table)]
+    def fields(self) -> tuple[Field, ...]:
+        found = [self.field()]
         while self.current == ",":
             self.step()
-            found.append(self.field(of_table=of_table))
+            found.append(self.field())
         return tuple(found)
 
-    def field(self, *, of_table: bool) -> Field:
+    def field(self) -> Field:
         if not self.is_word:
             raise self.error()
         name = self.step()
         if self.current == ":":
             self.step()
-            if of_table:
-                raise UsageError(
-                    f"the column {name!r} of a table is declared with a colon, which stands inside a STRUCT only",
-                    remedy=f"write {name} {self.current}",
-                )
         return self.type_of(name)
 
     def type_of(self, name: str = "") -> Field:

@@ -57,9 +57,9 @@ def check_identifier(name: str, what: str) -> None:
         raise UsageError(f"{what} {name!r} is not an identifier", remedy="lower case letters, digits and _")
 
 
-def check_pipeline_name(name: str) -> None:
+def check_pipeline_name(name: str, what: str = "pipeline") -> None:
     """Raise UsageError unless a pipeline, and the modules with its functions and suites, may have this name."""
-    check_identifier(name, "pipeline")
+    check_identifier(name, what)
     if name in OWN_SUITE_MODULES:
         raise UsageError(
             f"the pipeline name {name!r} is that of a module of Tidemark's own: expectations/{name}.py",

@@ -50,7 +50,8 @@ class Pipeline:
     """Name of the declaration, when the pipeline runs under another name (`include/pipelines/spec/lines.py`)."""
 
     def __post_init__(self) -> None:
-        check_pipeline_name(self.name)
+        # The name of a run over lines is no module's.
+        (check_identifier if self.declared_as else check_pipeline_name)(self.name, "pipeline")
         for several in ("views", "reports", "outputs"):
             check_tuple(getattr(self, several), several)
         for view in self.views:

@@ -181,7 +181,9 @@ class AdditiveView:
             if is_own or name.lower().startswith(OWN_PREFIX):
                 raise UsageError(
                     f"column {name!r} of the view {self.name} is Tidemark's own",
-                    remedy=f"call it {name}_" if is_own else f"call it _{name}",
+                    remedy=f"call it {name}_"
+                    if is_own
+                    else f"call it _{name}, and say so in `renamed` if the table has it already",
                 )
         _check_columns(self, {each.name: each for each in fields_of(self.columns)})
 
@@ -210,11 +212,16 @@ def _check_columns(view: AdditiveView, columns: Mapping[str, Field]) -> None:
                 f"column {name} of the view {view.name} is neither of its key nor a measure: nothing compares it",
                 remedy="add it to the view's key or measures, or take it from its columns",
             )
-        elif unordered := _UNORDERED & each.kinds:
+        elif unordered := _UNORDERED & _kinds(each):
             raise UsageError(
                 f"the key column {name} of the view {view.name} has a {min(unordered)}, which Spark does not order",
                 remedy="make it text or a struct in the rows function",
             )
+
+
+def _kinds(field: Field) -> set[str]:
+    """Return the type of a field, and those of all that is inside of it."""
+    return {field.kind}.union(*map(_kinds, field.inner))
 
 
 def _check_key(view: AdditiveView) -> None:
@@ -251,7 +258,7 @@ def _check_windows(view: AdditiveView) -> None:
     if view.window not in view.key:
         raise UsageError(f"the window {view.window!r} of the view {view.name} is not in its key", remedy="add it")
     declared = next((each for each in fields_of(view.columns) if each.name == view.window), None)
-    if declared and [(each.name, each.kind.removesuffix("_LTZ")) for each in declared.inner] != _ENDS:
+    if declared and [(each.name.lower(), each.kind.removesuffix("_LTZ")) for each in declared.inner] != _ENDS:
         raise UsageError(
             f"the window {view.window} of the view {view.name} is declared as another type than windows have",
             remedy=f"declare {view.window} STRUCT<{', '.join(map(': '.join, _ENDS))}>",

@@ -19,7 +19,7 @@ def test_column_is_refused_when_tidemark_has_one_of_its_name(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["tidemark_file", "Tidemark_x"])
 def test_column_is_refused_when_its_name_begins_like_those_that_tidemark_adds(name: str) -> None:
-    said = f"column '{name}' .*is Tidemark's own — call it _{name}$"
+    said = f"column '{name}' .*is Tidemark's own — call it _{name}, and say so in `renamed` if"
     with pytest.raises(UsageError, match=said):
         Archive(rows="rows", columns=f"at TIMESTAMP, {name} STRING", event_time="at")
     view = load_pipeline("nest_cameras").views[0]

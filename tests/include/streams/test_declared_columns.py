@@ -103,7 +103,8 @@ def test_it_goes_on_with_a_warning_when_the_catalog_does_not_answer(
     with caplog.at_level(logging.WARNING, "tidemark"), pytest.raises(Reached):
         ACTIONS[action]()
     assert reached == [action]
-    assert "isp_hits: the declared columns were not compared with the registered ones: the catalog" in caplog.text
+    told = "neither the declared columns nor the tables' owners were compared with what is registered: the catalog"
+    assert f"isp_hits: {told}" in caplog.text
     assert new_code.fit_now(PIPELINE).needs == ""
 
 
