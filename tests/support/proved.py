@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from include import lake
+from include.ledger.erasures.coordinates import last_erasure
 from include.ledger.intervals import attempts, builds
 from include.ledger.intervals.builds import Changes
 from include.ledger.intervals.findings import BuildFindings, ExpectationResult, FateCounts, RecordCounts, Validation
@@ -85,7 +86,7 @@ def register_hour(
         ReconciliationCounts(matched=190),
         decoder_versions=decoder_versions,
     )
-    builds.note_build(spec, [built], findings)
+    builds.note_build(spec, [built], findings, last_erasure(PIPELINE))
     spec = attempts.load_attempt(attempt)
     changes = Changes(kept=(built,)) if unchanged else Changes(points=(built,))
     passed = Validation(True, PIPELINE, (MET,))

@@ -37,7 +37,10 @@ def run(operator: Any, **params: object) -> list[str]:
     of_run = {
         "params": params,
         "dag_run": SimpleNamespace(
-            run_type="scheduled", data_interval_start=hour().from_time, data_interval_end=hour().to_time
+            run_type="scheduled",
+            logical_date=hour().from_time,
+            data_interval_start=hour().from_time,
+            data_interval_end=hour().to_time,
         ),
     }
     instance = SimpleNamespace(id="ti", xcom_push=lambda **_: None, get_template_context=lambda: of_run)

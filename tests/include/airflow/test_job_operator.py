@@ -30,7 +30,12 @@ FAILED = ExpectationResult(NAME, "expect_set", "isp", "isp is a", False, "x", 3)
 
 def publish(attempt: int) -> None:
     """Run the task, which links to its interval."""
-    run = SimpleNamespace(run_type="scheduled", data_interval_start=hour().from_time, data_interval_end=hour().to_time)
+    run = SimpleNamespace(
+        run_type="scheduled",
+        logical_date=hour().from_time,
+        data_interval_start=hour().from_time,
+        data_interval_end=hour().to_time,
+    )
     of_run = {"params": {}, "dag_run": run}
     links: dict[str, str] = {}
     instance = SimpleNamespace(

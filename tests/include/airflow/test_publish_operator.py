@@ -61,7 +61,12 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def context() -> dict[str, Any]:
-    run = SimpleNamespace(run_type="scheduled", data_interval_start=hour().from_time, data_interval_end=hour().to_time)
+    run = SimpleNamespace(
+        run_type="scheduled",
+        logical_date=hour().from_time,
+        data_interval_start=hour().from_time,
+        data_interval_end=hour().to_time,
+    )
     of_run = {"params": {}, "dag_run": run}
     instance = SimpleNamespace(id="ti", xcom_push=lambda **_: None, get_template_context=lambda: of_run)
     return {"ti": instance}

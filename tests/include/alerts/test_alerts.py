@@ -570,7 +570,10 @@ def test_task_that_was_marked_as_successful_has_recovered_only_when_its_interval
     marked = dict.fromkeys(("publish", "announce"), "success")
     interval, now = hour(3), datetime.now(UTC)
     run = SimpleNamespace(
-        run_type="scheduled", data_interval_start=interval.from_time, data_interval_end=interval.to_time
+        run_type="scheduled",
+        logical_date=interval.from_time,
+        data_interval_start=interval.from_time,
+        data_interval_end=interval.to_time,
     )
     attempt = begin_attempt("nest_cameras", interval)
     built = note_build(attempt)

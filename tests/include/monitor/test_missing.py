@@ -121,6 +121,7 @@ class Run:
     known: tuple[str, ...] = ()
     queued: tuple[datetime, ...] = ()
     dag_id: str = f"interval__{PIPELINE}"
+    logical_date: datetime = START + 4 * HOUR
     data_interval_start: datetime = START + 4 * HOUR
     data_interval_end: datetime = START + 5 * HOUR
 
