@@ -77,7 +77,9 @@ def newest_timestamp(topic_partitions: Iterable[TopicPartition]) -> datetime | N
 
     def ask() -> int:
         asked = {_client_tp(tp): OffsetSpec.max_timestamp() for tp in wanted}
-        answers = admin().list_offsets(asked, request_timeout=TIMEOUT).values() if asked else ()
+        # A client that nothing holds any more answers nothing.
+        client = admin()
+        answers = client.list_offsets(asked, request_timeout=TIMEOUT).values() if asked else ()
         return max((each.result(TIMEOUT).timestamp for each in answers), default=-1)
 
     with reaching_kafka(*topics_of(wanted)):

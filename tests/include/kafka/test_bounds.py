@@ -10,7 +10,7 @@ from confluent_kafka import TopicPartition as ClientTopicPartition
 
 from include import kafka
 from include.offsets import TopicPartition
-from tests.conftest import Home
+from tests.conftest import Home, wait_for
 from tests.support.transactions import transactional_producer
 
 pytestmark = pytest.mark.services
@@ -40,8 +40,9 @@ def test_bounds_are_those_of_the_log_when_it_is_empty_cut_or_held_back(in_proces
     assert kafka.offset_bounds(every) == {empty: (0, 0), cut: (4, 10), held: (0, 1)}
     assert kafka.offset_bounds(every, "read_uncommitted") == {empty: (0, 0), cut: (4, 10), held: (0, 6)}
     within.commit_transaction(30)
-    # A marker follows the records.
-    assert kafka.offset_bounds([held]) == kafka.offset_bounds([held], "read_uncommitted") == {held: (0, 7)}
+    # A marker follows the records, some time after the commit was confirmed.
+    wait_for("the marker", lambda: kafka.offset_bounds([held]) == {held: (0, 7)})
+    assert kafka.offset_bounds([held], "read_uncommitted") == {held: (0, 7)}
     assert kafka.offset_bounds([]) == {}
     found = kafka.offsets_at(datetime.fromtimestamp(MOMENT + 7, UTC), [cut, empty, cut])
     assert found == {cut: 7, empty: None}
