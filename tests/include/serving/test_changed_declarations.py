@@ -190,10 +190,7 @@ def test_layers_are_compared_by_a_measure_that_the_stream_has_when_another_is_de
 
 OWN = (
     "version",
-    "tidemark_version",
     "intervals",
-    "tidemark_interval",
-    "tidemark_start",
     "p_count",
     "live_count",
     "state",
