@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,9 @@ def test_nothing_is_written_when_another_pipeline_has_the_topic_of_the_view(
     finally:
         declarations.cache_clear()
         load_pipeline.cache_clear()
+        # Another test may declare a pipeline of this name.
+        if sys.modules.pop("include.pipelines.door_a", None):
+            del pipelines.door_a  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("name", ["bounds", "checkpoint", "class", "spec"])
