@@ -203,10 +203,9 @@ def run_watched_job(job: SparkSubmission, look: Callable[[], None]) -> int:
 
 def _watch(process: subprocess.Popen[str], look: Callable[[], None]) -> int:
     while True:
-        try:
+        # Between two looks.
+        with suppress(subprocess.TimeoutExpired):
             return process.wait(0.5)
-        except subprocess.TimeoutExpired:
-            pass
         try:
             look()
         except BaseException:
