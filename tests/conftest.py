@@ -426,6 +426,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
     from include.spark import class_archive
     from include.spark.jars import classpath
+    from spark_jobs.spark.session import share_class_loader
 
     folder = tmp_path_factory.mktemp("spark")
     jars = [str(jar) for jar in classpath("spark")]
@@ -447,5 +448,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("ERROR")
+    share_class_loader(session.sparkContext)
     yield session
     session.stop()

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from include import lake
@@ -57,7 +59,39 @@ def build_session(
     with _naming_the_master():
         session = builder.getOrCreate()
         session.sparkContext.setLogLevel("WARN")
+    share_class_loader(session.sparkContext)
     return session
+
+
+def share_class_loader(context: SparkContext) -> bool:
+    """Have a local executor's tasks use the driver's class loader, and return whether they do.
+
+    Spark keeps a generated class by its code and the class loader for which it was compiled. An executor makes one of
+    its own, also in the driver's JVM: there each class of a query is compiled twice, and in a JVM that stays once more
+    for every context. Its jars are the driver's. Where another version of Spark has other names inside, all stays as
+    it was.
+    """
+    jvm = context._jvm
+    assert jvm is not None
+    try:
+        dispatcher = _inside(jvm.org.apache.spark.SparkEnv.get().rpcEnv(), "dispatcher")
+        for endpoint in _inside(dispatcher, "endpointRefs").keySet().toArray():
+            kind = endpoint.getClass().getName()
+            if kind == "org.apache.spark.scheduler.local.LocalEndpoint":
+                executor = _inside(endpoint, f"{kind.replace('.', '$')}$$executor")
+                drivers = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+                getattr(executor.defaultSessionState(), "replClassLoader_$eq")(drivers)
+                return True
+    except Py4JError:
+        pass
+    return False
+
+
+def _inside(instance: Any, name: str) -> Any:
+    """Return a private field of an object in the JVM."""
+    field = instance.getClass().getDeclaredField(name)
+    field.setAccessible(True)
+    return field.get(instance)
 
 
 @contextmanager

@@ -1,0 +1,22 @@
+"""Generated code is compiled once for a driver and its tasks in one JVM."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from spark_jobs.spark.session import share_class_loader
+
+QUERY = "id * id + 7 * length(concat('of test_class_loader', cast(id as string))) AS n"
+
+
+def compiled(spark: Any) -> int:
+    """How many classes the JVM has compiled since its start."""
+    return int(spark._jvm.org.apache.spark.metrics.source.CodegenMetrics.METRIC_SOURCE_CODE_SIZE().getCount())
+
+
+def test_code_of_a_query_is_compiled_once_for_driver_and_tasks(spark: Any) -> None:
+    assert share_class_loader(spark.sparkContext)
+    before = compiled(spark)
+    [row] = spark.range(3, 4).selectExpr(QUERY).collect()
+    assert row["n"] == 9 + 7 * len("of test_class_loader3")
+    assert compiled(spark) == before + 1
