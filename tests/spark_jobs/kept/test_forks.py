@@ -85,6 +85,38 @@ def test_code_is_negative_when_a_signal_ends_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("made")
+@pytest.mark.parametrize(
+    "program",
+    [
+        pytest.param("import sys; sys.exit()", id="nothing"),
+        pytest.param("import sys; sys.exit(300)", id="a large number"),
+        pytest.param("import sys; sys.exit('a text')", id="a text"),
+        pytest.param("1 / 0", id="an error"),
+        pytest.param("import signal; signal.raise_signal(signal.SIGINT)", id="an interrupt"),
+        pytest.param("import atexit; atexit.register(print, 'last'); print('first')", id="a function for its end"),
+        pytest.param(
+            "import threading, time; threading.Thread(target=lambda: time.sleep(0.2) or print('late')).start()",
+            id="a thread",
+        ),
+        pytest.param("import os, sys; print('lost'); os.close(1); os.open('/dev/full', os.O_WRONLY)", id="a full disk"),
+    ],
+)
+def test_it_ends_as_python_would_have_ended(tmp_path: Path, program: str) -> None:
+    code, told = run(tmp_path, program)
+    file = tmp_path / "program.py"
+    known = subprocess.run(
+        [sys.executable, str(file)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=tmp_path
+    )
+    assert (code, told.splitlines()[-1:]) == (known.returncode, known.stdout.splitlines()[-1:])
+
+
+@pytest.mark.usefixtures("made")
+def test_nothing_is_taken_apart_when_it_ends(tmp_path: Path) -> None:
+    program = "class Large:\n    def __del__(self): print('taken apart')\nkept = Large()\nprint('used')"
+    assert run(tmp_path, program) == (0, "used\n")
+
+
+@pytest.mark.usefixtures("made")
 def test_caller_can_signal_it(tmp_path: Path) -> None:
     file, began = tmp_path / "program.py", tmp_path / "began"
     file.write_text(f"import signal; open({str(began)!r}, 'w'); signal.pause()")
