@@ -243,9 +243,11 @@ def _end(code: int) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
-        except OSError:
-            # Python's own code for it.
-            code = code or _NOT_FLUSHED
+        except OSError as error:
+            # As Python does.
+            code = _NOT_FLUSHED
+            with suppress(OSError):
+                print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
     os._exit(code & 0xFF)
 
 

@@ -98,7 +98,7 @@ def test_code_is_negative_when_a_signal_ends_it(tmp_path: Path) -> None:
             "import threading, time; threading.Thread(target=lambda: time.sleep(0.2) or print('late')).start()",
             id="a thread",
         ),
-        pytest.param("import os, sys; print('lost'); os.close(1); os.open('/dev/full', os.O_WRONLY)", id="a full disk"),
+        pytest.param("import os; print('lost'); os.dup2(os.open('/dev/full', os.O_WRONLY), 1)", id="a full disk"),
     ],
 )
 def test_it_ends_as_python_would_have_ended(tmp_path: Path, program: str) -> None:
