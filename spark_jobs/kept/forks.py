@@ -218,18 +218,14 @@ def _keep_only(files: list[int]) -> None:
 
 def _become(request: dict[str, Any]) -> NoReturn:
     """Become the requested process, and end as it ends."""
+    code: object = None
     try:
         _run(request)
     except SystemExit as end:
-        _end(_exit_code(end))
-    _end(0)
-
-
-def _exit_code(end: SystemExit) -> int:
-    if end.code is None or isinstance(end.code, int):
-        return end.code or 0
-    print(end.code, file=sys.stderr)
-    return 1
+        code = end.code
+    if not isinstance(code, int | None):
+        print(code, file=sys.stderr)
+    _end(code if isinstance(code, int) else int(code is not None))
 
 
 def _end(code: int) -> NoReturn:
@@ -240,14 +236,14 @@ def _end(code: int) -> NoReturn:
     """
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except OSError as error:
-            # As Python does.
-            code = _NOT_FLUSHED
-            with suppress(OSError):
-                print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        # As Python does.
+        code = _NOT_FLUSHED
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+    with suppress(OSError):
+        sys.stderr.flush()
     os._exit(code & 0xFF)
 
 
