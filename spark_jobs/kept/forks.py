@@ -48,7 +48,6 @@ _NO_THREADS = {
 
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 _LARGEST_REQUEST = 1 << 17
-_NOT_FLUSHED = 120
 _MOST_FILES = 8
 _MOST_PATIENCE = 10.0
 """Seconds."""
@@ -237,12 +236,13 @@ def _end(code: int) -> NoReturn:
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     try:
-        sys.stdout.flush()
+        if not sys.stdout.closed:
+            sys.stdout.flush()
     except OSError as error:
-        # As Python does.
-        code = _NOT_FLUSHED
+        # Python's own code for it.
+        code = 120
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
-    with suppress(OSError):
+    with suppress(OSError, ValueError):
         sys.stderr.flush()
     os._exit(code & 0xFF)
 

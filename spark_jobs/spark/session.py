@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
@@ -73,7 +73,8 @@ def share_class_loader(context: SparkContext) -> bool:
     """
     jvm = context._jvm
     assert jvm is not None
-    try:
+    # Nobody promises the names of private fields.
+    with suppress(Py4JError):
         dispatcher = _inside(jvm.org.apache.spark.SparkEnv.get().rpcEnv(), "dispatcher")
         for endpoint in _inside(dispatcher, "endpointRefs").keySet().toArray():
             kind = endpoint.getClass().getName()
@@ -82,8 +83,6 @@ def share_class_loader(context: SparkContext) -> bool:
                 drivers = jvm.java.lang.Thread.currentThread().getContextClassLoader()
                 getattr(executor.defaultSessionState(), "replClassLoader_$eq")(drivers)
                 return True
-    except Py4JError:
-        pass
     return False
 
 

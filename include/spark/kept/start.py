@@ -11,7 +11,7 @@ from include.spark import class_archive, driver_folders
 from include.spark.kept import KEPT_CLASSES
 from include.spark.submission import driver_jars, driver_options
 
-_FOR_SHORT_JOBS = (
+_LATE_SECOND_COMPILER = (
     "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 -XX:Tier4CompileThreshold=150000 "
     "-XX:Tier4BackEdgeThreshold=80000"
 )
@@ -27,7 +27,7 @@ def submit_arguments() -> str:
         **KEPT_CLASSES,
         "spark.jars": ",".join(kept_jars()),
         "spark.driver.extraClassPath": str(class_archive.driver_jar()),
-        "spark.driver.extraJavaOptions": f"{_FOR_SHORT_JOBS} {own}",
+        "spark.driver.extraJavaOptions": f"{_LATE_SECOND_COMPILER} {own}",
         "spark.driver.memory": current.driver_memory,
     }
     options = [part for name, value in conf.items() for part in ("--conf", f"{name}={value}")]

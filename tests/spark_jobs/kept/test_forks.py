@@ -99,6 +99,7 @@ def test_code_is_negative_when_a_signal_ends_it(tmp_path: Path) -> None:
             id="a thread",
         ),
         pytest.param("import os; print('lost'); os.dup2(os.open('/dev/full', os.O_WRONLY), 1)", id="a full disk"),
+        pytest.param("import sys; print('said'); sys.stdout.close(); sys.exit(3)", id="a closed output"),
     ],
 )
 def test_it_ends_as_python_would_have_ended(tmp_path: Path, program: str) -> None:

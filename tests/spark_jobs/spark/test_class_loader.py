@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
+from spark_jobs.spark import session
 from spark_jobs.spark.session import share_class_loader
 
 QUERY = "id * id + 7 * length(concat('of test_class_loader', cast(id as string))) AS n"
@@ -20,3 +23,10 @@ def test_code_of_a_query_is_compiled_once_for_driver_and_tasks(spark: Any) -> No
     [row] = spark.range(3, 4).selectExpr(QUERY).collect()
     assert row["n"] == 9 + 7 * len("of test_class_loader3")
     assert compiled(spark) == before + 1
+
+
+def test_session_goes_on_when_spark_has_other_names_inside(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    inside = session._inside
+    monkeypatch.setattr(session, "_inside", lambda instance, name: inside(instance, f"{name}_renamed"))
+    assert not share_class_loader(spark.sparkContext)
+    assert spark.range(3).count() == 3
