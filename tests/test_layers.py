@@ -309,3 +309,10 @@ def test_tests_mirror_the_packages_when_they_are_listed() -> None:
             assert (REPOSITORY / side / folder.name).is_dir(), f"{folder} mirrors no package"
     loose = {path.name for path in tests.glob("*.py")}
     assert loose == {"conftest.py", "test_layers.py"}, "helpers of tests live in tests/support"
+
+
+def test_no_server_of_a_test_has_a_port_of_connections_when_it_ends_before_its_clients() -> None:
+    """Clients that try again would meet another program's socket there, and Spark's sockets take one connection."""
+    ephemeral = re.compile(r'\("127\.0\.0\.1", 0\)')
+    for path in (REPOSITORY / "tests").rglob("*.py"):
+        assert not ephemeral.search(path.read_text()), f"{path}: take `free_port()`"

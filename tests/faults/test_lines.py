@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from include.pipelines import load_pipeline
+from include.services.process import free_port
 from tests.conftest import Home, end_of, last_hours, wait_for
 from tests.support import hits
 from tests.support.hits import check_archive, fates, ledger, move_in
@@ -49,7 +50,7 @@ def server(*connections: bytes) -> Iterator[tuple[str, threading.Event]]:
                 if number == len(connections):
                     hang_up.wait(300)
 
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+    with socket.create_server(("127.0.0.1", free_port())) as listener:
         serving = threading.Thread(target=serve, daemon=True)
         serving.start()
         yield f"socket://127.0.0.1:{listener.getsockname()[1]}", hang_up
@@ -150,7 +151,7 @@ def test_connection_of_a_killed_driver_is_told_and_what_was_noted_is_there_once(
 
 
 def test_stream_ends_with_exit_code_6_when_nobody_listens(home: Home) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
+    with socket.create_server(("127.0.0.1", free_port())) as taken:
         port = taken.getsockname()[1]
     refused = home.run("stream", "isp_hits", "--from", f"socket://127.0.0.1:{port}", "--until-caught-up", expect=6)
     assert f"socket://127.0.0.1:{port}" in refused.stderr

@@ -10,6 +10,7 @@ import pytest
 
 from include import lake
 from include.errors import ServiceUnreachable, UsageError
+from include.services.process import free_port
 from include.settings import Settings, read_properties, settings, write_private
 
 
@@ -201,7 +202,7 @@ def test_embedded_database_is_asked_when_the_shell_names_another(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, variable: str, value: str
 ) -> None:
     monkeypatch.setenv(variable, value)
-    with socket.create_server(("127.0.0.1", 0)) as closed:
+    with socket.create_server(("127.0.0.1", free_port())) as closed:
         port = closed.getsockname()[1]
     state = {"address": f"postgresql://tidemark:x@127.0.0.1:{port}/ledger"}
     write_private(tmp_path / "home" / "services" / "postgres.json", json.dumps(state))

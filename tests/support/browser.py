@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from include.services.process import free_port
 from include.settings import REPOSITORY
 
 AXE = REPOSITORY / "tests" / "support" / "vendor" / "axe.min.js"
@@ -60,6 +61,6 @@ def headless_chromium() -> Iterator[Any]:
     for flag in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"):
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    chrome = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+    chrome = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver, free_port()))
     yield chrome
     chrome.quit()

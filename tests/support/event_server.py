@@ -18,6 +18,7 @@ from typing import Any, Literal
 from urllib.parse import parse_qs, urlsplit
 
 from include.producing.messages import wiki_changes
+from include.services.process import free_port
 
 End = Literal["close", "reset", "hold"]
 
@@ -67,7 +68,7 @@ class EventServer(ABC):
             def handle_error(self, request: Any, client_address: Any) -> None:
                 pass
 
-        self._server = Server(("127.0.0.1", 0), Handler)
+        self._server = Server(("127.0.0.1", free_port()), Handler)
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}/v2/stream/recentchange"
         threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
 

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from include.services.process import free_port
+
 Answer = Callable[[str, str, dict[str, Any]], tuple[int, object]]
 """Returns status and body of the answer to a method, a path and the request's JSON, `{}` where it has none."""
 
@@ -33,7 +35,7 @@ def answering(answer: Answer) -> Iterator[str]:
         def log_message(self, *_: object) -> None:
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+    with ThreadingHTTPServer(("127.0.0.1", free_port()), Handler) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         yield f"http://127.0.0.1:{server.server_address[1]}"

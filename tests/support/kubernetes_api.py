@@ -13,6 +13,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import yaml
 
+from include.services.process import free_port
+
 _PATH = re.compile(
     r"/(?:api|apis/(?P<group>[a-z0-9.]+))/v1/namespaces/(?P<namespace>[a-z0-9-]+)/(?P<resource>[a-z]+)"
     r"(?:/(?P<name>[^/]+))?(?:/(?P<part>[a-z]+))?"
@@ -26,7 +28,7 @@ class RecordingApi(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+        super().__init__(("127.0.0.1", free_port()), _Handler)
         self.asked: list[tuple[str, str, str]] = []
         """Verb, API group and resource of each request."""
         self.objects: dict[tuple[str, str], dict[str, Any]] = {}

@@ -95,7 +95,7 @@ def _web_server(received: Received, path: str) -> Iterator[None]:
         def log_message(self, *arguments: Any) -> None:
             """Log nothing."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Keep)
+    server = ThreadingHTTPServer(("127.0.0.1", free_port()), Keep)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     received.webhook = f"http://127.0.0.1:{server.server_port}{path}"
     try:

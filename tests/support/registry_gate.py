@@ -11,6 +11,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import httpx
 
+from include.services.process import free_port
+
 
 @dataclass
 class Gate:
@@ -63,7 +65,7 @@ def open_gate(target: str, user: str = "", password: str = "") -> Iterator[Gate]
         def log_message(self, *_: object) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = ThreadingHTTPServer(("127.0.0.1", free_port()), Handler)
     gate.port = server.server_address[1]
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()

@@ -175,7 +175,7 @@ def without_conditions(store: S3Server) -> Iterator[S3Server]:
         def log_message(self, *_: object) -> None:
             """Log nothing."""
 
-    with httpx.Client() as clients, ThreadingHTTPServer(("127.0.0.1", 0), Forgetful) as server:
+    with httpx.Client() as clients, ThreadingHTTPServer(("127.0.0.1", free_port()), Forgetful) as server:
         Thread(target=server.serve_forever, daemon=True).start()
         yield replace(store, endpoint=f"http://127.0.0.1:{server.server_port}")
         server.shutdown()

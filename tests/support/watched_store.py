@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
+from include.services.process import free_port
+
 _REQUEST = re.compile(rb"^(?:PUT|POST|GET|HEAD|DELETE) (\S+) HTTP/1\.1\r$", re.MULTILINE)
 
 
@@ -71,7 +73,7 @@ def watching(endpoint: str) -> Iterator[Watched]:
     class Server(socketserver.ThreadingTCPServer):
         daemon_threads = True
 
-    with Server(("127.0.0.1", 0), Handler) as server:
+    with Server(("127.0.0.1", free_port()), Handler) as server:
         watched.port = server.server_address[1]
         threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         try:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from include.cli.demo import _report
+from include.services.process import free_port
 from tests.conftest import REPOSITORY
 
 
@@ -153,7 +154,7 @@ def test_exit_code_is_6_when_databases_are_set_up_on_a_server_that_is_away(tmp_p
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_stream_ends_with_0_when_it_is_asked_to_stop_before_it_has_a_driver(tmp_path: Path, number: int) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:
+    with socket.create_server(("127.0.0.1", free_port())) as silent:
         broker = f"127.0.0.1:{silent.getsockname()[1]}"
         process = subprocess.Popen(
             [sys.executable, "-m", "include.cli", "stream", "nest_cameras", "--until-caught-up"],

@@ -351,7 +351,7 @@ class _Health(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def health() -> Iterator[str]:
-    server = HTTPServer(("127.0.0.1", 0), partial(_Health))
+    server = HTTPServer(("127.0.0.1", free_port()), partial(_Health))
     Thread(target=server.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{server.server_port}"
     server.shutdown()

@@ -37,6 +37,7 @@ from include.monitor.streams.state import assess
 from include.offsets import TopicPartition
 from include.pipelines import load_pipeline
 from include.processes import ProcessIdentity, ProcessOnHost
+from include.services.process import free_port
 from include.settings import settings
 
 DEPLOY = Path(__file__).resolve().parents[3] / "include" / "deploy"
@@ -242,7 +243,7 @@ def ledger_at(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]
 def test_metrics_tell_that_the_ledger_is_down_when_it_listens_and_never_answers(
     ledger_at: Callable[[str], None],
 ) -> None:
-    with closing(socket.create_server(("127.0.0.1", 0))) as silent:
+    with closing(socket.create_server(("127.0.0.1", free_port()))) as silent:
         ledger_at(f"postgresql://nobody:x@127.0.0.1:{silent.getsockname()[1]}")
         began = time.monotonic()
         text = metrics_text([load_pipeline("isp_hits")]).decode()

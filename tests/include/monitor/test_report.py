@@ -20,6 +20,7 @@ import pytest
 
 from include.intervals.verdict import Verdict
 from include.monitor.report import render_report
+from include.services.process import free_port
 from tests.support.corpora import NAUGHTY
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -476,7 +477,7 @@ def opened(browser: Any, tmp_path: Path) -> Iterator[Opened]:
     numbers = count(1)
     handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
     handler.log_message = lambda *_: None  # type: ignore[attr-defined]
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server = ThreadingHTTPServer(("127.0.0.1", free_port()), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
 
     def open_page(html: str, *, width: int = 1280, height: int = 900, dark: bool = False) -> Any:

@@ -22,7 +22,7 @@ def test_airflow_starts_at_another_port_when_its_own_is_taken_before_it_listens(
 ) -> None:
     home = new_home()
     home.run("up", "postgres")
-    with socket.create_server(("127.0.0.1", 0)) as other:
+    with socket.create_server(("127.0.0.1", process.free_port())) as other:
         taken = other.getsockname()[1]
         found_free = process.free_port
         # What was free when it was looked at; the other program listens before Airflow does.

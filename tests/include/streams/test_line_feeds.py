@@ -21,6 +21,7 @@ from include.ledger.streams import lines, writers
 from include.ledger.streams.lines import DRIVER_ENDED, NotedFile
 from include.pipelines import load_line_pipeline
 from include.pipelines.spec.lines import SocketLines, TextFiles
+from include.services.process import free_port
 from include.streams.line_feeds import Feed, FolderFeed, SocketFeed, check_unchanged
 from tests.conftest import Home, settings_of, wait_for
 
@@ -147,7 +148,7 @@ class Server:
     contents: list[bytes]
 
     def __post_init__(self) -> None:
-        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.listener = socket.create_server(("127.0.0.1", free_port()))
         self.source = SocketLines(*self.listener.getsockname())
         self.thread = threading.Thread(target=self._serve, daemon=True)
         self.thread.start()
@@ -205,7 +206,7 @@ def test_connection_is_given_up_when_a_line_does_not_end(lease: writers.Lease, m
 
 
 def test_stream_is_told_when_nobody_listens(lease: writers.Lease) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
+    with socket.create_server(("127.0.0.1", free_port())) as taken:
         port = taken.getsockname()[1]
     with pytest.raises(ServiceUnreachable, match=f"socket://127.0.0.1:{port}"):
         SocketFeed(SocketLines("127.0.0.1", port), lease, until_end=False).feed()

@@ -23,6 +23,7 @@ from include.errors import (
     UsageError,
 )
 from include.lake.checkpoints import check_logs
+from include.services.process import free_port
 from include.settings import settings
 
 pytestmark = pytest.mark.spark
@@ -257,7 +258,7 @@ def test_jvm_is_named_when_it_has_ended_and_no_service(monkeypatch: pytest.Monke
 
     from spark_jobs.spark.failures import translate
 
-    with socket.create_server(("127.0.0.1", 0)) as nobody:
+    with socket.create_server(("127.0.0.1", free_port())) as nobody:
         port = nobody.getsockname()[1]
     gone = ClientServer(JavaParameters(port=port), PythonParameters(port=0, eager_load=False))
     monkeypatch.setattr(SparkContext, "_gateway", gone)
