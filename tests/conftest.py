@@ -209,12 +209,20 @@ class Home:
 
     @property
     def services(self) -> dict[str, Any]:
+        """What `status` tells of the services: it asks each of them, so whoever knows that one runs asks `address`."""
         found: dict[str, Any] = self.json("status", "--json")["services"]
         return found
 
+    def address(self, service: str) -> str:
+        """Where a service that was started listens."""
+        return str(self._state(service)["address"])
+
+    def process_id(self, service: str) -> int:
+        return int(self._state(service)["pid"])
+
     @property
     def kafka(self) -> str:
-        return str(self._state("kafka")["address"])
+        return self.address("kafka")
 
     def producer(self, **options: str | int) -> Producer:
         """Return a producer whose records lie in the order in which they were sent.

@@ -156,7 +156,7 @@ def test_seconds_behind_rise_when_driver_and_broker_are_killed_and_end_when_they
         wait_for("what to do", lambda: "unpause the DAG" in ui.text("#now"), 60)
         first = wait_for("seconds", lambda: lag(ui), 60)
         second = wait_for("more seconds", lambda: (now := lag(ui)) > first + 2 and now, 60)
-        os.kill(home.services["kafka"]["pid"], signal.SIGKILL)
+        os.kill(home.process_id("kafka"), signal.SIGKILL)
         wait_for("the page to say it", lambda: ui.text("#sentence").startswith("Kafka cannot be seen"), 90)
         third = wait_for("seconds of the outage", lambda: (now := lag(ui)) > second + 2 and now, 60)
         wait_for("more of them", lambda: lag(ui) > third + 2, 60)

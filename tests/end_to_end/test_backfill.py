@@ -95,7 +95,7 @@ def airflow(home: Home) -> Iterator[AirflowApi]:
     landed(home)
     home.run("up", "airflow")
     password = json.loads((home.path / "airflow" / "passwords.json").read_text())["admin"]
-    api = AirflowApi(home.services["airflow"]["address"], "admin", password)
+    api = AirflowApi(home.address("airflow"), "admin", password)
     wait_for("the DAGs", lambda: {INTERVAL, DAILY} <= api.dag_ids())
     api.set_paused(DAILY, False)
     yield api

@@ -60,7 +60,7 @@ def ledger(home: Home, query: str, *values: object) -> list[tuple[Any, ...]]:
 def oracle_of(home: Home, pipeline: str) -> FatesOf:
     """What the audit expects of a pipeline's records, in plain Python."""
     if pipeline == "gps_positions":
-        return positions.fates_by(SchemaRegistry(home.services["registry"]["address"]))
+        return positions.fates_by(SchemaRegistry(home.address("registry")))
     oracles: dict[str, FatesOf] = {
         "auction_bids": bids.fates_of,
         "isp_hits": hits.fates_of,

@@ -33,7 +33,7 @@ HOUR = last_hours(3)
 @pytest.fixture(scope="module")
 def gate(home: Home) -> Iterator[Gate]:
     home.run("up", "registry")
-    with open_gate(home.services["registry"]["address"], "reader", "s3cret-c4nary") as opened:
+    with open_gate(home.address("registry"), "reader", "s3cret-c4nary") as opened:
         yield opened
 
 
@@ -140,7 +140,7 @@ def test_stream_waits_and_quarantines_nothing_when_the_registry_is_away(
     home: Home, gate: Gate, published: dict[str, Any]
 ) -> None:
     """A version that is registered while the stream runs, then the registry away, then back."""
-    gate.target = home.services["registry"]["address"]
+    gate.target = home.address("registry")
     registry = SchemaRegistry(gate.target)
     before = quarantined(home)
     log = home.path / "stream.log"

@@ -292,7 +292,7 @@ def test_stream_ends_with_exit_code_6_when_the_tables_database_is_gone_and_conve
     paused = streamed.start("stream", "isp_hits", "--until-caught-up", TIDEMARK_PAUSE_AT="jdbc_staged")
     try:
         driver = _driver_that_stopped_itself(paused)
-        psutil.Process(streamed.services["postgres"]["pid"]).kill()
+        psutil.Process(streamed.process_id("postgres")).kill()
         driver.resume()
         _, said = paused.communicate(timeout=120)
     finally:

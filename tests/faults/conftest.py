@@ -77,7 +77,7 @@ class Rig:
         return next(p for p in below if "python" in p.name() and p.cmdline()[1].endswith("stream.py"))
 
     def service(self, name: str) -> psutil.Process:
-        return psutil.Process(self.home.services[name]["pid"])
+        return psutil.Process(self.home.process_id(name))
 
     def audit(self) -> None:
         """Compare everything that nest_cameras committed with Kafka, and its compacted topic with the oracle."""

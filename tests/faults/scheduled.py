@@ -40,6 +40,7 @@ class Scheduled:
     """Complete hours with records before the current one, numbered from 0."""
     rng: random.Random = field(default_factory=lambda: random.Random(SEED))
     produced: int = 0
+    _api: tuple[int, AirflowApi] | None = None
 
     def __post_init__(self) -> None:
         # The hour after them is complete, too: only the schedule asks for it.
@@ -51,7 +52,11 @@ class Scheduled:
 
     @property
     def api(self) -> AirflowApi:
-        return api_of(self.home)
+        """A client that is logged in once for each start of Airflow."""
+        started = self.home.process_id("airflow")
+        if self._api is None or self._api[0] != started:
+            self._api = started, api_of(self.home)
+        return self._api[1]
 
     def up(self) -> None:
         self.home.run("up", "airflow", TIDEMARK_ARCHIVE_WAIT="10m")
@@ -79,7 +84,7 @@ class Scheduled:
 
     def kill(self, part: str) -> None:
         """Kill one part with SIGKILL. Its parent notices, ends the others, and is started again, as by an operator."""
-        served = psutil.Process(self.home._state("airflow")["pid"])
+        served = psutil.Process(self.home.process_id("airflow"))
         # Some name themselves anew, as `airflow api_server -- …`.
         named = {" ".join(child.cmdline()).replace("_", "-"): child for child in served.children()}
         [process] = [child for line, child in named.items() if f"airflow {part} " in f"{line} "]
@@ -89,7 +94,7 @@ class Scheduled:
 
     def ended(self, run: str) -> str:
         """The state in which a run has ended."""
-        state: str = wait_for(run, lambda: self.states([run]).get(run), PATIENCE)
+        state: str = wait_for(run, lambda: self.states([run]).get(run), PATIENCE, every=1)
         return state
 
     def succeeds(self, run: str) -> int:
@@ -126,7 +131,7 @@ class Scheduled:
             every = self._every_run()
             return bool(every) and all(each["state"] in ENDED for each in every)
 
-        wait_for("all runs to end", have_ended, PATIENCE)
+        wait_for("all runs to end", have_ended, PATIENCE, every=1)
 
     def findings(self) -> list[dict[str, str]]:
         """What the doctor objects to."""

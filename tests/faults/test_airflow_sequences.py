@@ -74,7 +74,7 @@ def backfill(scheduled: Scheduled, rng: random.Random, hours: range) -> None:
     first = rng.choice(hours)
     bounds = iso(scheduled.hour_at(first)), iso(scheduled.hour_at(hours[-1]))
     number = scheduled.api.backfill(INTERVAL, *bounds, again=True)
-    wait_for("the backfill", lambda: scheduled.api.backfill_ended(number), 3 * PATIENCE)
+    wait_for("the backfill", lambda: scheduled.api.backfill_ended(number), 3 * PATIENCE, every=1)
 
 
 def mark_failed(scheduled: Scheduled, rng: random.Random, hours: range) -> None:

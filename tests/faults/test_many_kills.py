@@ -73,7 +73,7 @@ def check_cameras(rig: Rig) -> None:
 def check_positions(rig: Rig) -> None:
     """Landing, the Delta table, counts per device and the registered rows, against values as fastavro reads them."""
     home = rig.home
-    fates_of = fates_by(SchemaRegistry(home.services["registry"]["address"]))
+    fates_of = fates_by(SchemaRegistry(home.address("registry")))
     assert audit.check_archive(home.kafka, home.database, home.lake, "gps", fates_of) == rig.produced
     rows = fates_of(audit.read_topic(home.kafka, "gps")).rows
     assert audit.identities(read_delta(home.lake / "delta" / "gps_positions")) == Counter(rows.keys())

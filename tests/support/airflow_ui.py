@@ -28,7 +28,7 @@ _DIALOG = "[role=dialog][data-state=open]"
 
 def api_of(home: Home) -> AirflowApi:
     """Return the REST API of a home's Airflow."""
-    return AirflowApi(home.services["airflow"]["address"], "admin", password_of(home))
+    return AirflowApi(home.address("airflow"), "admin", password_of(home))
 
 
 def password_of(home: Home) -> str:
@@ -41,7 +41,7 @@ def ui_of(home: Home, browser: Any) -> AirflowUi:
     browser.set_window_size(1280, 1000)
     # Nobody is logged in yet, whatever a test before did.
     browser.execute_cdp_cmd("Network.clearBrowserCookies", {})
-    return AirflowUi(browser, home.services["airflow"]["address"], password_of(home))
+    return AirflowUi(browser, home.address("airflow"), password_of(home))
 
 
 @dataclass(frozen=True)

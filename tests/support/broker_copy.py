@@ -29,7 +29,7 @@ class BrokerCopy:
     def put_back(self) -> None:
         """Let the broker start from the copy."""
         # Not stopped, since that would stop streams first.
-        broker = psutil.Process(self.home.services["kafka"]["pid"])
+        broker = psutil.Process(self.home.process_id("kafka"))
         broker.kill()
         psutil.wait_procs([broker], timeout=30)
         shutil.rmtree(self.home.path / "kafka")

@@ -39,7 +39,7 @@ PATIENCE = 1200
 def up(home: Home) -> str:
     """Start the cluster, and return the address of its resource manager."""
     home.run("up", "yarn")
-    return str(home.services["yarn"]["address"])
+    return home.address("yarn")
 
 
 @contextlib.contextmanager

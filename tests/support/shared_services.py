@@ -122,14 +122,37 @@ class SharedServices:
 
     def _empty_postgres(self) -> None:
         with closing(self._administration()) as connection, connection.cursor() as cursor:
-            for name in databases(cursor):
+            cursor.execute(_END_SESSIONS, (1000 * SECONDS,))
+            # Copying one takes a tenth of a second of the processor, and most modules write to one of four.
+            cursor.execute(_UNTOUCHED)
+            untouched = {name for (name,) in cursor.fetchall()}
+            for name in set(databases(cursor)) - untouched:
                 cursor.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
             cursor.execute("SELECT rolname FROM pg_roles WHERE rolname !~ '^pg_' AND rolname <> current_user")
             for (name,) in cursor.fetchall():
                 cursor.execute(f'DROP ROLE "{name}"')
             cursor.execute("SELECT datname FROM pg_database WHERE datname ~ '^prepared_'")
-            for (name,) in cursor.fetchall():
-                cursor.execute(f"CREATE DATABASE {name.removeprefix('prepared_')} TEMPLATE {name}")
+            prepared = {name.removeprefix("prepared_") for (name,) in cursor.fetchall()}
+            for name in prepared - untouched:
+                cursor.execute(f"CREATE DATABASE {name} TEMPLATE prepared_{name}")
+
+
+_END_SESSIONS = """
+SELECT pg_terminate_backend(pid, %s) FROM pg_stat_activity
+WHERE datname NOT IN ('postgres', 'template0', 'template1') AND pid <> pg_backend_pid()
+"""
+"""Each has then told what it wrote."""
+
+_UNTOUCHED = """
+SELECT copy.datname FROM pg_database copy JOIN pg_database template ON template.datname = 'prepared_' || copy.datname
+JOIN pg_stat_database written ON written.datid = copy.oid
+WHERE written.tup_inserted + written.tup_updated + written.tup_deleted = 0
+  AND (copy.datacl, copy.datdba, copy.datconnlimit, copy.datallowconn)
+      IS NOT DISTINCT FROM (template.datacl, template.datdba, template.datconnlimit, template.datallowconn)
+  AND NOT EXISTS (SELECT FROM pg_db_role_setting WHERE setdatabase = copy.oid)
+"""
+"""Copies as they were made: no row of a table or of a catalog was written since, not even in a transaction that was
+rolled back, and they have no setting or privilege of their own."""
 
 
 def databases(cursor: Any) -> list[str]:

@@ -96,6 +96,26 @@ def test_databases_are_as_they_were_prepared_when_the_next_module_gets_them(
     held.close()
 
 
+def test_only_databases_that_something_was_written_to_are_made_again(lend: Callable[..., Home]) -> None:
+    def made(home: Home) -> dict[str, int]:
+        return dict(ask(home, "SELECT datname, oid FROM pg_database WHERE NOT datistemplate"))
+
+    first = lend("first", "postgres")
+    ask(first, "CREATE ROLE left_over")
+    ask(first, "GRANT CONNECT ON DATABASE airflow TO left_over")
+    ask(first, "ALTER DATABASE catalog SET default_transaction_read_only = on")
+    with closing(psycopg2.connect(first.database)) as connection, connection.cursor() as cursor:
+        cursor.execute("CREATE TABLE left_over (id serial)")
+        connection.rollback()
+    held = psycopg2.connect(first.database.replace("/ledger", "/serving"))
+    held.cursor().execute("SELECT count(*) FROM pg_tables")
+    before = made(first)
+
+    after = made(lend("second", "postgres"))
+    assert {name for name, oid in after.items() if before[name] == oid} == {"postgres", "serving"}
+    held.close()
+
+
 def test_catalog_is_the_next_modules_own_when_the_same_jvm_reads_it(lend: Callable[..., Home]) -> None:
     first = lend("first")
     before = first.json("sql", "SHOW DATABASES", "--json")

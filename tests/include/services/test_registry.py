@@ -30,7 +30,7 @@ CANARY = "c4nary-p4ss/w0rd"
 @pytest.fixture(scope="module")
 def registry(home: Home) -> SchemaRegistry:
     home.run("up", "registry")
-    return SchemaRegistry(home.services["registry"]["address"])
+    return SchemaRegistry(home.address("registry"))
 
 
 @pytest.mark.slow
@@ -68,7 +68,7 @@ def test_schemas_are_back_when_the_registry_was_killed(home: Home, registry: Sch
         registry.subjects()
 
     home.run("up", "registry")
-    again = SchemaRegistry(home.services["registry"]["address"])
+    again = SchemaRegistry(home.address("registry"))
     assert again.register("kept-value", [FIRST]) == [schema_id]
     assert again.schema(schema_id) is not None
 

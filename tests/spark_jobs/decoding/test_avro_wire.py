@@ -50,7 +50,7 @@ def gate(in_process: Home) -> Iterator[Gate]:
     from include.settings import settings
 
     in_process.run("up", "registry")
-    with open_gate(in_process.services["registry"]["address"]) as opened:
+    with open_gate(in_process.address("registry")) as opened:
         os.environ["TIDEMARK_REGISTRY_URL"] = opened.url
         settings.cache_clear()
         writer_schemas.cache_clear()
