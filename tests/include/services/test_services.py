@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -234,6 +235,15 @@ def test_password_is_required_and_kept_private_when_postgresql_runs(home: Home) 
     assert [path for path in holders if stat.S_IMODE(path.stat().st_mode) != 0o600] == []
     for process in psutil.process_iter(["cmdline"]):
         assert str(url.password) not in " ".join(process.info["cmdline"] or [])
+
+
+def test_only_the_random_password_is_checked_in_one_iteration_when_another_is_set(home: Home) -> None:
+    with closing(psycopg2.connect(home.database)) as connection, connection.cursor() as cursor:
+        cursor.execute("CREATE ROLE person PASSWORD 'of a person'")
+        cursor.execute("SELECT rolname, split_part(rolpassword, ':', 1) FROM pg_authid WHERE rolpassword IS NOT NULL")
+        found = dict(cursor.fetchall())
+        connection.rollback()
+    assert found == {"tidemark": "SCRAM-SHA-256$1", "person": "SCRAM-SHA-256$4096"}
 
 
 def test_state_files_are_private_when_they_are_written(home: Home) -> None:
