@@ -163,6 +163,11 @@ class Schedule:
     def __post_init__(self) -> None:
         if self.build_missing < 0:
             raise UsageError(f"build_missing is {self.build_missing}", remedy="a number of intervals, or 0 for none")
+        if not isinstance(self.registered_within, timedelta):
+            raise UsageError(
+                f"registered_within is {self.registered_within!r}",
+                remedy='write every("1h", registered_within="20m"), or a timedelta',
+            )
         hour, day = timedelta(hours=1), timedelta(days=1)
         unit, whole = (timedelta(minutes=1), hour) if self.every < hour else (hour, day)
         if self.every <= timedelta(0) or self.every % unit or whole % self.every:

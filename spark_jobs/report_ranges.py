@@ -32,7 +32,7 @@ def main(argv: list[str]) -> int:
     arguments = parser.parse_args(argv)
     pipeline = load_pipeline(arguments.pipeline)
     ranges = parse_ranges(arguments.ranges, pipeline.name)
-    check_references(pipeline)
+    check_references(pipeline.references, pipeline.name)
     spark = build_session(f"report {pipeline.name}", catalog=pipeline.joins_catalog)
     pipeline = with_content(spark, pipeline, newest(pipeline.name))
     report = report_over(spark, pipeline, ranges, arguments.source)

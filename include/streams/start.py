@@ -220,7 +220,7 @@ def begin(pipeline: Pipeline) -> StreamStart:
     check_lake(pipeline)
     check_event_time(pipeline)
     check_storage_early(pipeline)
-    check_references(pipeline)
+    check_references(pipeline.references, pipeline.name)
     check_watched_things(pipeline)
     keep_references(pipeline)
     stored = micro_batches.stored_topics(pipeline.name)

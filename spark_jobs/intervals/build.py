@@ -67,7 +67,7 @@ def build(run: IntervalRun, *, new_references: bool = False) -> None:
     not answer, AnotherWriter while the interval is pinned again, when an erasure of the pipeline began meanwhile, and
     before an erasure has built the views again.
     """
-    check_references(run.pipeline)
+    check_references(run.pipeline.references, run.pipeline.name)
     # Starting Spark takes as long as restarting PostgreSQL.
     await_ledger()
     check_storage(run.pipeline)
@@ -84,7 +84,7 @@ def build(run: IntervalRun, *, new_references: bool = False) -> None:
         locks.attempt_under_way(run.pipeline.name, run.pinned.interval),
         references_of(filled, run.pinned, anew=new_references) as (pipeline, references),
     ):
-        check_references(pipeline)
+        check_references(pipeline.references, pipeline.name)
         run = replace(run, pipeline=pipeline, references=references)
         version = code_version(pipeline.name, run.versioned_references)
         source = attempts.readable_source(run.pinned, run.attempt.source)

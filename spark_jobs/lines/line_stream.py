@@ -80,7 +80,7 @@ def run_line_stream(
 def _begin(pipeline: Pipeline, source: LineSource, lease: writers.Lease) -> StreamGeneration:
     """Check everything that must hold before a query starts, and return the generation to run."""
     check_lake(pipeline)
-    check_references(pipeline)
+    check_references(pipeline.references, pipeline.name)
     check_compacted_topics(pipeline)
     create_written_topics(pipeline)
     lines.note_source(lease, pipeline, source.kind, source.guarantee)

@@ -44,7 +44,7 @@ def versions_of(pipeline: Pipeline, code: Code) -> StreamVersions:
     `code` is what the process runs. Raises TidemarkError when the files are of other code by now, UsageError when a
     reference cannot be read.
     """
-    check_references(pipeline)
+    check_references(pipeline.references, pipeline.name)
     versions = StreamVersions(
         decoder_version(pipeline.code),
         {view.name: view_version(pipeline.code, view.name, taken_contents(pipeline)) for view in pipeline.views},

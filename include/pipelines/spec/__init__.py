@@ -10,13 +10,9 @@ from include.pipelines.spec.archive import (
     EVENT_TIMES,
     Archive,
     Between,
-    CatalogTable,
     EventTimeWithin,
     Fits,
-    JdbcQuery,
-    LakePath,
     MaxBytes,
-    Reference,
     Required,
     Retention,
     Rule,
@@ -26,6 +22,7 @@ from include.pipelines.spec.decoders import Avro, Csv, Decoder, Json, KafkaDeser
 from include.pipelines.spec.names import IDENTIFIER, IDENTITY, KAFKA_COLUMNS, OWN_COLUMNS, check_identifier, check_topic
 from include.pipelines.spec.outputs import PRODUCER_OPTIONS, DatabaseTable, Flags, KafkaTopic, Limit, Rows
 from include.pipelines.spec.pipeline import Pipeline
+from include.pipelines.spec.references import CatalogTable, JdbcQuery, LakePath, Reference
 from include.pipelines.spec.reports import Grid, Listing, Report, Threshold, Top
 from include.pipelines.spec.sources import KafkaTopics
 from include.pipelines.spec.views import (

@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from pathlib import Path, PurePosixPath
-from typing import Literal
 
 from include.errors import UsageError
 from include.pipelines.spec.ddl import Renamed, check_path, check_renamed, check_stored, fields_of, names_before
 from include.pipelines.spec.file_formats import CHANGING, FileFormat, check_columns, check_iceberg
-from include.pipelines.spec.names import KAFKA_COLUMNS, OWN_PREFIX, check_identifier, check_tuple, free_name
+from include.pipelines.spec.names import (
+    KAFKA_COLUMNS,
+    OWN_PREFIX,
+    check_count,
+    check_identifier,
+    check_tuple,
+    free_name,
+)
 from include.times import parse_duration
 
 
@@ -129,7 +134,7 @@ class Archive:
     """Columns that were called otherwise before, e.g. `{"provider": "isp"}`."""
 
     def __post_init__(self) -> None:
-        check_tuple(self.rules, "rules")
+        check_tuple(self.rules, "rules", Rule)
         check_stored(self.columns, "the archive")
         for each in fields_of(self.columns):
             if (free := free_name(each.name)) != each.name:
@@ -215,63 +220,6 @@ def check_subject(path: str, columns: str) -> None:
 
 
 @dataclass(frozen=True)
-class CatalogTable:
-    """A table or view of the catalog as a reference's source, e.g. `lake.zip_codes`."""
-
-    name: str
-
-    def __str__(self) -> str:
-        return f"the table {self.name}"
-
-
-@dataclass(frozen=True)
-class LakePath:
-    """A Parquet file or folder, or a CSV file with a header, as a reference's source; the path is below the lake."""
-
-    path: str
-    file_format: Literal["parquet", "csv"]
-
-    def __post_init__(self) -> None:
-        path = PurePosixPath(self.path)
-        if not path.parts or path.is_absolute() or ".." in path.parts or "://" in self.path:
-            raise UsageError(f"{self.path!r} is not a path below the lake", remedy="write one such as places/zip.csv")
-
-    def __str__(self) -> str:
-        return f"{self.path} in the lake"
-
-
-@dataclass(frozen=True)
-class JdbcQuery:
-    """A query of a database as a reference's source; `TIDEMARK_JDBC_PROPERTIES` has the connection of that name."""
-
-    connection: str
-    query: str
-
-    def __post_init__(self) -> None:
-        check_identifier(self.connection, "connection")
-
-    def __str__(self) -> str:
-        return f"the query of {self.connection}"
-
-
-@dataclass(frozen=True)
-class Reference:
-    """A small static table that transforms join: shipped with the code as CSV with a header, or read from a source."""
-
-    path: Path = Path()
-    """The CSV file; for a reference with a source, the file with the content that was read for a driver."""
-    columns: str = ""
-    source: CatalogTable | LakePath | JdbcQuery | None = field(default=None, kw_only=True)
-    """Where the content is read when a stream's generation or an interval begins; the content is kept."""
-    max_rows: int = field(default=100_000, kw_only=True)
-    """A source with more rows is refused: every driver holds them all."""
-
-    def __post_init__(self) -> None:
-        if not self.columns or (self.source is None and self.path == Path()):
-            raise UsageError("a reference needs columns, and a path or a source", remedy="declare both")
-
-
-@dataclass(frozen=True)
 class Retention:
     """How long housekeeping keeps what is no longer needed."""
 
@@ -288,5 +236,4 @@ class Retention:
     def __post_init__(self) -> None:
         for duration in (self.landing, self.revisions, self.replaced):
             parse_duration(duration)
-        if self.snapshots < 1:
-            raise UsageError(f"a table keeps at least one snapshot, not {self.snapshots}", remedy="declare more")
+        check_count(self.snapshots, "snapshots of Retention")

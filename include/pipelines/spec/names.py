@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
+from types import NoneType, UnionType
+from typing import get_args
 
 from include.errors import UsageError
+
+_Kinds = type | UnionType
 
 IDENTIFIER = re.compile(r"[a-z][a-z0-9_]{0,62}")
 
@@ -73,16 +77,36 @@ def check_topic(topic: str) -> None:
         raise UsageError(f"topic {topic!r} is not a Kafka topic name", remedy="1 to 249 letters, digits, '.', '_', '-'")
 
 
-def check_tuple(value: object, what: str) -> None:
+def check_tuple(value: object, what: str, kinds: _Kinds = object) -> None:
     """Raise UsageError for a single text or object in place of several: to Python, `("a")` is the text `"a"`.
 
-    A text would be taken for as many names as it has letters.
+    A text would be taken for as many names as it has letters. Each of the several is of one of these classes.
     """
     if isinstance(value, str | bytes):
         raise UsageError(f'{what} is text: write ("{value!s}",)')
     if not isinstance(value, Collection):
         kind = type(value).__name__
         raise UsageError(f"{what} is a single {kind}: write ({kind}(…),)")
+    for each in value:
+        check_kind(each, f"one of {what}", kinds)
+
+
+def check_kind(value: object, what: str, kinds: _Kinds, write: str = "") -> None:
+    """Raise UsageError, which says what to `write`, unless a value is an object of one of these classes."""
+    if isinstance(value, kinds):
+        return
+    if callable(value):
+        found = f"{getattr(value, '__name__', value)} without its brackets"
+    else:
+        found = repr(value) if isinstance(value, str | int | float | None) else f"a {type(value).__name__}"
+    known = [each for each in get_args(kinds) or (kinds,) if each is not NoneType]
+    raise UsageError(f"{what} is {found}", remedy=f"write {write or ' or '.join(f'{k.__name__}(…)' for k in known)}")
+
+
+def check_count(value: object, what: str) -> None:
+    """Raise UsageError unless a value is a whole number from 1 on."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise UsageError(f"{what} is {value!r}", remedy="write a whole number from 1 on")
 
 
 def check_known(name: str, value: str, known: Collection[str]) -> None:

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from include.errors import UsageError
-from include.pipelines.spec.ddl import check_apart, fields_of
-from include.pipelines.spec.names import IDENTITY, TOPIC_ID, check_identifier, check_length, check_topic, check_tuple
+from include.pipelines.spec.ddl import check_apart, check_path, fields_of
+from include.pipelines.spec.names import (
+    IDENTITY,
+    KAFKA_COLUMNS,
+    OWN_QUERIES,
+    TOPIC_ID,
+    check_count,
+    check_identifier,
+    check_kind,
+    check_length,
+    check_topic,
+    check_tuple,
+)
 from include.times import parse_duration
 
 
@@ -48,6 +59,7 @@ class Flags:
         check_topic(self.topic)
         check_tuple(self.learned_from, "learned_from of the flags")
         check_tuple(self.columns, "columns of the flags")
+        check_count(self.topic_partitions, f"topic_partitions of {self.topic}")
 
 
 PRODUCER_OPTIONS: Mapping[str, str] = {
@@ -91,6 +103,7 @@ class KafkaTopic:
             check_topic(topic)
         if not self.topic and not self.row_topics:
             raise UsageError("an output to Kafka names no topic", remedy="set topic, or row_topics for rows that do")
+        check_count(self.topic_partitions, f"topic_partitions of {self}")
         if unknown := sorted(self.options.keys() - PRODUCER_OPTIONS.keys()):
             raise UsageError(
                 f"the option {unknown[0]!r} cannot be set by an output",
@@ -148,6 +161,7 @@ class Rows:
 
     def __post_init__(self) -> None:
         check_identifier(self.name, "output")
+        check_kind(self.to, f"the target of the output {self.name}", KafkaTopic | DatabaseTable)
         if bool(self.rows) != bool(self.columns):
             raise UsageError(
                 f"the output {self.name} declares {'rows' if self.rows else 'columns'} alone",
@@ -209,3 +223,43 @@ def check_tables(pipeline: str, outputs: Iterable[Rows], live_tables: Mapping[st
                 pipeline=pipeline,
             )
         writers[to] = f"the output {output.name!r}"
+
+
+def check_flags(flags: Flags, views: Collection[str], archive_columns: str, pipeline: str) -> None:
+    """Raise UsageError when flags learn from a view, or carry a column, that the pipeline does not declare."""
+    if missing := set(flags.learned_from) - set(views):
+        raise UsageError(
+            f"flags learn from views that are not declared: {', '.join(sorted(missing))}", pipeline=pipeline
+        )
+    columns = f"{archive_columns}, {KAFKA_COLUMNS}, event_time TIMESTAMP"
+    for path in flags.columns:
+        check_path(path, columns, "columns of the flags", into_arrays=True)
+
+
+def check_output(output: Rows, others: Collection[str], archive_columns: str, pipeline: str) -> None:
+    """Raise UsageError when an output's name is taken, or a column that it names does not exist.
+
+    `others`: names of the pipeline's views and other outputs.
+    """
+    if output.name in (*OWN_QUERIES, *others):
+        raise UsageError(
+            f"the output {output.name!r} has the name of a view, of another output or of Tidemark's own",
+            remedy="give it a name of its own",
+            pipeline=pipeline,
+        )
+    columns = output.columns or f"{archive_columns}, {KAFKA_COLUMNS}"
+    if isinstance(output.to, DatabaseTable) and TOPIC_ID in {each.name.lower() for each in fields_of(columns)}:
+        raise UsageError(
+            f"the table of the output {output.name} has a column {TOPIC_ID} of its own, and so has the archive",
+            remedy="declare rows and columns of the output, with another name for the archive's column",
+            pipeline=pipeline,
+        )
+    if isinstance(output.to, KafkaTopic):
+        names = {each.name for each in fields_of(columns)}
+        needed = [*output.to.key, *(["topic"] if not output.to.topic else [])]
+        if missing := [name for name in needed if name not in names]:
+            raise UsageError(
+                f"the rows of the output {output.name} have no column {missing[0]!r}",
+                remedy=f"they have {', '.join(sorted(names))}",
+                pipeline=pipeline,
+            )

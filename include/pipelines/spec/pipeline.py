@@ -6,19 +6,20 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from include.errors import UsageError
-from include.pipelines.spec.archive import Archive, CatalogTable, Reference, Retention
-from include.pipelines.spec.ddl import check_path, fields_of
+from include.pipelines.spec.archive import Archive, Retention
+from include.pipelines.spec.ddl import fields_of
 from include.pipelines.spec.decoders import UNKNOWN_FIELDS, Decoder, Json
 from include.pipelines.spec.file_formats import FileFormat
 from include.pipelines.spec.names import (
-    KAFKA_COLUMNS,
     OWN_QUERIES,
-    TOPIC_ID,
+    check_count,
     check_identifier,
+    check_kind,
     check_pipeline_name,
     check_tuple,
 )
-from include.pipelines.spec.outputs import DatabaseTable, Flags, KafkaTopic, Rows, check_tables
+from include.pipelines.spec.outputs import Flags, KafkaTopic, Rows, check_flags, check_output, check_tables
+from include.pipelines.spec.references import CatalogTable, Reference
 from include.pipelines.spec.reports import Listing, Report, Top, check_report
 from include.pipelines.spec.sources import KafkaTopics
 from include.pipelines.spec.views import AdditiveView, JdbcTable, KafkaMessages
@@ -52,12 +53,12 @@ class Pipeline:
     def __post_init__(self) -> None:
         # The name of a run over lines is no module's.
         (check_identifier if self.declared_as else check_pipeline_name)(self.name, "pipeline")
-        for several in ("views", "reports", "outputs"):
-            check_tuple(getattr(self, several), several)
+        _check_kinds(self)
         for view in self.views:
             _check_view_name(view.name, self.name)
         for output in self.outputs:
-            _check_output(output, self)
+            others = [each.name for each in self.outputs if each is not output]
+            check_output(output, [view.name for view in self.views] + others, self.archive_columns, self.name)
         check_tables(self.name, self.outputs, self.live_tables)
         _check_written_topics(self)
         _check_names(self)
@@ -66,7 +67,7 @@ class Pipeline:
         if self.keeps_unknown_fields:
             _check_kept(self.archive)
         if self.flags:
-            _check_flags(self.flags, self)
+            check_flags(self.flags, [view.name for view in self.views], self.archive_columns, self.name)
         for report in self.reports:
             check_report(report, self.views, self.archive, self.name)
 
@@ -191,6 +192,24 @@ class Pipeline:
         return {topic: writer for writer, topic in _written_topics(self)}
 
 
+def _check_kinds(pipeline: Pipeline) -> None:
+    """Raise UsageError where a part of the pipeline is of another class: Python takes it, and DAGs or drivers fail."""
+    check_kind(pipeline.source, "the source", KafkaTopics)
+    check_kind(pipeline.decoder, "the decoder", Decoder)
+    check_kind(pipeline.archive, "the archive", Archive)
+    check_kind(pipeline.flags, "flags", Flags | None)
+    check_kind(pipeline.schedule, "the schedule", Schedule, 'every("15m") or hourly()')
+    check_kind(pipeline.retention, "retention", Retention, 'Retention(landing="2d", revisions="7d")')
+    check_kind(pipeline.references, "references", Mapping, '{"NAME": Reference(…)}')
+    for name, reference in pipeline.references.items():
+        check_kind(reference, f"the reference {name}", Reference)
+    check_count(pipeline.spark_slots, "spark_slots")
+    check_kind(pipeline.restarts_on_new_code, "restarts_on_new_code", bool, "True or False")
+    check_tuple(pipeline.views, "views", AdditiveView)
+    check_tuple(pipeline.reports, "reports", Report)
+    check_tuple(pipeline.outputs, "outputs", Rows)
+
+
 def _check_view_name(name: str, pipeline: str) -> None:
     check_identifier(name, "view")
     if name in OWN_QUERIES:
@@ -199,45 +218,6 @@ def _check_view_name(name: str, pipeline: str) -> None:
             remedy=f"give it another name, not one of {', '.join(OWN_QUERIES)}",
             pipeline=pipeline,
         )
-
-
-def _check_flags(flags: Flags, pipeline: Pipeline) -> None:
-    """Raise UsageError when flags learn from a view, or carry a column, that is not declared."""
-    if missing := set(flags.learned_from) - {view.name for view in pipeline.views}:
-        raise UsageError(
-            f"flags learn from views that are not declared: {', '.join(sorted(missing))}", pipeline=pipeline.name
-        )
-    columns = f"{pipeline.archive_columns}, {KAFKA_COLUMNS}, event_time TIMESTAMP"
-    for path in flags.columns:
-        check_path(path, columns, "columns of the flags", into_arrays=True)
-
-
-def _check_output(output: Rows, pipeline: Pipeline) -> None:
-    """Raise UsageError when the output's name or target is taken, or a column that it names does not exist."""
-    queries = [*OWN_QUERIES, *(view.name for view in pipeline.views)]
-    queries += [each.name for each in pipeline.outputs if each is not output]
-    if output.name in queries:
-        raise UsageError(
-            f"the output {output.name!r} has the name of a view, of another output or of Tidemark's own",
-            remedy="give it a name of its own",
-            pipeline=pipeline.name,
-        )
-    columns = output.columns or f"{pipeline.archive_columns}, {KAFKA_COLUMNS}"
-    if isinstance(output.to, DatabaseTable) and TOPIC_ID in {each.name.lower() for each in fields_of(columns)}:
-        raise UsageError(
-            f"the table of the output {output.name} has a column {TOPIC_ID} of its own, and so has the archive",
-            remedy="declare rows and columns of the output, with another name for the archive's column",
-            pipeline=pipeline.name,
-        )
-    if isinstance(output.to, KafkaTopic):
-        names = {each.name for each in fields_of(columns)}
-        needed = [*output.to.key, *(["topic"] if not output.to.topic else [])]
-        if missing := [name for name in needed if name not in names]:
-            raise UsageError(
-                f"the rows of the output {output.name} have no column {missing[0]!r}",
-                remedy=f"they have {', '.join(sorted(names))}",
-                pipeline=pipeline.name,
-            )
 
 
 def _check_written_topics(pipeline: Pipeline) -> None:

@@ -1,16 +1,78 @@
-"""Reference files: their lines, and a hash of their content."""
+"""References: how they are declared, the lines of their files, and a hash of their content."""
 
 from __future__ import annotations
 
 import csv
 import hashlib
 import re
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Literal
 
 from include.errors import UsageError
-from include.pipelines.spec.archive import Reference
 from include.pipelines.spec.ddl import fields_of
-from include.pipelines.spec.pipeline import Pipeline
+from include.pipelines.spec.names import check_count, check_identifier, check_kind
+
+
+@dataclass(frozen=True)
+class CatalogTable:
+    """A table or view of the catalog as a reference's source, e.g. `lake.zip_codes`."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return f"the table {self.name}"
+
+
+@dataclass(frozen=True)
+class LakePath:
+    """A Parquet file or folder, or a CSV file with a header, as a reference's source; the path is below the lake."""
+
+    path: str
+    file_format: Literal["parquet", "csv"]
+
+    def __post_init__(self) -> None:
+        path = PurePosixPath(self.path)
+        if not path.parts or path.is_absolute() or ".." in path.parts or "://" in self.path:
+            raise UsageError(f"{self.path!r} is not a path below the lake", remedy="write one such as places/zip.csv")
+
+    def __str__(self) -> str:
+        return f"{self.path} in the lake"
+
+
+@dataclass(frozen=True)
+class JdbcQuery:
+    """A query of a database as a reference's source; `TIDEMARK_JDBC_PROPERTIES` has the connection of that name."""
+
+    connection: str
+    query: str
+
+    def __post_init__(self) -> None:
+        check_identifier(self.connection, "connection")
+
+    def __str__(self) -> str:
+        return f"the query of {self.connection}"
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A small static table that transforms join: shipped with the code as CSV with a header, or read from a source."""
+
+    path: Path = Path()
+    """The CSV file; for a reference with a source, the file with the content that was read for a driver."""
+    columns: str = ""
+    source: CatalogTable | LakePath | JdbcQuery | None = field(default=None, kw_only=True)
+    """Where the content is read when a stream's generation or an interval begins; the content is kept."""
+    max_rows: int = field(default=100_000, kw_only=True)
+    """A source with more rows is refused: every driver holds them all."""
+
+    def __post_init__(self) -> None:
+        if not self.columns or (self.source is None and self.path == Path()):
+            raise UsageError("a reference needs columns, and a path or a source", remedy="declare both")
+        check_kind(self.source, "the source of a reference", CatalogTable | LakePath | JdbcQuery | None)
+        check_count(self.max_rows, "max_rows of a reference")
+
 
 _LINE_END = re.compile("\r?\n")
 """The only ends of a line: Python's `splitlines` also splits at characters that a value may have, as U+0085."""
@@ -91,14 +153,14 @@ def wrong_line(name: str, reference: Reference, number: int, what: str, pipeline
     )
 
 
-def check_references(pipeline: Pipeline) -> None:
+def check_references(references: Mapping[str, Reference], pipeline: str) -> None:
     """Raise UsageError when a reference's file cannot be read, or has other columns than the declared ones.
 
     A reference with a source has no file until its content is read.
     """
-    for name, reference in pipeline.references.items():
+    for name, reference in references.items():
         if reference.source is None or reference.path != Path():
-            numbered_lines(name, reference, pipeline.name)
+            numbered_lines(name, reference, pipeline)
 
 
 def content_hash(name: str, reference: Reference) -> str:

@@ -10,7 +10,7 @@ from itertools import product
 from include.errors import UsageError
 from include.pipelines.spec.archive import Archive
 from include.pipelines.spec.ddl import fields_of
-from include.pipelines.spec.names import TOPIC, check_tuple
+from include.pipelines.spec.names import TOPIC, check_count, check_tuple
 from include.pipelines.spec.views import SUMMED_EXACTLY, AdditiveView
 
 _NUMBERS = SUMMED_EXACTLY | {"FLOAT", "REAL", "DOUBLE"}
@@ -45,6 +45,7 @@ class Top:
 
     def __post_init__(self) -> None:
         check_tuple(self.by, f"by of the report {self.title!r}")
+        check_count(self.rows, f"rows of the report {self.title!r}")
 
 
 @dataclass(frozen=True)

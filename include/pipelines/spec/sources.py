@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from include.errors import UsageError
-from include.pipelines.spec.names import check_topic, check_tuple
+from include.pipelines.spec.names import check_count, check_topic, check_tuple
 from include.times import parse_time
 
 OWN_OPTIONS = frozenset(
@@ -92,6 +92,8 @@ class KafkaTopics:
             re.compile(self.pattern)
         except re.error as error:
             raise UsageError(f"the pattern {self.pattern!r} is no regular expression: {error}") from None
+        for count in ("topic_partitions", "max_offsets_per_trigger"):
+            check_count(getattr(self, count), f"{count} of the source")
         self._check_start()
 
     def _check_start(self) -> None:

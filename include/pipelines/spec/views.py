@@ -9,7 +9,7 @@ from typing import Literal, get_args
 from include.errors import UsageError
 from include.pipelines.spec.ddl import Field, Renamed, check_renamed, check_stored, fields_of, names_before
 from include.pipelines.spec.file_formats import check_iceberg
-from include.pipelines.spec.names import OWN_PREFIX, check_known, check_topic, check_tuple
+from include.pipelines.spec.names import OWN_PREFIX, check_count, check_kind, check_known, check_topic, check_tuple
 from include.times import TimeWindow, parse_duration
 
 _OWN_COLUMNS = frozenset({"interval"})
@@ -55,6 +55,7 @@ class CompactedTopic:
 
     def __post_init__(self) -> None:
         check_topic(self.topic)
+        check_count(self.topic_partitions, f"topic_partitions of {self.topic}")
         if self.watermark:
             parse_duration(self.watermark)
 
@@ -84,6 +85,7 @@ class KafkaMessages:
             raise UsageError(
                 "a sink without a topic needs messages that name one", remedy="set messages and row_topics"
             )
+        check_count(self.topic_partitions, f"topic_partitions of {', '.join(self.topics)}")
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -101,6 +103,9 @@ class Console:
     """A further sink of a speed view: the changed rows on the stream's standard output."""
 
     rows: int = 20
+
+    def __post_init__(self) -> None:
+        check_count(self.rows, "rows of Console")
 
 
 Sink = KafkaMessages | JdbcTable | Console
@@ -165,8 +170,12 @@ class AdditiveView:
         return tuple(name for name in self.key if name != self.window)
 
     def __post_init__(self) -> None:
-        for several in ("key", "measures", "sinks"):
-            check_tuple(getattr(self, several), f"{several} of the view {self.name}")
+        of_view = f"of the view {self.name}"
+        for names in ("key", "measures"):
+            check_tuple(getattr(self, names), f"{names} {of_view}", str)
+        check_tuple(self.sinks, f"sinks {of_view}", Sink)
+        check_kind(self.speed, f"speed {of_view}", CompactedTopic)
+        check_kind(self.windows, f"windows {of_view}", TimeWindow | None, 'TimeWindow("1h")')
         check_stored(self.columns, f"the view {self.name}")
         check_known(f"view {self.name}: mode", self.mode, get_args(Mode))
         _check_windows(self)

@@ -129,5 +129,5 @@ def test_verdict_is_named_and_repeated_at_the_head_when_somebody_expired_its_sna
 
 
 def test_table_keeps_one_snapshot_when_fewer_are_declared() -> None:
-    with pytest.raises(UsageError, match="at least one snapshot"):
+    with pytest.raises(UsageError, match="whole number from 1 on"):
         Retention(snapshots=0)

@@ -79,6 +79,10 @@ BROKEN = {
     ),
     "syntax": ("PIPELINE = (", "include/pipelines/broken.py cannot be loaded: SyntaxError: '(' was never closed"),
     "column": (door("broken", at="att"), "broken: event_time names 'att'"),
+    "schedule": (
+        door("broken").replace('description="Doors"', 'description="Doors", schedule="15m"'),
+        "broken: the schedule is '15m' — write every(\"15m\") or hourly()",
+    ),
     "other object": ("PIPELINE = 1", "include/pipelines/broken.py declares no PIPELINE named 'broken'"),
     "other name": (door("fine"), "include/pipelines/broken.py declares no PIPELINE named 'broken'"),
 }

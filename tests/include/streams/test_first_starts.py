@@ -40,7 +40,7 @@ class Known:
 def known(monkeypatch: pytest.MonkeyPatch) -> Known:
     found = Known()
     for check in ("check_lake", "check_event_time", "check_storage_early", "check_references", "check_watched_things"):
-        monkeypatch.setattr(start, check, lambda _: None)
+        monkeypatch.setattr(start, check, lambda *_: None)
     for passed in ("keep_references", "check_compacted_topics"):
         monkeypatch.setattr(start, passed, lambda _: None)
     monkeypatch.setattr(start, "topics_back", lambda _: [])
