@@ -96,6 +96,11 @@ _NOT_OF_PARTITIONS = frozenset(
 )
 """Names of columns that rows have beside those that an archive declares."""
 
+_NO_TIMES = frozenset({"BOOLEAN", "BINARY", "ARRAY", "MAP", "STRUCT"})
+"""Types that Spark makes no time of; a date, a text or a number of seconds may be one."""
+
+AS_TIMESTAMP = "declare it as TIMESTAMP, and make it one in the rows function"
+
 Rule = Required | EventTimeWithin | SafeValue | MaxBytes | Between | Fits
 
 
@@ -159,6 +164,11 @@ class Archive:
         _check_paths(self)
 
     @property
+    def event_time_kind(self) -> str:
+        """The event time's type, e.g. TIMESTAMP. Raises UsageError when its path leads nowhere."""
+        return check_path(self.event_time, self.columns, "event_time").kind
+
+    @property
     def formerly(self) -> dict[str, tuple[str, ...]]:
         """Its renamed columns with the names that they had before, newest first."""
         return names_before(self.renamed)
@@ -195,13 +205,17 @@ def _check_partition_column(name: str, columns: str, formerly: Mapping[str, Sequ
 
 def _check_paths(archive: Archive) -> None:
     """Raise UsageError when the event time, a rule or a partition column names what no row of the archive has."""
-    check_path(archive.event_time, archive.columns, "event_time")
+    if (kind := archive.event_time_kind) in _NO_TIMES or kind.startswith("INTERVAL"):
+        raise UsageError(f"event_time {archive.event_time} is {kind}, which is no time", remedy=AS_TIMESTAMP)
     for name, path in archive.partition_by.items():
         check_path(path, archive.columns, f"partition column {name!r}")
     for rule in archive.rules:
         if isinstance(rule, Required | SafeValue | MaxBytes | Between):
             into_maps = not isinstance(rule, Required)
             check_path(rule.column, archive.columns, f"the rule {type(rule).__name__}", into_maps=into_maps)
+        # Not by the rule itself, whose code is part of what versions are made of.
+        if isinstance(rule, MaxBytes):
+            check_count(rule.limit, f"the limit of MaxBytes for {rule.column}")
 
 
 def check_subject(path: str, columns: str) -> None:

@@ -10,6 +10,16 @@ from include.errors import UsageError
 
 _TOKEN = re.compile(r"\s*(?:`((?:[^`]|``)+)`|'(?:[^'\\]|\\.)*'|\x22(?:[^\x22\\]|\\.)*\x22|(\w+)|([<>(),:]))")
 
+_TYPE = re.compile(
+    r"BOOLEAN|BYTE|TINYINT|SHORT|SMALLINT|INT|INTEGER|LONG|BIGINT|FLOAT|REAL|DOUBLE|DATE|BINARY|VARIANT|VOID"
+    r"|(DEC|DECIMAL|NUMERIC)(\(([1-9]|[12]\d|3[0-8])(, ?\d+)?\))?"
+    r"|TIMESTAMP(_NTZ|_LTZ| WITHOUT TIME ZONE| WITH LOCAL TIME ZONE)?|TIME(\(\d\))?"
+    r"|(STRING|(CHAR|CHARACTER|VARCHAR)\(\d+\))( COLLATE .+)?"
+    r"|INTERVAL( (YEAR|MONTH|DAY|HOUR|MINUTE|SECOND)( TO (MONTH|HOUR|MINUTE|SECOND))?)?"
+    r"|(GEOMETRY|GEOGRAPHY)\b.*|(ARRAY|MAP)<>|STRUCT(<>)?"
+)
+"""A type of Spark as `_spelled` writes it."""
+
 
 @dataclass(frozen=True)
 class Field:
@@ -50,6 +60,7 @@ def check_stored(columns: str, what: str) -> None:
     """Raise UsageError for columns that no file of a table can hold, or that readers cannot name."""
     declared = fields_of(columns)
     _check_no_colon(columns)
+    _check_types(declared, what)
     for each in declared:
         if "." in each.name:
             raise UsageError(
@@ -57,6 +68,32 @@ def check_stored(columns: str, what: str) -> None:
                 remedy=f"call it {each.name.replace('.', '_')}",
             )
     _check_structs(declared, what)
+
+
+def check_types(columns: str, what: str) -> None:
+    """Raise UsageError for a type that Spark does not have, at any depth.
+
+    Not by the reader itself, for the reason of `_check_no_colon`.
+    """
+    _check_types(fields_of(columns), what)
+
+
+def _check_types(fields: Iterable[Field], what: str, above: str = "") -> None:
+    for each in fields:
+        path = ".".join(part for part in (above, each.name) if part)
+        if not _TYPE.fullmatch(spelled := _spelled(each)):
+            raise UsageError(
+                f"{what} has the column {path} of the type {spelled.removesuffix('<>')}, which Spark does not have",
+                remedy="write STRING, BIGINT, DOUBLE, DECIMAL(12, 2), BOOLEAN, DATE, TIMESTAMP, ARRAY<…>, "
+                "MAP<STRING, …>, STRUCT<name: …> or another one of Spark's",
+            )
+        _check_types(each.inner, what, path)
+
+
+def _spelled(field: Field) -> str:
+    word, *further = field.kind.split(" ")
+    numbers = f"({', '.join(map(str, field.arguments))})" if field.arguments else ""
+    return " ".join([f"{word}{'<>' if field.inner else ''}{numbers}", *further])
 
 
 def _check_structs(fields: tuple[Field, ...], what: str) -> None:

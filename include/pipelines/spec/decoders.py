@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from include.errors import UsageError
-from include.pipelines.spec.ddl import Field, check_apart, fields_of
-from include.pipelines.spec.names import check_known
+from include.pipelines.spec.ddl import Field, check_apart, check_types, fields_of
+from include.pipelines.spec.names import check_count, check_known
 
 UNKNOWN_FIELDS = "unknown_fields"
 """Column of the archive with the fields that a message's schema does not name, if the decoder keeps them."""
@@ -169,3 +169,28 @@ class Avro:
 
 
 Decoder = Json | Text | Csv | UserDefined | KafkaDeserializer | Avro
+
+_NOT_IN_CSV = frozenset({"ARRAY", "MAP", "STRUCT", "CHAR", "CHARACTER", "VARCHAR", "GEOMETRY", "GEOGRAPHY", "VOID"})
+"""Types that `from_csv` does not read."""
+
+
+def check_decoder(decoder: Decoder) -> None:
+    """Raise UsageError for a limit, a type or a separator that cannot be decoded by.
+
+    Not by the decoders themselves, whose code is part of what versions are made of.
+    """
+    name = type(decoder).__name__
+    check_count(decoder.max_bytes, f"max_bytes of {name}")
+    if not isinstance(decoder, Avro):
+        check_types(decoder.schema, _MESSAGE)
+    if isinstance(decoder, Csv):
+        if decoder.separator in ("", "\\"):
+            raise UsageError(
+                f"{decoder.separator!r} separates no columns of CSV", remedy='write separator=";", or "\\t"'
+            )
+        for each in fields_of(decoder.schema):
+            if each.kind.split(" ")[0] in _NOT_IN_CSV:
+                raise UsageError(
+                    f"the column {each.name} of Csv is {each.kind}, which a line cannot hold",
+                    remedy="declare it as STRING, and let the rows function read it, e.g. with from_json or split",
+                )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from include.errors import UsageError
-from include.pipelines.spec.ddl import check_apart, check_path, fields_of
+from include.pipelines.spec.ddl import check_apart, check_path, check_types, fields_of
 from include.pipelines.spec.names import (
     IDENTITY,
     KAFKA_COLUMNS,
@@ -169,6 +169,7 @@ class Rows:
             )
         if self.columns:
             check_apart(fields_of(self.columns), f"the output {self.name}")
+            check_types(self.columns, f"the output {self.name}")
         # As in Spark and in most databases, names that differ in case alone are one.
         anyway = {*IDENTITY, TOPIC_ID} if isinstance(self.to, DatabaseTable) else {*IDENTITY}
         declared = fields_of(self.columns) if self.columns else ()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from include.errors import UsageError
 from include.pipelines.spec.archive import Archive, Retention
 from include.pipelines.spec.ddl import fields_of
-from include.pipelines.spec.decoders import UNKNOWN_FIELDS, Decoder, Json
+from include.pipelines.spec.decoders import UNKNOWN_FIELDS, Decoder, Json, check_decoder
 from include.pipelines.spec.file_formats import FileFormat
 from include.pipelines.spec.names import (
     OWN_QUERIES,
@@ -22,7 +22,7 @@ from include.pipelines.spec.outputs import Flags, KafkaTopic, Rows, check_flags,
 from include.pipelines.spec.references import CatalogTable, Reference
 from include.pipelines.spec.reports import Listing, Report, Top, check_report
 from include.pipelines.spec.sources import KafkaTopics
-from include.pipelines.spec.views import AdditiveView, JdbcTable, KafkaMessages
+from include.pipelines.spec.views import AdditiveView, JdbcTable, KafkaMessages, check_event_time
 from include.times import Schedule, hourly
 
 
@@ -54,8 +54,10 @@ class Pipeline:
         # The name of a run over lines is no module's.
         (check_identifier if self.declared_as else check_pipeline_name)(self.name, "pipeline")
         _check_kinds(self)
+        check_decoder(self.decoder)
         for view in self.views:
             _check_view_name(view.name, self.name)
+            check_event_time(view, self.archive)
         for output in self.outputs:
             others = [each.name for each in self.outputs if each is not output]
             check_output(output, [view.name for view in self.views] + others, self.archive_columns, self.name)

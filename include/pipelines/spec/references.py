@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from include.errors import UsageError
-from include.pipelines.spec.ddl import fields_of
+from include.pipelines.spec.ddl import check_types, fields_of
 from include.pipelines.spec.names import check_count, check_identifier, check_kind
 
 
@@ -70,6 +70,7 @@ class Reference:
     def __post_init__(self) -> None:
         if not self.columns or (self.source is None and self.path == Path()):
             raise UsageError("a reference needs columns, and a path or a source", remedy="declare both")
+        check_types(self.columns, "a reference")
         check_kind(self.source, "the source of a reference", CatalogTable | LakePath | JdbcQuery | None)
         check_count(self.max_rows, "max_rows of a reference")
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from include.errors import UsageError
+from include.pipelines.spec.archive import AS_TIMESTAMP, Archive
 from include.pipelines.spec.ddl import Field, Renamed, check_renamed, check_stored, fields_of, names_before
 from include.pipelines.spec.file_formats import check_iceberg
 from include.pipelines.spec.names import OWN_PREFIX, check_count, check_kind, check_known, check_topic, check_tuple
@@ -34,6 +35,12 @@ SUMMED_EXACTLY = {
     "DEC",
     "NUMERIC",
 }
+
+_WATERMARKED = {"TIMESTAMP", "TIMESTAMP_LTZ", "TIMESTAMP WITH LOCAL TIME ZONE"}
+"""Types of an event time by which a stream can forget windows."""
+
+_IN_WINDOWS = _WATERMARKED | {"TIMESTAMP_NTZ", "TIMESTAMP WITHOUT TIME ZONE", "DATE", "STRING"}
+"""Types of which Spark makes windows, where none is forgotten."""
 
 _UNORDERED = {"MAP", "VARIANT"}
 
@@ -195,6 +202,16 @@ class AdditiveView:
                     else f"call it _{name}, and say so in `renamed` if the table has it already",
                 )
         _check_columns(self, {each.name: each for each in fields_of(self.columns)})
+
+
+def check_event_time(view: AdditiveView, archive: Archive) -> None:
+    """Raise UsageError when a stream cannot make the view's windows of the archive's event time."""
+    kind = archive.event_time_kind
+    if view.windows and kind.split(" COLLATE ")[0] not in (_WATERMARKED if view.mode == "update" else _IN_WINDOWS):
+        raise UsageError(
+            f"event_time {archive.event_time} is {kind}, and the view {view.name} has windows of it",
+            remedy=AS_TIMESTAMP,
+        )
 
 
 def _check_columns(view: AdditiveView, columns: Mapping[str, Field]) -> None:

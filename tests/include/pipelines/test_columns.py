@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -21,14 +21,19 @@ from include.pipelines.spec import (
     KafkaDeserializer,
     KafkaTopic,
     MaxBytes,
+    Pipeline,
+    Reference,
     Required,
     Rows,
+    Text,
     UserDefined,
 )
 from include.pipelines.spec.ddl import check_path
+from tests.support.spark_types import SPARK_HAS, SPARK_HAS_NOT
 
 AUCTION = load_pipeline("auction_bids")
-VIEW = load_pipeline("nest_cameras").views[0]
+NEST = load_pipeline("nest_cameras")
+VIEW = NEST.views[0]
 COLUMNS = "at TIMESTAMP, place STRUCT<zip: STRING, spot: STRUCT<x: DOUBLE>>, tags MAP<STRING, STRING>, l ARRAY<INT>"
 
 
@@ -85,6 +90,90 @@ def test_fields_of_an_avro_record_are_refused_when_their_names_differ_in_case_al
 def test_table_is_refused_when_no_file_or_reader_of_it_could_have_a_column(where: str, columns: str, said: str) -> None:
     with pytest.raises(UsageError, match=re.escape(said)):
         TABLES[where](columns)
+
+
+TYPED: dict[str, Callable[[str], object]] = {
+    "archive": TABLES["archive"],
+    "view": lambda columns: replace(VIEW, key=(*VIEW.key, "a"), columns=f"{VIEW.columns}, {columns}"),
+    "output": MESSAGES["output"],
+    "reference": lambda columns: Reference(Path("a.csv"), columns),
+    **{
+        name: lambda columns, name=name: replace(NEST, decoder=cast(Any, MESSAGES[name](columns)))  # type: ignore[misc]
+        for name in ("json", "function", "deserializer")
+    },
+}
+
+
+@pytest.mark.parametrize("kind", SPARK_HAS)
+@pytest.mark.parametrize("where", sorted(TYPED.keys() - {"view"}))
+def test_type_is_accepted_when_spark_has_it(where: str, kind: str) -> None:
+    assert TYPED[where](f"a {kind}")
+
+
+@pytest.mark.parametrize("kind", SPARK_HAS_NOT)
+@pytest.mark.parametrize("where", TYPED)
+def test_type_is_refused_when_spark_does_not_have_it(where: str, kind: str) -> None:
+    with pytest.raises(
+        UsageError, match=r"has the column a.* of the type .*, which Spark does not have — write STRING,"
+    ):
+        TYPED[where](f"a {kind}")
+
+
+def test_type_is_named_with_its_place_when_it_is_inside_of_a_column() -> None:
+    with pytest.raises(UsageError, match=r"the archive has the column p\.q\.n of the type STRNG, which Spark"):
+        archive("at TIMESTAMP, p STRUCT<q: ARRAY<STRUCT<n: STRNG>>>")
+
+
+@pytest.mark.parametrize("kind", ["ARRAY<STRING>", "MAP<STRING, INT>", "STRUCT<x: INT>", "VARCHAR(3)"])
+def test_csv_is_refused_when_a_line_cannot_hold_a_column(kind: str) -> None:
+    said = f"the column b of Csv is {re.split('[<(]', kind)[0]}, which a line cannot hold — declare it as STRING"
+    with pytest.raises(UsageError, match=re.escape(said)):
+        replace(NEST, decoder=Csv(f"a DECIMAL(5,2), b {kind}"))
+
+
+@pytest.mark.parametrize("separator", ["", "\\"])
+def test_csv_is_refused_when_its_separator_separates_nothing(separator: str) -> None:
+    with pytest.raises(UsageError, match="separates no columns of CSV — write separator="):
+        replace(NEST, decoder=Csv("a STRING, b TIMESTAMP", separator))
+    assert replace(NEST, decoder=Csv("a STRING, b TIMESTAMP", "\t")).decoder.separator == "\t"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("limit", [0, -5, "1MiB"])
+def test_limit_of_bytes_is_refused_when_it_is_no_number_from_1_on(limit: Any) -> None:
+    with pytest.raises(UsageError, match=r"max_bytes of Text is .* — write a whole number from 1 on"):
+        replace(NEST, decoder=Text(max_bytes=limit))
+    with pytest.raises(
+        UsageError, match=r"the limit of MaxBytes for place\.zip is .* — write a whole number from 1 on"
+    ):
+        archive(rules=(MaxBytes("place.zip", limit),))
+
+
+@pytest.mark.parametrize("kind", ["BIGINT", "STRING", "DATE", "TIMESTAMP_NTZ"])
+def test_event_time_is_refused_when_a_stream_cannot_forget_windows_by_it(kind: str) -> None:
+    assert archive(f"t {kind}", "t").event_time_kind == kind
+    said = f"event_time t is {kind}, and the view hourly_counts has windows of it — declare it as TIMESTAMP"
+    with pytest.raises(UsageError, match=re.escape(said)):
+        timed(f"t {kind}", "t", "update")
+
+
+@pytest.mark.parametrize("kind", ["BOOLEAN", "ARRAY<TIMESTAMP>", "MAP<STRING, TIMESTAMP>", "INTERVAL DAY TO SECOND"])
+def test_event_time_is_refused_when_it_is_no_time(kind: str) -> None:
+    with pytest.raises(UsageError, match=f"event_time t is {kind.partition('<')[0]}, which is no time — declare it as"):
+        archive(f"t {kind}", "t")
+
+
+def test_event_time_is_accepted_when_its_view_can_use_it() -> None:
+    assert timed("p STRUCT<t: timestamp_ltz NOT NULL>", "p.t", "update").views
+    assert timed("t DATE", "t", "complete").views
+    with pytest.raises(UsageError, match="event_time t is BIGINT"):
+        timed("t BIGINT", "t", "complete")
+    assert replace(NEST, views=(), reports=(), archive=archive("t BIGINT", "t")).archive.event_time_kind == "BIGINT"
+
+
+def timed(columns: str, event_time: str, mode: Any) -> Pipeline:
+    """A pipeline whose view has windows of this event time."""
+    views = (replace(VIEW, mode=mode),)
+    return replace(NEST, views=views, reports=(), archive=archive(columns, event_time))
 
 
 NOWHERE: list[tuple[Callable[[], object], str]] = [

@@ -78,7 +78,9 @@ def test_versions_change_when_a_fact_decides_about_rows(monkeypatch: pytest.Monk
 def test_code_alone_changes_when_a_file_format_that_every_value_fits_is_declared(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    pipeline = with_archive(replace(NEST, reports=()), columns="device_id STRING", event_time="device_id", rules=())
+    pipeline = with_archive(
+        replace(NEST, reports=()), columns="device_id STRING, at TIMESTAMP", event_time="at", rules=()
+    )
     monkeypatch.setattr(versions, "load_pipeline", lambda name: pipeline)
     before = all_versions("nest_cameras")
     monkeypatch.setattr(versions, "load_pipeline", lambda name: with_archive(pipeline, file_format="avro"))

@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StringType, StructType
 
 from spark_jobs.spark.schemas import reads_as, struct_of
+from tests.support.spark_types import SPARK_HAS, SPARK_HAS_NOT
 
 
 def test_struct_is_a_new_one_each_time_because_callers_add_columns_to_it(spark: Any) -> None:
@@ -28,6 +29,15 @@ def test_declaration_is_parsed_once_when_it_is_asked_for_again(spark: Any, monke
 def test_other_ddl_is_refused(spark: Any) -> None:
     with pytest.raises(TypeError, match="not a list of columns: BIGINT"):
         struct_of("BIGINT")
+
+
+def test_spark_has_the_types_that_declarations_may_have_and_no_other(spark: Any) -> None:
+    for kind in SPARK_HAS:
+        assert struct_of(f"a {kind}").names == ["a"], kind
+    for kind in SPARK_HAS_NOT:
+        # Spark's parser raises errors of several kinds.
+        with pytest.raises(Exception, match=r"\[[A-Z_.]+\]"):
+            struct_of(f"a {kind}")
 
 
 def test_values_come_back_when_files_are_read_as_a_wider_type(spark: Any, tmp_path: Path) -> None:
