@@ -17,6 +17,7 @@ from airflow.sdk import (
 )
 
 from include.airflow.assets import interval_asset
+from include.airflow.dag_files import make_dags
 from include.airflow.daily import roll_up
 from include.airflow.notifier import ALERTS, AlertNotifier
 from include.airflow.tasks import day_of_run, take_step
@@ -42,8 +43,10 @@ monthly, as the runbook says (*Operations*).
 """
 
 
-def daily_dag(pipeline: Pipeline) -> DAG:
-    """Return the DAG `daily__<pipeline>`."""
+def daily_dag(pipeline: Pipeline) -> DAG | None:
+    """Return the DAG `daily__<pipeline>`; None for a pipeline that is not hourly."""
+    if not pipeline.schedule.is_hourly:
+        return None
     with DAG(
         f"daily__{pipeline.name}",
         description=f"Days: {pipeline.description}",
@@ -55,6 +58,7 @@ def daily_dag(pipeline: Pipeline) -> DAG:
         catchup=False,
         max_active_runs=1,
         is_paused_upon_creation=True,
+        auto_register=False,
         tags=["tidemark", "daily", pipeline.name],
         default_args={
             "retries": 2,
@@ -75,6 +79,5 @@ def daily_dag(pipeline: Pipeline) -> DAG:
     return dag
 
 
-for _pipeline in declarations().pipelines:
-    if _pipeline.schedule.is_hourly:
-        globals()[f"daily__{_pipeline.name}"] = daily_dag(_pipeline)
+made = make_dags(daily_dag, declarations().pipelines)
+globals().update(made.dags)

@@ -10,6 +10,7 @@ from airflow.sdk import DAG, CronDataIntervalTimetable, PokeReturnValue, TaskGro
 from airflow.sdk.exceptions import AirflowSkipException
 
 from include.airflow.assets import UNKEYED, emit, interval_asset, table_asset
+from include.airflow.dag_files import make_dags
 from include.airflow.interval_run.approval import PublishOperator
 from include.airflow.interval_run.build import TASK, BuildOperator
 from include.airflow.interval_run.form import interval_form
@@ -87,6 +88,7 @@ def interval_dag(pipeline: Pipeline) -> DAG:
         catchup=False,
         max_active_runs=MOST_RUNS,
         is_paused_upon_creation=True,
+        auto_register=False,
         tags=["tidemark", "interval", pipeline.name],
         default_args=_task_defaults(pipeline),
         params=interval_form(),
@@ -216,5 +218,5 @@ def _announce_table(pipeline: Pipeline, table: str, announced: Any) -> None:
     announce_table(announced)
 
 
-for _pipeline in declarations().pipelines:
-    globals()[f"interval__{_pipeline.name}"] = interval_dag(_pipeline)
+made = make_dags(interval_dag, declarations().pipelines)
+globals().update(made.dags)

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from airflow.sdk import DAG
 
 from include.airflow.backoff import ALERT_AFTER, GIVE_UP_AFTER, RETRIES, StreamBackoff
+from include.airflow.dag_files import make_dags
 from include.airflow.interval_run.links import DATA_WAY
 from include.airflow.notifier import ALERTS, AlertNotifier, ended_key
 from include.airflow.progress import STALLED_AFTER
@@ -60,6 +61,7 @@ def stream_dag(pipeline: Pipeline) -> DAG:
         # A run fails only when a restart cannot help, or when a person ends it: then no run follows by itself.
         max_consecutive_failed_dag_runs=1,
         is_paused_upon_creation=True,
+        auto_register=False,
         tags=["tidemark", "stream", pipeline.name],
         doc_md=DOC.format(
             name=pipeline.name,
@@ -88,5 +90,5 @@ def stream_dag(pipeline: Pipeline) -> DAG:
     return dag
 
 
-for _pipeline in declarations().pipelines:
-    globals()[f"stream__{_pipeline.name}"] = stream_dag(_pipeline)
+made = make_dags(stream_dag, declarations().pipelines)
+globals().update(made.dags)

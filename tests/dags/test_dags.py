@@ -285,6 +285,41 @@ def test_dags_of_other_pipelines_exist_and_one_file_names_the_error_when_a_decla
     assert "airflow" in text
 
 
+UNMADE = """
+import json, sys
+sys.path.insert(0, "dags")
+from airflow.sdk import DAG
+from airflow.sdk.definitions._internal.contextmanager import DagContext
+from include.pipelines import declarations
+loaded = {each.name: each for each in declarations().loaded}
+# As if the declaration had been accepted: Airflow has no such pool slots, and cron no such schedule.
+object.__setattr__(loaded["isp_hits"], "spark_slots", 0)
+object.__setattr__(loaded["gps_positions"], "schedule", "15m")
+DagContext.current_autoregister_module_name = __name__
+import daily, intervals, streams
+found = sorted(name for module in (daily, intervals, streams) for name, each in vars(module).items()
+    if isinstance(each, DAG))
+try:
+    import declarations
+    error = ""
+except Exception as raised:
+    error = str(raised)
+registered = sorted(dag.dag_id for dag, _ in DagContext.autoregistered_dags)
+print("RESULT" + json.dumps({"found": found, "error": error, "registered": registered}))
+"""
+
+
+def test_dags_of_other_pipelines_exist_when_one_cannot_be_made(tmp_path: Path) -> None:
+    told = run_script(UNMADE, tmp_path)
+    every = {f"{kind}__{name}" for name in pipeline_names() for kind in ("interval", "stream", "daily")}
+    assert every - set(told["found"]) == {"interval__isp_hits", "interval__gps_positions", "daily__gps_positions"}
+    assert set(told["found"]) <= every
+    assert "include/pipelines/isp_hits.py: interval_dag: ValueError: pool slots for build_interval" in told["error"]
+    assert "include/pipelines/gps_positions.py: interval_dag: AttributeError: 'str' object" in told["error"]
+    # Airflow takes what is registered for DAGs of the file that it reads, also DAGs that were begun and not completed.
+    assert told["registered"] == []
+
+
 INTERVALS_OF_RUNS = """
 import json, sys
 from datetime import UTC, datetime
