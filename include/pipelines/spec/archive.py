@@ -99,6 +99,9 @@ _NOT_OF_PARTITIONS = frozenset(
 _NO_TIMES = frozenset({"BOOLEAN", "BINARY", "ARRAY", "MAP", "STRUCT"})
 """Types that Spark makes no time of; a date, a text or a number of seconds may be one."""
 
+_NO_NUMBERS = _NO_TIMES | {"DATE", "INTERVAL", "TIMESTAMP", "TIMESTAMP_LTZ", "TIMESTAMP_NTZ"}
+"""Types that Spark does not compare with numbers, by their first words."""
+
 AS_TIMESTAMP = "declare it as TIMESTAMP, and make it one in the rows function"
 
 Rule = Required | EventTimeWithin | SafeValue | MaxBytes | Between | Fits
@@ -212,10 +215,22 @@ def _check_paths(archive: Archive) -> None:
     for rule in archive.rules:
         if isinstance(rule, Required | SafeValue | MaxBytes | Between):
             into_maps = not isinstance(rule, Required)
-            check_path(rule.column, archive.columns, f"the rule {type(rule).__name__}", into_maps=into_maps)
-        # Not by the rule itself, whose code is part of what versions are made of.
-        if isinstance(rule, MaxBytes):
-            check_count(rule.limit, f"the limit of MaxBytes for {rule.column}")
+            found = check_path(rule.column, archive.columns, f"the rule {type(rule).__name__}", into_maps=into_maps)
+            _check_rule(rule, found.kind)
+
+
+def _check_rule(rule: Rule, kind: str) -> None:
+    """Raise UsageError when a rule cannot judge a column of this type.
+
+    Not by the rule itself, whose code is part of what versions are made of.
+    """
+    if isinstance(rule, MaxBytes):
+        check_count(rule.limit, f"the limit of MaxBytes for {rule.column}")
+    if isinstance(rule, Between) and kind.split(" ")[0] in _NO_NUMBERS:
+        raise UsageError(
+            f"the rule Between compares {rule.column} with numbers, and it is {kind}",
+            remedy="name a number; EventTimeWithin bounds a time",
+        )
 
 
 def check_subject(path: str, columns: str) -> None:

@@ -11,7 +11,7 @@ from typing import Literal, get_args
 
 from include.errors import UsageError
 from include.pipelines.spec.ddl import Field, check_apart, check_types, fields_of
-from include.pipelines.spec.names import check_count, check_known
+from include.pipelines.spec.names import check_count, check_kind, check_known
 
 UNKNOWN_FIELDS = "unknown_fields"
 """Column of the archive with the fields that a message's schema does not name, if the decoder keeps them."""
@@ -183,6 +183,8 @@ def check_decoder(decoder: Decoder) -> None:
     check_count(decoder.max_bytes, f"max_bytes of {name}")
     if not isinstance(decoder, Avro):
         check_types(decoder.schema, _MESSAGE)
+    if isinstance(decoder, KafkaDeserializer):
+        check_kind(decoder.jar, f"the jar of {name}", Path, 'Path(__file__).with_name("meters.jar")')
     if isinstance(decoder, Csv):
         if decoder.separator in ("", "\\"):
             raise UsageError(

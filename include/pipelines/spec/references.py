@@ -71,6 +71,7 @@ class Reference:
         if not self.columns or (self.source is None and self.path == Path()):
             raise UsageError("a reference needs columns, and a path or a source", remedy="declare both")
         check_types(self.columns, "a reference")
+        check_kind(self.path, "the path of a reference", Path, 'Path(__file__).with_name("places.csv")')
         check_kind(self.source, "the source of a reference", CatalogTable | LakePath | JdbcQuery | None)
         check_count(self.max_rows, "max_rows of a reference")
 

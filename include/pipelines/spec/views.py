@@ -179,7 +179,7 @@ class AdditiveView:
     def __post_init__(self) -> None:
         of_view = f"of the view {self.name}"
         for names in ("key", "measures"):
-            check_tuple(getattr(self, names), f"{names} {of_view}", str)
+            check_tuple(getattr(self, names), f"{names} {of_view}")
         check_tuple(self.sinks, f"sinks {of_view}", Sink)
         check_kind(self.speed, f"speed {of_view}", CompactedTopic)
         check_kind(self.windows, f"windows {of_view}", TimeWindow | None, 'TimeWindow("1h")')

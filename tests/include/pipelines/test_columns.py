@@ -148,6 +148,15 @@ def test_limit_of_bytes_is_refused_when_it_is_no_number_from_1_on(limit: Any) ->
         archive(rules=(MaxBytes("place.zip", limit),))
 
 
+@pytest.mark.parametrize("kind", ["TIMESTAMP", "timestamp without time zone", "DATE", "BOOLEAN", "ARRAY<INT>"])
+def test_bounds_are_refused_when_their_column_is_not_compared_with_numbers(kind: str) -> None:
+    said = f"the rule Between compares n with numbers, and it is {kind.upper().partition('<')[0]} — name a number"
+    with pytest.raises(UsageError, match=re.escape(said)):
+        archive(f"at TIMESTAMP, n {kind}", rules=(Between("n", 0, 1),))
+    for number in ("INT", "DECIMAL(5,2)", "DOUBLE", "STRING"):
+        assert archive(f"at TIMESTAMP, n {number}", rules=(Between("n", 0, 1),)).rules
+
+
 @pytest.mark.parametrize("kind", ["BIGINT", "STRING", "DATE", "TIMESTAMP_NTZ"])
 def test_event_time_is_refused_when_a_stream_cannot_forget_windows_by_it(kind: str) -> None:
     assert archive(f"t {kind}", "t").event_time_kind == kind

@@ -18,6 +18,7 @@ from include.pipelines.spec import (
     CompactedTopic,
     Console,
     JdbcTable,
+    KafkaDeserializer,
     KafkaMessages,
     KafkaTopic,
     KafkaTopics,
@@ -59,6 +60,14 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
     "flags": (lambda: replace(NEST, flags="bids"), "flags is 'bids' — write Flags(…)"),
     "references": (lambda: replace(NEST, references=[_reference()]), "references is a list — write {"),
     "reference": (lambda: replace(NEST, references={"p": "x.csv"}), "the reference p is 'x.csv' — write Reference(…)"),
+    "path of a reference": (
+        lambda: Reference(_any("a.csv"), "a STRING"),
+        "the path of a reference is 'a.csv' — write Path(__file__).with_name(",
+    ),
+    "jar": (
+        lambda: replace(NEST, decoder=KafkaDeserializer(_any("a.jar"), "Meter", "a STRING")),
+        "the jar of KafkaDeserializer is 'a.jar' — write Path(__file__).with_name(",
+    ),
     "source of a reference": (
         lambda: Reference(columns="a STRING", source=_any("lake.x")),
         "the source of a reference is 'lake.x' — write CatalogTable(…) or LakePath(…) or JdbcQuery(…)",
