@@ -9,7 +9,6 @@ duplicates of a crash by the event's own id (`meta.id` of a wiki change).
 from __future__ import annotations
 
 import asyncio
-import importlib
 import signal
 import time
 from collections import OrderedDict, deque
@@ -26,6 +25,7 @@ from include.errors import ServiceUnreachable, TidemarkError, UsageError
 from include.pipelines.spec import EventTimeWithin, Pipeline
 from include.producing.event_stream import Event, EventFacts, EventStream, PositionRefused
 from include.producing.followed import Followed, Pace
+from include.producing.messages import module_of
 from include.producing.position import Reached, RefusedEvent, StreamPosition
 from include.producing.refused_position import GoOn, RefusedPosition
 from include.settings import settings
@@ -78,7 +78,7 @@ def follow(
     follows the stream, ServiceUnreachable when Kafka does not confirm or the URL is not an event stream, and
     PositionTooOld when the service refuses the position and `go_on` does not say where to go on.
     """
-    describe = getattr(importlib.import_module(f"include.producing.messages.{pipeline.name}"), "describe_event", None)
+    describe = getattr(module_of(pipeline), "describe_event", None)
     if describe is None:
         raise UsageError(
             f"{pipeline.name} cannot follow an event stream", remedy="produce generated messages: --events N"

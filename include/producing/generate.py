@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import chain, islice
+from types import ModuleType
 from typing import Any
 
 from confluent_kafka import KafkaError, Message, Producer
@@ -17,6 +17,7 @@ from include import kafka
 from include.errors import ServiceUnreachable, UsageError
 from include.pipelines.spec import Avro, Pipeline
 from include.producing.broken_messages import broken_avro, broken_json
+from include.producing.messages import file_of, module_of
 from include.settings import settings
 from include.times import format_time
 
@@ -44,7 +45,7 @@ def messages(
     """Yield messages as (time, key, value, reason) in order of time; the reason is empty for a valid message.
 
     The same arguments give the same messages. Raise ServiceUnreachable when the generator needs a schema registry
-    that does not answer.
+    that does not answer, UsageError when there is no generator.
     """
     generator = _generator(pipeline)
     rng = random.Random(f"{pipeline.name}:{seed}")
@@ -62,9 +63,27 @@ def messages(
         yield moment, key, broken, reason
 
 
+def check_producible(pipeline: Pipeline, topic: str = "") -> None:
+    """Raise UsageError when the pipeline has no complete generator, or a topic must be named and is not."""
+    _generator_module(pipeline)
+    _topic(pipeline, topic)
+
+
 def _generator(pipeline: Pipeline) -> Any:
-    module = importlib.import_module(f"include.producing.messages.{pipeline.name}")
+    module = _generator_module(pipeline)
     return module.connect() if hasattr(module, "connect") else module
+
+
+def _generator_module(pipeline: Pipeline) -> ModuleType:
+    module = module_of(pipeline)
+    missing = next((name for name in ("message", "bad_messages") if not hasattr(module, name)), "")
+    if module is None or (missing and not hasattr(module, "connect")):
+        raise UsageError(
+            f"{file_of(pipeline)} {f'has no function {missing}' if module else 'is not there'}",
+            remedy="write it with message(moment, rng) and bad_messages(moment, rng), or send records by other means",
+            pipeline=pipeline.name,
+        )
+    return module
 
 
 def produce(
@@ -84,13 +103,13 @@ def produce(
     Event times are spread in order over `span` from `start`; by default the span ends now. `topic` is one of the
     pipeline's, by default the first that it names; it is created if missing. `rate` is in messages per second.
     `enqueued` is called now and then with the number of messages queued so far.
-    Raise ServiceUnreachable when Kafka does not confirm every message, UsageError when a topic must be named, or a time
-    lies beyond the year 9999.
+    Raise ServiceUnreachable when Kafka does not confirm every message, UsageError when a topic must be named, a time
+    lies beyond the year 9999, or the pipeline has no generator.
     """
     start = start or datetime.now(UTC) - span
     if span > datetime.max.replace(tzinfo=UTC) - start:
         raise UsageError(f"{format_time(start)} and the span end after the year 9999", remedy="an earlier --start")
-    topic = topic or _first_topic(pipeline)
+    topic = _topic(pipeline, topic)
     generated = messages(pipeline, events=events, seed=seed, bad_fraction=bad_fraction, start=start, span=span)
     # Before the topic is created: without a schema registry, for example, there may be no message to write.
     begin = list(islice(generated, 1))
@@ -126,14 +145,15 @@ def produce(
     return asdict(Produced(pipeline.name, topic, events, bad, first, last, dict(sorted(written.items()))))
 
 
-def _first_topic(pipeline: Pipeline) -> str:
-    if not pipeline.source.named:
+def _topic(pipeline: Pipeline, topic: str) -> str:
+    """Return the topic that is given, or the first that the pipeline names."""
+    if not (topic or pipeline.source.named):
         raise UsageError(
             f"the pipeline reads topics that match {pipeline.source.pattern!r}",
             remedy="name one with --topic",
             pipeline=pipeline.name,
         )
-    return pipeline.source.named[0]
+    return topic or pipeline.source.named[0]
 
 
 class Pace:

@@ -1,1 +1,1 @@
-"""Pure DataFrame to DataFrame functions, one file per pipeline, used unchanged by stream and batch."""
+"""Pure functions of columns and DataFrames, one file per pipeline, used unchanged by stream and batch."""

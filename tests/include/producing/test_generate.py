@@ -1,15 +1,20 @@
-"""Generated messages without services: when the topic is created."""
+"""Generated messages without services: when the topic is created, and what a pipeline without a generator is told."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from include import kafka
-from include.errors import ServiceUnreachable
+from include.errors import ServiceUnreachable, UsageError
 from include.pipelines import load_pipeline
-from include.producing import generate
+from include.pipelines.spec import Pipeline
+from include.producing import follower, generate, messages
 
 
 def test_topic_is_not_created_when_no_message_can_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -23,3 +28,58 @@ def test_topic_is_not_created_when_no_message_can_be_made(monkeypatch: pytest.Mo
     with pytest.raises(ServiceUnreachable, match="schema registry"):
         generate.produce(load_pipeline("gps_positions"), events=3)
     assert created == []
+
+
+@pytest.fixture
+def door_bells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Pipeline]]:
+    """Write a pipeline's generator, and return the pipeline."""
+    monkeypatch.setattr(messages, "__path__", [*messages.__path__, str(tmp_path)])
+    monkeypatch.setattr(kafka, "create_topic", lambda *_: pytest.fail("no topic is created"))
+
+    def write(text: str) -> Pipeline:
+        if text:
+            (tmp_path / "door_bells.py").write_text(text)
+        return replace(load_pipeline("isp_hits"), name="door_bells")
+
+    yield write
+    sys.modules.pop("include.producing.messages.door_bells", None)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "is not there"),
+        ("def message(moment, rng): return None, b''", "has no function bad_messages"),
+        ("import random", "has no function message"),
+    ],
+)
+def test_file_is_named_with_its_functions_when_a_pipeline_has_no_generator(
+    door_bells: Callable[[str], Pipeline], text: str, said: str
+) -> None:
+    pipeline = door_bells(text)
+    for check in (lambda: generate.produce(pipeline, events=3), lambda: generate.check_producible(pipeline)):
+        with pytest.raises(UsageError) as refused:
+            check()
+        assert refused.value.message == f"include/producing/messages/{pipeline.name}.py {said}"
+        assert "message(moment, rng)" in refused.value.remedy
+        assert "bad_messages(moment, rng)" in refused.value.remedy
+        assert "or send records by other means" in refused.value.remedy
+
+
+def test_module_that_a_generator_imports_is_named_when_it_is_missing(door_bells: Callable[[str], Pipeline]) -> None:
+    with pytest.raises(ModuleNotFoundError, match="no_such_package"):
+        generate.check_producible(door_bells("import no_such_package"))
+
+
+def test_every_shipped_pipeline_has_a_generator_when_it_is_demonstrated() -> None:
+    for name in ("auction_bids", "gps_positions", "isp_hits", "nest_cameras", "wiki_changes"):
+        generate.check_producible(load_pipeline(name))
+
+
+@pytest.mark.parametrize("text", ["", "def message(moment, rng): return None, b''"])
+def test_pipeline_cannot_follow_a_stream_when_nothing_describes_its_events(
+    door_bells: Callable[[str], Pipeline], text: str
+) -> None:
+    pipeline = door_bells(text)
+    with pytest.raises(UsageError, match=f"{pipeline.name} cannot follow an event stream"):
+        follower.follow(pipeline, "http://127.0.0.1:1/", until=1, seconds=None, tell=lambda _: None)
