@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 from tenacity import RetryError, retry, retry_if_result, stop_after_delay, wait_fixed
@@ -18,12 +19,16 @@ from include.ledger import lineage
 from include.ledger.archive.micro_batches import positions
 from include.ledger.streams import launches
 from include.pipelines.spec import Avro, Pipeline
-from include.producing.generate import produce
+from include.producing.generate import check_producible, produce
 from include.services import airflow, supervisor
 from include.spark.jars import ensure_fetched
+from include.times import describe_duration
 
 EVENTS = 20_000
 BAD_FRACTION = 0.01
+
+SPAN = timedelta(hours=3)
+"""Time over which event times are spread, at least."""
 
 PATIENCE = 1200
 """Seconds that the stream, and then the interval, may take on a slow machine; a run that fails is reported at once."""
@@ -44,15 +49,19 @@ class DemoResult:
     """The interval's verdict; its `registered` names the revisions."""
 
 
-def run_demo(pipeline: Pipeline, progress: Callable[[str], None]) -> DemoResult:
+def run_demo(pipeline: Pipeline, progress: Callable[[str], None], *, topic: str = "") -> DemoResult:
     """Run the pipeline's stream and its last complete interval through Airflow and wait for the table.
 
-    Raises ServiceUnreachable when a part does not come up, and what a run failed with.
+    Messages go to `topic`, by default the first that the pipeline names. Raises UsageError before anything is started
+    when none can be produced, ServiceUnreachable when a part does not come up, and what a run failed with.
     """
+    check_producible(pipeline, topic)
     _prepare_lake(progress)
     supervisor.up(["kafka", "postgres", *needed_by(pipeline), "airflow"], progress)
-    progress(f"producing {EVENTS} messages over the last three hours")
-    produce(pipeline, events=EVENTS, bad_fraction=BAD_FRACTION)
+    # Two intervals back from now, the last complete one lies whole in the span.
+    span = max(SPAN, 2 * pipeline.schedule.every)
+    progress(f"producing {EVENTS} messages over the last {describe_duration(span)}")
+    produce(pipeline, events=EVENTS, bad_fraction=BAD_FRACTION, span=span, topic=topic)
     address = supervisor.status()["airflow"].address
     api = AirflowApi(address, airflow.USER, airflow.password())
     stream, interval = f"stream__{pipeline.name}", f"interval__{pipeline.name}"
@@ -66,7 +75,7 @@ def run_demo(pipeline: Pipeline, progress: Callable[[str], None]) -> DemoResult:
     api.set_paused(interval, False)
     if before:
         api.trigger(interval)
-    progress(f"the stream has caught up; {interval} runs for the last complete hour")
+    progress(f"the stream has caught up; {interval} runs for the last complete interval")
     run = _wait_for_run(api, interval, before, progress)
     verdict = lineage.verdict_of_run(f"airflow {run}")
     return DemoResult(address, airflow.USER, airflow.password(), run, verdict)

@@ -24,6 +24,8 @@ from include.pipelines.spec import Pipeline
 from include.setting_values import check_contact
 from include.times import parse_duration, parse_time
 
+Topic = Annotated[str, typer.Option("--topic", help="one of the pipeline's topics; default: the first")]
+
 
 def register(app: typer.Typer) -> None:
     """Add the verbs to the command."""
@@ -33,6 +35,7 @@ def register(app: typer.Typer) -> None:
 
 def demo(
     pipeline: Annotated[str, typer.Argument(metavar="[PIPELINE]", help="name of a declared pipeline")] = "nest_cameras",
+    topic: Topic = "",
     as_json: AsJson = False,
 ) -> None:
     """Run a pipeline end to end and show the published table.
@@ -42,7 +45,7 @@ def demo(
     from include.airflow.demo_run import run_demo
 
     declared = load_pipeline(pipeline)
-    result = run_demo(declared, progress)
+    result = run_demo(declared, progress, topic=_checked_topic(declared, topic))
     pages = f"{result.airflow.rstrip('/')}/tidemark"
     if as_json:
         login = {"user": result.user, "password": result.password}
@@ -64,10 +67,18 @@ def demo(
             "Reconciled": _compared(result.verdict["reconciliation"]),
             "Where from": f"./tidemark explain {archive['table']} {archive['partition']}" if archive else "",
             "Query": f'./tidemark sql "SELECT count(*) FROM lake.{declared.table}"',
-            "Live": f"./tidemark top {declared.name} --serve" if declared.views else "",
+            "Live": _live(declared),
             "Stop it all": "./tidemark down",
         }
     )
+
+
+def _live(pipeline: Pipeline) -> str:
+    """Return the command that shows the pipeline's largest keys live; empty when no view has windows."""
+    try:
+        return f"./tidemark top {pipeline.name} --serve" if pipeline.top_report else ""
+    except UsageError:
+        return ""
 
 
 def _report(pages: str, pipeline: str, location: str) -> str:
@@ -104,7 +115,7 @@ def produce(
         str | None, typer.Option("--start", help="event time of the first message (ISO); default: now minus the span")
     ] = None,
     span: Annotated[str, typer.Option("--span", help="time over which event times are spread: 10s, 50m, 3h")] = "3h",
-    topic: Annotated[str, typer.Option("--topic", help="one of the pipeline's topics; default: the first")] = "",
+    topic: Topic = "",
     from_stream: Annotated[
         str | None,
         typer.Option("--from-stream", metavar="URL", help="write the events of this stream of server-sent events"),

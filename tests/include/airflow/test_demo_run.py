@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from include.airflow.demo_run import tell_failures
+from include.airflow import demo_run
+from include.airflow.demo_run import run_demo, tell_failures
+from include.errors import UsageError
 from include.ledger.streams import launches
 from include.pipelines import load_pipeline
+from include.pipelines.spec import KafkaTopics
+from include.services import supervisor
+from include.times import every
 from tests.conftest import Home
 from tests.support import s3_server
 
@@ -27,6 +35,51 @@ def test_each_driver_that_failed_is_told_once_with_its_last_line_when_airflow_st
     for _ in range(2):
         tell_failures(pipeline, told, said.append)
     assert said == ["  the stream's driver ended with exit code 6: refused: check the bucket"]
+
+
+@pytest.mark.parametrize("missing", ["generator", "topic"])
+def test_demo_starts_nothing_and_says_what_is_missing_when_it_cannot_produce(
+    monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    monkeypatch.setattr(demo_run, "_prepare_lake", lambda _: pytest.fail("nothing is prepared"))
+    monkeypatch.setattr(supervisor, "up", lambda *_: pytest.fail("no service is started"))
+    pipeline, said = load_pipeline("isp_hits"), "name one with --topic"
+    if missing == "topic":
+        pipeline = replace(pipeline, source=KafkaTopics(pattern="door-.*"))
+    else:
+        pipeline, said = replace(pipeline, name="door_bells"), "include/producing/messages/door_bells.py is not there"
+    with pytest.raises(UsageError, match=said):
+        run_demo(pipeline, lambda _: None)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "span"),
+    [("15m", timedelta(hours=3)), ("1h", timedelta(hours=3)), ("6h", timedelta(hours=12)), ("1d", timedelta(days=2))],
+)
+def test_events_fill_the_last_complete_interval_when_a_demo_produces_them(
+    monkeypatch: pytest.MonkeyPatch, schedule: str, span: timedelta
+) -> None:
+    class Enough(Exception):
+        """The messages are produced."""
+
+    given: dict[str, Any] = {}
+
+    def produced(*_: object, **arguments: object) -> None:
+        given.update(arguments)
+        raise Enough
+
+    monkeypatch.setattr(demo_run, "_prepare_lake", lambda _: None)
+    monkeypatch.setattr(supervisor, "up", lambda *_: None)
+    monkeypatch.setattr(demo_run, "produce", produced)
+    said: list[str] = []
+    pipeline = replace(load_pipeline("isp_hits"), source=KafkaTopics(pattern="door-.*"), schedule=every(schedule))
+    with pytest.raises(Enough):
+        run_demo(pipeline, said.append, topic="door-bells")
+    assert given["span"] == span
+    assert given["topic"] == "door-bells"
+    hours = span // timedelta(hours=1)
+    assert said == [f"producing 20000 messages over the last {hours} hours" if hours < 48 else
+                    "producing 20000 messages over the last 2 days"]  # fmt: skip
 
 
 @pytest.mark.slow

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
 from include.airflow import demo_run
 from include.cli import __main__ as command
+from include.pipelines import load_pipeline
 from include.services import supervisor
 from include.services.process import ServiceStatus
 
@@ -39,7 +41,7 @@ def test_demo_prints_addresses_and_verdict_when_json_is_asked_for(
 ) -> None:
     verdict = {"registered": [], "records": {"in_ranges": 3}}
     result = SimpleNamespace(airflow="http://127.0.0.1:8080/", user="admin", password="p", verdict=verdict)
-    monkeypatch.setattr(demo_run, "run_demo", lambda pipeline, progress: result)
+    monkeypatch.setattr(demo_run, "run_demo", lambda pipeline, progress, topic: result)
     monkeypatch.setattr("sys.argv", ["tidemark", "demo", "isp_hits", "--json"])
     assert command.main() == 0
     assert json.loads(capsys.readouterr().out) == {
@@ -48,3 +50,33 @@ def test_demo_prints_addresses_and_verdict_when_json_is_asked_for(
         "login": {"user": "admin", "password": "p"},
         "verdict": verdict,
     }
+
+
+@pytest.mark.parametrize("windows", [True, False])
+def test_demo_names_the_live_page_only_when_a_view_has_windows(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], windows: bool
+) -> None:
+    declared = load_pipeline("isp_hits")
+    views = tuple(view for view in declared.views if view.is_total != windows)
+    assert views
+    pipeline = replace(declared, views=views, reports=())
+    verdict = {
+        "registered": [],
+        "report": "/reports/isp_hits.html",
+        "records": dict.fromkeys(("in_ranges", "archived", "empty", "quarantined", "gaps"), 0),
+        "reconciliation": {},
+    }
+    result = SimpleNamespace(airflow="http://127.0.0.1:8080/", user="admin", password="p", verdict=verdict)
+    monkeypatch.setattr(demo_run, "run_demo", lambda pipeline, progress, topic: result)
+    monkeypatch.setattr("include.cli.demo.load_pipeline", lambda _: pipeline)
+    monkeypatch.setattr("sys.argv", ["tidemark", "demo", "isp_hits"])
+    assert command.main() == 0
+    assert ("./tidemark top isp_hits --serve" in capsys.readouterr().out) == windows
+
+
+def test_demo_refuses_a_topic_when_its_pipeline_does_not_read_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["tidemark", "demo", "isp_hits", "--topic", "door-bells"])
+    assert command.main() == 64
+    assert "does not read topic 'door-bells'" in capsys.readouterr().err
