@@ -32,7 +32,9 @@ if TYPE_CHECKING:
     from include.services.process import ServiceStatus
     from include.streams.stopping import UndeclaredStream
 
-Names = Annotated[list[str] | None, typer.Argument(help="kafka, postgres, registry, yarn, airflow, or all (but yarn)")]
+_EACH = "kafka, postgres, registry, spark, yarn, airflow"
+Started = Annotated[list[str] | None, typer.Argument(help=f"{_EACH}, or all (but spark and yarn)")]
+Stopped = Annotated[list[str] | None, typer.Argument(help=f"{_EACH}, or all")]
 
 
 def register(app: typer.Typer) -> None:
@@ -44,7 +46,7 @@ def register(app: typer.Typer) -> None:
     app.command(name="setup-database")(setup_database)
 
 
-def up(names: Names = None, as_json: AsJson = False) -> None:
+def up(names: Started = None, as_json: AsJson = False) -> None:
     """Start embedded services (default: kafka and postgres).
 
     Services that are already running are left as they are.
@@ -58,7 +60,7 @@ def up(names: Names = None, as_json: AsJson = False) -> None:
     suggest("./tidemark produce PIPELINE --events 10000, or ./tidemark demo for all at once")
 
 
-def down(names: Names = None, as_json: AsJson = False) -> None:
+def down(names: Stopped = None, as_json: AsJson = False) -> None:
     """Stop embedded services (default: all); data and logs stay."""
     supervisor.down(names, progress)
     if as_json:

@@ -25,6 +25,7 @@ from include.reconciliation import DifferenceClass
 from include.scaffold import new_pipeline
 from include.services.supervisor import SERVICES
 from include.settings import Settings
+from include.times import parse_duration
 from include.versions.syntax import parse
 from tests.benchmarks import __main__ as benchmarks
 
@@ -405,6 +406,24 @@ def test_pipelines_and_topics_equal_the_code_when_documented() -> None:
     assert tuple(sorted(table)) == pipeline_names()
     for name, reads in table.items():
         assert set(load_pipeline(name).source.named) <= set(code_spans(reads))
+
+
+def test_copies_keep_their_revisions_too_when_a_page_shows_longer_retention() -> None:
+    shown = [code for text in PAGES.values() for code in code_spans(text) if re.match(r"Retention\(.*replaced=", code)]
+    declared = [eval(code, {"Retention": spec.Retention}) for code in shown]
+    assert declared
+    assert [each for each in declared if parse_duration(each.revisions) < parse_duration(each.replaced)] == []
+
+
+def test_tries_of_an_interval_equal_the_code_when_documented() -> None:
+    [retries] = re.findall(r'"retries": (\d+)', (REPOSITORY / "dags" / "intervals.py").read_text(encoding="utf-8"))
+    assert retries == "6"
+    for name, said in (
+        ("runbook", "six times, within a quarter of an hour"),
+        ("deployment", "each of the task's seven tries"),
+    ):
+        assert said in docs(name)
+    assert "interval is tried seven times, within a quarter of an hour" in docs("deployment").replace("\n", " ")
 
 
 def test_formats_equal_the_code_when_documented() -> None:

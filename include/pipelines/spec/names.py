@@ -86,7 +86,8 @@ def check_tuple(value: object, what: str, kinds: _Kinds = object) -> None:
         raise UsageError(f'{what} is text: write ("{value!s}",)')
     if not isinstance(value, Collection):
         kind = type(value).__name__
-        raise UsageError(f"{what} is a single {kind}: write ({kind}(…),)")
+        written = repr(value) if isinstance(value, int | float) else f"{kind}(…)"
+        raise UsageError(f"{what} is a single {kind}: write ({written},)")
     for each in value:
         check_kind(each, f"one of {what}", kinds)
 

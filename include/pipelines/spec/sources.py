@@ -102,6 +102,8 @@ class KafkaTopics:
         if isinstance(offsets, str):
             if offsets not in ("earliest", "latest"):
                 raise UsageError(f"starting_offsets={offsets!r} is not known", remedy=_START)
+        elif not isinstance(offsets, Mapping):
+            raise UsageError(f"starting_offsets={offsets!r} is not known", remedy=_START)
         else:
             for topic, numbers in offsets.items():
                 self._check_offsets(topic, numbers)
@@ -115,6 +117,8 @@ class KafkaTopics:
     def _check_offsets(self, topic: str, numbers: Mapping[int, int]) -> None:
         if not self.reads(topic):
             raise UsageError(f"starting_offsets names the topic {topic!r}, which the source does not read ({self})")
+        if not isinstance(numbers, Mapping):
+            raise UsageError(f"starting_offsets has {numbers!r} for the topic {topic}", remedy=_START)
         for number, offset in numbers.items():
             if topic in self.assign and number not in self.assign[topic]:
                 raise UsageError(f"starting_offsets names {topic}-{number}, which the source does not assign")

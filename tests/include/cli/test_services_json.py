@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import typer
 
 from include.airflow import demo_run
 from include.cli import __main__ as command
@@ -50,6 +53,17 @@ def test_demo_prints_addresses_and_verdict_when_json_is_asked_for(
         "login": {"user": "admin", "password": "p"},
         "verdict": verdict,
     }
+
+
+@pytest.mark.parametrize(("verb", "everything"), [("up", supervisor.ALL), ("down", tuple(supervisor.SERVICES))])
+def test_help_names_each_service_and_what_all_leaves_out(verb: str, everything: tuple[str, ...]) -> None:
+    root: Any = typer.main.get_command(command.app)
+    [names] = [each for each in root.get_command(typer.Context(root), verb).params if each.name == "names"]
+    listed, _, left_out = names.help.partition(", or all")
+    assert listed == ", ".join(supervisor.SERVICES)
+    assert re.findall(r"\w+", left_out.replace("but", "").replace("and", "")) == [
+        name for name in supervisor.SERVICES if name not in everything
+    ]
 
 
 @pytest.mark.parametrize("windows", [True, False])

@@ -67,7 +67,7 @@ SINGLE: dict[str, tuple[Callable[[], object], str]] = {
     "report": (lambda: replace(NEST, reports=NEST.reports[0]), "reports is a single Threshold"),
     "rule": (lambda: replace(NEST.archive, rules=RULE), "rules is a single Required"),
     "sink": (lambda: replace(VIEW, sinks=SINK), "is a single KafkaMessages"),
-    "topic partition": (lambda: KafkaTopics(assign=ASSIGNED), "assign['door-bells'] is a single int"),
+    "topic partition": (lambda: KafkaTopics(assign=ASSIGNED), "assign['door-bells'] is a single int: write (3,)"),
 }
 
 

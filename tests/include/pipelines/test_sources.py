@@ -15,6 +15,8 @@ from include.pipelines.spec import KafkaTopics
     ("declared", "said"),
     [
         ({"starting_offsets": "erliest"}, "starting_offsets='erliest' is not known"),
+        ({"starting_offsets": 5}, "starting_offsets=5 is not known — write"),
+        ({"starting_offsets": {"t": 5}}, "starting_offsets has 5 for the topic t — write"),
         ({"starting_offsets": {"t": {0: -1}}}, "starting_offsets has -1 for t-0"),
         ({"starting_offsets": {"t": {0: "7"}}}, "starting_offsets has '7' for t-0"),
         ({"starting_offsets": {"t": {-1: 0}}}, "starting_offsets has 0 for t--1"),
