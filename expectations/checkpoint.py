@@ -6,6 +6,7 @@ Great Expectations is imported here and in the suites only; importing it costs s
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
@@ -23,7 +24,7 @@ from pyspark.sql import DataFrame
 
 from expectations.bounds import COLUMN, WORDS, expectations_of_bounds
 from expectations.examples import examples_of
-from expectations.suite_files import suite_file
+from expectations.suite_files import check_columns, suite_file
 from expectations.usual import UNKNOWN_BOUNDS, UsualBounds
 from include.errors import UsageError
 from include.ledger.intervals.findings import ExpectationKey, ExpectationResult, Severity
@@ -104,6 +105,19 @@ def _raised(result: Any) -> bool:
     return any(isinstance(each, dict) and each.get("raised_exception") for each in info.values())
 
 
+_ERROR = re.compile(r"^(?:[\w$]+\.)*([A-Z]\w*(?:Error|Exception))\b(?:: (\[[A-Z_.]+\]))?", re.MULTILINE)
+"""The line of a traceback with an error's class, and Spark's name of it."""
+
+
+def _error_of(result: Any) -> str:
+    """Return the class of the first error that a check raised. Its text is left out: it may quote values of rows."""
+    info = result.exception_info or {}
+    each = [info, *info.values()] if "raised_exception" not in info else [info]
+    traces = [str(one["exception_traceback"]) for one in each if isinstance(one, dict) and "exception_traceback" in one]
+    found = next((match for trace in traces if (match := _ERROR.search(trace))), None)
+    return " ".join(filter(None, found.groups())) if found else "an unknown error"
+
+
 def expectations_of(
     pipeline: Pipeline, table: str, rows: int, usual: UsualBounds = UNKNOWN_BOUNDS
 ) -> list[Expectation]:
@@ -123,9 +137,9 @@ def expectations_of(
 
 
 def check_suites(pipeline: Pipeline) -> None:
-    """Raise UsageError when there is no suite file of the pipeline, or it does not name one of its tables."""
+    """Raise UsageError when there is no suite file of the pipeline, or it lacks a table, or names a column of none."""
     for table in pipeline.tables:
-        _suite(pipeline, table)
+        check_columns(pipeline, table, _suite(pipeline, table))
 
 
 def _suite(pipeline: Pipeline, table: str) -> Sequence[Expectation]:
@@ -210,7 +224,7 @@ def _result(table: str, result: Any) -> ExpectationResult:
     if observed is None and "unexpected_percent" in details:
         observed = f"{details['unexpected_percent'] or 0:.3g} % unexpected"
     if _raised(result):
-        observed = "the check itself failed"
+        observed = f"the check itself failed: {_error_of(result)}"
     return ExpectationResult(
         table,
         config.type,

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -155,6 +156,115 @@ def test_suite_file_is_wrong_usage_and_said_when_it_is_missing(missing: str, mon
         with pytest.raises(UsageError, match=f"{name}: expectations/{name}.py {said}") as refused:
             check(pipeline)
         assert refused.value.remedy.startswith(f'write expectations/{name}.py with SUITES = {{"{name}": [], "{name}_')
+
+
+def of_isp_hits(table: str, *expectations: Any) -> dict[str, Any]:
+    """The suites of isp_hits with these expectations of one table."""
+    from expectations import isp_hits
+
+    return {**isp_hits.SUITES, table: expectations}
+
+
+WRONG: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "a typo": ("isp_hits", "ExpectColumnValuesToNotBeNull", {"column": "usr"}),
+    "among several": ("isp_hits_by_zip", "ExpectCompoundColumnsToBeUnique", {"column_list": ["zipcode", "usr"]}),
+    "of a pair": ("isp_hits", "ExpectColumnPairValuesToBeEqual", {"column_A": "user", "column_B": "usr"}),
+    "a partition column": ("isp_hits", "ExpectColumnValuesToNotBeNull", {"column": "zip"}),
+    "the date": ("isp_hits", "ExpectColumnValuesToNotBeNull", {"column": "date"}),
+    "a field that is not there": ("isp_hits_by_zip", "ExpectColumnMaxToBeBetween", {"column": "window.until"}),
+    "a field of a text": ("isp_hits", "ExpectColumnValuesToNotBeNull", {"column": "user.name"}),
+    "another table's": ("isp_hits_by_zip", "ExpectColumnValuesToNotBeNull", {"column": "event_time"}),
+    "a window of a total": ("isp_hits_zip_totals", "ExpectColumnValuesToNotBeNull", {"column": "window_start"}),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_column_is_named_with_those_that_exist_when_a_suite_names_one_that_does_not(
+    case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from great_expectations import expectations as gxe
+
+    from expectations import isp_hits
+    from expectations.checkpoint import check_suites
+
+    table, kind, arguments = WRONG[case]
+    monkeypatch.setattr(isp_hits, "SUITES", of_isp_hits(table, getattr(gxe, kind)(**arguments)))
+    wrong = "usr" if case in ("among several", "of a pair") else arguments["column"]
+    with pytest.raises(UsageError) as refused:
+        check_suites(load_pipeline("isp_hits"))
+    assert refused.value.exit_code == 64
+    assert str(refused.value).startswith(
+        f"isp_hits: expectations/isp_hits.py: {table} has no column {wrong}, which {kind} names — one of: zipcode, "
+    )
+    ends = {"isp_hits": ", kafka_element, event_time", "isp_hits_by_zip": ", window_start, window_end"}
+    assert refused.value.remedy.endswith(ends.get(table, "zipcode, hits"))
+
+
+def test_suite_is_accepted_when_its_columns_exist_or_its_expectations_ask_for_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from great_expectations import expectations as gxe
+    from great_expectations.expectations.expectation import BatchExpectation
+
+    from expectations import isp_hits
+    from expectations.checkpoint import check_suites
+
+    class ExpectSomething(BatchExpectation):
+        """An expectation of a deployment's own, whose argument is no column of the table."""
+
+        column: str
+
+        def _validate(self, *_: Any, **__: Any) -> Any: ...
+
+    of_hits = (
+        gxe.ExpectColumnValuesToNotBeNull(column="event_time"),
+        gxe.ExpectColumnValuesToNotBeNull(column="ZipCode"),
+        gxe.ExpectColumnValuesToNotBeNull(column="kafka_offset"),
+        # Whether it is there is the question.
+        gxe.ExpectColumnToExist(column="usr"),
+        gxe.ExpectTableColumnsToMatchSet(column_set=["usr"]),
+        gxe.ExpectTableColumnsToMatchOrderedList(column_list=["usr"]),
+        gxe.UnexpectedRowsExpectation(unexpected_rows_query="SELECT usr FROM {batch}"),
+        ExpectSomething(column="usr"),
+    )
+    of_view = (
+        gxe.ExpectColumnMaxToBeBetween(column="window_end", min_value=0),
+        gxe.ExpectColumnMaxToBeBetween(column="window.start", min_value=0),
+    )
+    suites = {**of_isp_hits("isp_hits", *of_hits), **{"isp_hits_by_zip": of_view}}
+    monkeypatch.setattr(isp_hits, "SUITES", suites)
+    check_suites(load_pipeline("isp_hits"))
+    monkeypatch.undo()
+    for pipeline in all_pipelines():
+        check_suites(pipeline)
+
+
+def test_fields_of_columns_may_be_named_when_they_are_declared(monkeypatch: pytest.MonkeyPatch) -> None:
+    from great_expectations import expectations as gxe
+
+    from expectations import isp_hits
+    from expectations.checkpoint import check_suites
+
+    declared = load_pipeline("isp_hits")
+    columns = f"{declared.archive.columns}, place STRUCT<floor: INT>, tags MAP<STRING, STRING>, `a b` STRING"
+    pipeline = replace(declared, archive=replace(declared.archive, columns=columns), views=(), reports=(), outputs=())
+    for column, is_there in (("place.floor", True), ("place.flor", False), ("tags.any", True), ("a b", True)):
+        monkeypatch.setattr(isp_hits, "SUITES", {"isp_hits": [gxe.ExpectColumnMaxToBeBetween(column=column)]})
+        with nullcontext() if is_there else pytest.raises(UsageError, match=f"no column {column}"):
+            check_suites(pipeline)
+
+
+def test_columns_are_those_of_the_validated_rows_when_a_suite_is_checked(spark: Any) -> None:
+    from expectations.suite_files import columns_of
+    from spark_jobs.archive.schema import table_schema
+    from spark_jobs.publication.validate import named_for_suite
+
+    for pipeline in all_pipelines():
+        for table in pipeline.tables:
+            rows = named_for_suite(pipeline, table, spark.createDataFrame([], table_schema(pipeline, table)))
+            assert [each.name for each in columns_of(pipeline, table)] == [
+                name for name in rows.columns if not name.startswith("tidemark_")
+            ]
 
 
 def test_module_that_a_suite_file_imports_is_named_when_it_is_missing(
