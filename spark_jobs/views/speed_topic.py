@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import LongType, StructType
+from pyspark.sql.types import DataType, DecimalType, LongType, StructField, StructType
 
 from include.ledger.intervals import evidence
 from include.pipelines.spec import AdditiveView, Pipeline
@@ -17,6 +17,9 @@ from spark_jobs.spark.schemas import struct_of
 from spark_jobs.views.windows import Window
 
 _NO_VERSION = -1
+
+_MOST_DIGITS = 38
+"""Of a decimal in Spark."""
 
 _CLOCKS_APART = timedelta(hours=1)
 """How far the clocks of PostgreSQL and of Spark drivers may differ."""
@@ -57,7 +60,9 @@ def key_places(spark: SparkSession, view: AdditiveView, last_batch: int) -> Data
 def _committed(spark: SparkSession, view: AdditiveView, last_batch: int, since: datetime | None = None) -> DataFrame:
     """Return what the speed view committed. Columns: key, partition, offset, value, version."""
     declared = struct_of(view.columns)
-    schema = StructType([*(declared[name] for name in view.measures)]).add("version", LongType())
+    # As the sums were made: in a declared type that is too small for one, `from_json` would give null instead of it.
+    measures = [StructField(name, _widest(declared[name].dataType)) for name in view.measures]
+    schema = StructType([*measures, StructField("version", LongType())])
     values = read_topic(spark, view.speed.topic, since).select(
         F.col("key").cast("string").alias("key"),
         "partition",
@@ -67,6 +72,10 @@ def _committed(spark: SparkSession, view: AdditiveView, last_batch: int, since: 
     )
     version = F.coalesce(F.col("value.version"), F.col("deleted_by"), F.lit(_NO_VERSION)).alias("version")
     return values.select("key", "partition", "offset", "value", version).where(F.col("version") <= last_batch)
+
+
+def _widest(kind: DataType) -> DataType:
+    return DecimalType(_MOST_DIGITS, kind.scale) if isinstance(kind, DecimalType) else LongType()
 
 
 def _version_in(headers: Column) -> Column:

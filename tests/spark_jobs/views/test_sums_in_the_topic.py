@@ -1,0 +1,32 @@
+"""Running totals in a view's topic that outgrew the declared type of their measure, without services."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from include.pipelines import load_pipeline
+from spark_jobs.spark.kafka_source import KAFKA_COLUMNS
+from spark_jobs.views import speed_topic
+from spark_jobs.views.speed_topic import speed_values
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(("kind", "most"), [("INT", 2**31 - 1), ("DECIMAL(12,2)", Decimal("9999999999.99"))])
+def test_total_is_read_from_its_topic_when_it_has_more_digits_than_declared(
+    spark: Any, monkeypatch: pytest.MonkeyPatch, kind: str, most: Any
+) -> None:
+    declared = next(view for view in load_pipeline("isp_hits").views if view.name == "zip_totals")
+    view = replace(declared, columns=f"zipcode STRING, hits {kind}")
+    sent = [("94103", f"{most + 1}"), ("10001", "7"), ("foreign", '"seven"')]
+    rows = [
+        (key.encode(), f'{{"hits":{hits},"version":1}}'.encode(), "t", 0, offset, None, 0, [])
+        for offset, (key, hits) in enumerate(sent)
+    ]
+    topic = spark.createDataFrame(rows, KAFKA_COLUMNS)
+    monkeypatch.setattr(speed_topic, "read_topic", lambda *_: topic)
+    found = {row["key"]: row["hits"] for row in speed_values(spark, view, 1).collect()}
+    assert found == {"94103": most + 1, "10001": 7, "foreign": None}
