@@ -23,8 +23,10 @@ CLIENT_LIMIT = 1_000_000
 BATCH_SIZE = 1_000_000
 """Bytes of the messages that a producer sends as one batch where its option `batch.size` is not set."""
 
-_ABOUT_THE_MESSAGE = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG_SIZE, KafkaError.INVALID_RECORD}
+ABOUT_THE_MESSAGE = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG_SIZE, KafkaError.INVALID_RECORD}
 """Refusals of a message that others do not share."""
+
+_NO_TOPIC = {KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION, KafkaError.UNKNOWN_TOPIC_OR_PART}
 
 
 def _quiet(_: KafkaError) -> None:
@@ -180,17 +182,19 @@ def send(topic: str, messages: Iterable[tuple[bytes, bytes]], batch_size: int = 
         count += 1
     unconfirmed = sender.flush(90)
     if refused:
-        raise _refused(topic, refused[0])
+        raise undelivered(topic, refused[0])
     if unconfirmed:
         raise not_reached(f"not every message to {topic} was confirmed")
     return count
 
 
-def _refused(topic: str, refused: KafkaError) -> TidemarkError:
+def undelivered(topic: str, refused: KafkaError) -> TidemarkError:
     """Return the error for a message that was not delivered."""
     if refused.code() == KafkaError._MSG_TIMED_OUT:
         return not_reached(refused.str())
     if unreachable := unreachable_error(refused, topic):
         return unreachable
-    kind = MessageRefused if refused.code() in _ABOUT_THE_MESSAGE else TidemarkError
+    if refused.code() in _NO_TOPIC:
+        return TidemarkError(f"there is no topic {topic} any more: {refused.str()}", remedy="create it and start again")
+    kind = MessageRefused if refused.code() in ABOUT_THE_MESSAGE else TidemarkError
     return kind(f"Kafka refuses a message for the topic {topic}: {refused.str()}", remedy="see the topic's settings")

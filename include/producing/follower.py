@@ -13,17 +13,17 @@ import signal
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, Message
+from confluent_kafka import KafkaError
 
 from include import kafka
-from include.errors import ServiceUnreachable, TidemarkError, UsageError
+from include.errors import UsageError
 from include.pipelines.spec import EventTimeWithin, Pipeline
 from include.producing.event_stream import Event, EventFacts, EventStream, PositionRefused
+from include.producing.event_writer import EventWriter, Record
 from include.producing.followed import Followed, Pace
 from include.producing.messages import module_of
 from include.producing.position import Reached, RefusedEvent, StreamPosition
@@ -44,8 +44,6 @@ TELL_EVERY = 10.0
 
 _AHEAD = timedelta(minutes=5)
 """Furthest event time in the future that becomes the record's timestamp: Kafka refuses one an hour ahead."""
-
-_TOO_LARGE = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG_SIZE, KafkaError.INVALID_RECORD})
 
 
 @dataclass
@@ -75,8 +73,9 @@ def follow(
 
     The run ends on SIGTERM or SIGINT, after `until` events or after `seconds`; then Kafka has confirmed every event
     and the last id is stored. Raise UsageError for a pipeline without a stream, AnotherWriter when another process
-    follows the stream, ServiceUnreachable when Kafka does not confirm or the URL is not an event stream, and
-    PositionTooOld when the service refuses the position and `go_on` does not say where to go on.
+    follows the stream, ServiceUnreachable when Kafka does not confirm or the URL is not an event stream, TidemarkError
+    when Kafka takes no events for the topic, and PositionTooOld when the service refuses the position and `go_on` does
+    not say where to go on.
     """
     describe = getattr(module_of(pipeline), "describe_event", None)
     if describe is None:
@@ -106,12 +105,12 @@ class _Follower:
     until: int | None = None
     _pending: deque[_Pending] = field(default_factory=deque)
     _seen: OrderedDict[str, None] = field(default_factory=OrderedDict)
-    _failure: TidemarkError | None = None
 
     def __post_init__(self) -> None:
         topic = self.pipeline.source.subscribe[0]
         self.counts = Followed(self.pipeline.name, topic, last_event_id=self.confirmed.last_event_id)
         self._producer = kafka.producer(**{"linger.ms": 20, "message.max.bytes": 4_000_000})
+        self._writer = EventWriter(self.pipeline, topic, self._producer)
         behind = [rule.bounds[0] for rule in self.pipeline.archive.rules if isinstance(rule, EventTimeWithin)]
         self._behind = min(behind, default=timedelta(days=1))
         self._queued = 0
@@ -184,36 +183,17 @@ class _Follower:
         value = event.data.encode("utf-8", "replace")
         pending.done = False
 
-        def on_delivery(error: KafkaError | None, message: Message) -> None:
-            if error is None:
-                self.counts.written += 1
-                pending.done = True
-            elif error.code() in _TOO_LARGE:
-                self._refuse(pending, event, error)
-            elif self._failure is None:
-                self._failure = _not_confirmed(self.pipeline, error)
+        def confirmed() -> None:
+            self.counts.written += 1
+            pending.done = True
 
+        record = Record(facts.key, value, pending.at, confirmed, lambda error: self._refuse(pending, event, error))
         while len(self._pending) > UNCONFIRMED:
             await asyncio.sleep(0.01)
-        while True:
-            try:
-                self._producer.produce(
-                    self.counts.topic,
-                    value,
-                    facts.key,
-                    timestamp=int((pending.at or datetime.now(UTC)).timestamp() * 1000),
-                    on_delivery=on_delivery,
-                )
-            except BufferError:
-                await asyncio.sleep(0.05)
-                continue
-            except KafkaException as error:
-                if error.args[0].code() not in _TOO_LARGE:
-                    raise
-                self._refuse(pending, event, error.args[0])
-                return
-            self._queued += 1
-            return
+        while not self._writer.write(record):
+            await asyncio.sleep(0.05)
+        # One that is refused at once is not on its way.
+        self._queued += not pending.done
 
     def _plausible(self, moment: datetime | None) -> datetime | None:
         """Return an event's time unless it is missing, too old for the archive or in the future."""
@@ -227,12 +207,12 @@ class _Follower:
         self.tell(f"{self.pipeline.name}: Kafka refused an event; it is kept in {self.position.refused_path}")
 
     async def _serve(self) -> None:
-        """Poll confirmations, store the last id and report progress. Raise ServiceUnreachable when one fails."""
+        """Poll confirmations, store the last id and report progress. Raise the error when Kafka takes no events."""
         saved = told = time.monotonic()
         while True:
-            self._producer.poll(0)
-            if self._failure is not None:
-                raise self._failure
+            self._writer.serve()
+            if self._writer.failure is not None:
+                raise self._writer.failure
             now = time.monotonic()
             if now - saved >= SAVE_EVERY:
                 self._advance()
@@ -254,25 +234,16 @@ class _Follower:
             self.counts.last_event_id = passed
 
     def _finish(self) -> None:
-        """Wait for outstanding confirmations and store the last id. Raise ServiceUnreachable when one is missing."""
-        with suppress(KafkaException):
-            self._producer.flush(30 if self._failure is None else 5)
+        """Wait for outstanding confirmations and store the last id. Raise the error when one is missing."""
+        self._writer.finish(30 if self._writer.failure is None else 5)
         self._advance()
-        if self._pending and self._failure is None:
-            self._failure = _not_confirmed(self.pipeline, None)
-        if self._failure is not None:
-            raise self._failure
+        if self._pending:
+            self._writer.give_up()
+        if self._writer.failure is not None:
+            raise self._writer.failure
         self._tell_counts(whole=True)
 
     def _tell_counts(self, *, whole: bool) -> None:
         self.counts.connections = self.stream.connections
         self._pace.measure(self.counts, whole=whole)
         self.tell(self.counts.line())
-
-
-def _not_confirmed(pipeline: Pipeline, error: KafkaError | None) -> ServiceUnreachable:
-    return ServiceUnreachable(
-        f"Kafka at {settings().kafka_address()} did not confirm an event: {error.str() if error else 'no answer'}",
-        remedy="./tidemark status; then start again: it goes on after the last confirmed event, nothing is lost",
-        pipeline=pipeline.name,
-    )

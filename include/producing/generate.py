@@ -14,11 +14,12 @@ from typing import Any
 from confluent_kafka import KafkaError, Message, Producer
 
 from include import kafka
-from include.errors import ServiceUnreachable, UsageError
+from include.errors import UsageError
+from include.kafka.client import undelivered
+from include.kafka.refusals import not_reached
 from include.pipelines.spec import Avro, Pipeline
 from include.producing.broken_messages import broken_avro, broken_json
 from include.producing.messages import file_of, module_of
-from include.settings import settings
 from include.times import format_time
 
 _TOLD_AFTER = 100
@@ -103,8 +104,8 @@ def produce(
     Event times are spread in order over `span` from `start`; by default the span ends now. `topic` is one of the
     pipeline's, by default the first that it names; it is created if missing. `rate` is in messages per second.
     `enqueued` is called now and then with the number of messages queued so far.
-    Raise ServiceUnreachable when Kafka does not confirm every message, UsageError when a topic must be named, a time
-    lies beyond the year 9999, or the pipeline has no generator.
+    Raise ServiceUnreachable when Kafka does not confirm every message, TidemarkError when it refuses one, UsageError
+    when a topic must be named, a time lies beyond the year 9999, or the pipeline has no generator.
     """
     start = start or datetime.now(UTC) - span
     if span > datetime.max.replace(tzinfo=UTC) - start:
@@ -135,12 +136,12 @@ def produce(
         milliseconds = int(moment.timestamp() * 1000)
         kafka.enqueue(producer, topic, value, key, timestamp=milliseconds, on_delivery=count_delivery)
     producer.flush(90)
-    if refused or sum(written.values()) != events:
-        reason = refused[0].str() if refused else "no confirmation"
-        raise ServiceUnreachable(
-            f"Kafka at {settings().kafka_address()} confirmed {sum(written.values())} of {events} messages: {reason}",
-            remedy="./tidemark status",
-        )
+    confirmed = sum(written.values())
+    if refused or confirmed != events:
+        failure = undelivered(topic, refused[0]) if refused else not_reached("no confirmation")
+        failure.message += f"; {confirmed} of {events} messages were confirmed"
+        failure.pipeline = pipeline.name
+        raise failure
     first, last = format_time(start), format_time(moment)
     return asdict(Produced(pipeline.name, topic, events, bad, first, last, dict(sorted(written.items()))))
 

@@ -1,0 +1,107 @@
+"""Events on their way into a topic: each is confirmed, or refused for itself, or none is written any more.
+
+An event that Kafka refuses only because of its time is sent again with the present one, and an event that was only in
+one batch with a refused one is sent again as it is.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from include.errors import ServiceUnreachable, TidemarkError
+from include.kafka.client import ABOUT_THE_MESSAGE, undelivered
+from include.kafka.refusals import has_no_answer
+from include.pipelines.spec import Pipeline
+from include.settings import settings
+
+
+@dataclass(frozen=True)
+class Record:
+    """An event as it is written."""
+
+    key: bytes | None
+    value: bytes
+    at: datetime | None
+    """Timestamp; None for the time at which it is sent."""
+    confirmed: Callable[[], None]
+    refused: Callable[[KafkaError], None]
+    """Called when Kafka takes the others, but never this one."""
+
+
+@dataclass
+class EventWriter:
+    """Writes events through a producer, which the caller polls. `failure` is set when Kafka does not take them."""
+
+    pipeline: Pipeline
+    topic: str
+    producer: Producer
+    failure: TidemarkError | None = None
+    _again: deque[Record] = field(default_factory=deque)
+
+    def write(self, record: Record) -> bool:
+        """Queue an event for Kafka; return False when the producer has no room, and nothing was done."""
+
+        def on_delivery(error: KafkaError | None, _: object) -> None:
+            if error is None:
+                record.confirmed()
+            else:
+                self._not_delivered(record, error)
+
+        moment = record.at or datetime.now(UTC)
+        milliseconds = int(moment.timestamp() * 1000)
+        try:
+            self.producer.produce(self.topic, record.value, record.key, timestamp=milliseconds, on_delivery=on_delivery)
+        except BufferError:
+            return False
+        except KafkaException as error:
+            self._not_delivered(record, error.args[0])
+        return True
+
+    def serve(self) -> None:
+        """Take in what Kafka answered, and send again what can be."""
+        self.producer.poll(0)
+        while self._again and self.failure is None and self.write(self._again[0]):
+            self._again.popleft()
+
+    def finish(self, seconds: float) -> None:
+        """Wait until all events are confirmed or refused, or the time is up, or Kafka does not take them."""
+        with suppress(KafkaException):
+            self.producer.flush(seconds)
+            while self._again and self.failure is None:
+                self.serve()
+                self.producer.flush(seconds)
+
+    def give_up(self, error: KafkaError | None = None) -> None:
+        """Note that an event was not confirmed; the first reason counts."""
+        self.failure = self.failure or self._failure(error)
+
+    def _not_delivered(self, record: Record, error: KafkaError) -> None:
+        code = error.code()
+        if code in ABOUT_THE_MESSAGE:
+            record.refused(error)
+        elif code == KafkaError._INVALID_DIFFERENT_RECORD:
+            self._again.append(record)
+        elif code == KafkaError.INVALID_TIMESTAMP and record.at is not None:
+            # The topic takes only newer records than the archive's rules do.
+            self._again.append(replace(record, at=None))
+        else:
+            self.give_up(error)
+
+    def _failure(self, error: KafkaError | None) -> TidemarkError:
+        if error is None or error.code() == KafkaError._MSG_TIMED_OUT or has_no_answer(error):
+            reason = error.str() if error else "no answer"
+            return ServiceUnreachable(
+                f"Kafka at {settings().kafka_address()} did not confirm an event: {reason}",
+                remedy="./tidemark status; then start again: it goes on after the last confirmed event, "
+                "nothing is lost",
+                pipeline=self.pipeline.name,
+            )
+        failure = undelivered(self.topic, error)
+        failure.pipeline = self.pipeline.name
+        return failure
