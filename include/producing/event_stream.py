@@ -227,7 +227,8 @@ class _Bounded:
     """A response that raises ServiceUnreachable when an event is longer than `MAX_EVENT_CHARACTERS`."""
 
     def __init__(self, response: httpx.Response, address: str) -> None:
-        self.headers = response.headers
+        # httpx_sse takes only this spelling; `_check` has taken others.
+        self.headers = {"content-type": "text/event-stream"}
         self._response = response
         self._address = address
 

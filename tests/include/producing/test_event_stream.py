@@ -70,6 +70,14 @@ def test_events_are_those_of_the_standard_when_frames_come_as(pieces: list[bytes
         assert received(server)[0] == expected
 
 
+@pytest.mark.parametrize("kind", ["Text/Event-Stream", "TEXT/EVENT-STREAM; charset=utf-8"])
+def test_events_are_read_when_the_content_type_is_spelled_otherwise(kind: str) -> None:
+    with ScriptedServer(Answer((b"id: 1\ndata: a\n\n",), headers={"Content-Type": kind}), GONE) as server:
+        events, _ = received(server)
+    assert [event.data for event in events] == ["a"]
+    assert len(server.last_event_ids) == 2
+
+
 def test_stream_goes_on_after_the_last_whole_event_when_a_connection_is_cut() -> None:
     cut = quick(b"id: 1\ndata: a\n\nid: 2\ndata: lost", end="reset")
     with ScriptedServer(cut, quick(b"id: 2\ndata: b\n\n"), GONE) as server:
