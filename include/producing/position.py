@@ -100,9 +100,12 @@ class StreamPosition:
 
     def append_refused(self, event: RefusedEvent) -> None:
         """Append an event to the refused ones; it is on disk when this returns."""
-        descriptor = os.open(self.refused_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        with os.fdopen(descriptor, "w", encoding="utf-8", errors="replace") as file:
-            file.write(json.dumps(asdict(event)) + "\n")
+        descriptor = os.open(self.refused_path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+        with os.fdopen(descriptor, "a+b") as file:
+            file.seek(max(0, file.tell() - 1))
+            # A full disk, or a kill, leaves half a line.
+            before = b"" if file.read() in (b"", b"\n") else b"\n"
+            file.write(before + json.dumps(asdict(event)).encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
 

@@ -68,8 +68,10 @@ class RefusedPosition:
         if self._refused or self.go_on is None:
             raise self._too_old(problem + _note(refused))
         self._refused = refused
-        stream.begin_anew(self.go_on.since)
-        begin = f"the events since {format_time(self.go_on.since)}" if self.go_on.since else "its next event"
+        # Events before the position are in Kafka: a time before it, as of an earlier gap, must not bring them again.
+        since = max(self.go_on.since, from_at) if self.go_on.since else None
+        stream.begin_anew(since)
+        begin = f"the events since {format_time(since)}" if since else "its next event"
         return f"{self.pipeline.name}: {problem}; going on with {begin}"
 
     def close(self, first_event_at: datetime) -> float:
