@@ -6,6 +6,7 @@ in the order of the ledger; no query lists the folder or opens a connection itse
 
 from __future__ import annotations
 
+import logging
 import socket
 import threading
 import time
@@ -28,6 +29,9 @@ ROLL_BYTES = 8 * 1024 * 1024
 
 MOST_BYTES = 64 * 1024 * 1024
 """A longer line ends its connection: no source sends such a message."""
+
+_KEEPALIVE = {socket.TCP_KEEPIDLE: 30, socket.TCP_KEEPINTVL: 10, socket.TCP_KEEPCNT: 3}
+"""A server that vanished without a word is noticed after a minute; by Linux's defaults it takes two hours."""
 
 
 class Feed(threading.Thread, ABC):
@@ -174,7 +178,7 @@ class SocketFeed(Feed):
         Raises ServiceUnreachable when not even the first can be opened.
         """
         pause = 0.0
-        reached = False
+        reached = told = False
         while not self.stopping.wait(pause):
             try:
                 connected = socket.create_connection((self._source.host, self._source.port), timeout=10)
@@ -183,9 +187,15 @@ class SocketFeed(Feed):
                     raise ServiceUnreachable(
                         f"{self._source}: {one_line(str(error))}", remedy="is the server listening there?"
                     ) from None
+                if not told:
+                    logging.getLogger("tidemark").warning(
+                        "%s cannot be reached, what it sends meanwhile is lost; trying again: %s",
+                        *(self._source, one_line(str(error))),
+                    )
+                told = True
                 pause = min(30.0, pause * 2)
                 continue
-            reached = True
+            reached, told = True, False
             with connected:
                 received = _Connection(connected, str(self._source), self.lease).receive(self.stopping)
             pause = 1.0 if received else min(30.0, max(1.0, pause * 2))
@@ -204,7 +214,10 @@ class _Connection:
         self._lines = 0
         self._files = 0
         self._buffer = bytearray()
+        # Nothing is ever sent on it, so only this tells that the other side is gone.
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in _KEEPALIVE.items():
+            connected.setsockopt(socket.IPPROTO_TCP, option, value)
         connected.settimeout(0.2)
 
     def receive(self, stopping: threading.Event) -> int:
