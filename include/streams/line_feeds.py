@@ -19,7 +19,7 @@ from include.errors import ServiceUnreachable, TidemarkError, UsageError, one_li
 from include.ledger.streams import lines
 from include.ledger.streams.lines import NotedFile
 from include.ledger.streams.writers import Lease
-from include.pipelines.spec.lines import LineSource, SocketLines, TextFiles
+from include.pipelines.spec.lines import LineSource, SocketLines, TextFiles, one_spelling
 
 LOOK_EVERY = 1.0
 """Seconds between two looks at a folder, and the longest that a received line waits for its file."""
@@ -93,7 +93,8 @@ class FolderFeed(Feed):
     def __init__(self, source: TextFiles, lease: Lease, *, until_end: bool) -> None:
         super().__init__(lease, until_end=until_end)
         self._folder = source.folder
-        self._noted = lines.noted(lease.pipeline)
+        # Earlier versions noted files as the folder was written.
+        self._noted = {one_spelling(at): state for at, state in lines.noted(lease.pipeline).items()}
         self._last_look: dict[str, tuple[int, datetime]] = {}
         self._check_folder()
 

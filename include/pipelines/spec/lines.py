@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from os.path import normpath
+from pathlib import Path
 from typing import ClassVar
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from include.errors import UsageError
 from include.pipelines.spec.decoders import Avro, KafkaDeserializer
@@ -53,7 +55,10 @@ LineSource = TextFiles | SocketLines
 
 
 def parse_line_source(text: str) -> LineSource:
-    """Return the source of `socket://host:port` or of a folder's URI. Raises UsageError for other text."""
+    """Return the source of `socket://host:port` or of a folder's URI. Raises UsageError for other text.
+
+    A local folder has one spelling, because its files are known by it.
+    """
     wrong = UsageError(
         f"{text!r} is not a source of lines", remedy="write it like socket://127.0.0.1:9999 or file:///some/folder"
     )
@@ -68,9 +73,18 @@ def parse_line_source(text: str) -> LineSource:
         if not parts.hostname or not port or parts.path:
             raise wrong
         return SocketLines(parts.hostname, port)
-    if not parts.path.startswith("/"):
+    if not parts.path.startswith("/") or (parts.scheme == "file" and parts.hostname not in (None, "localhost")):
         raise wrong
-    return TextFiles(text.rstrip("/"))
+    return TextFiles(one_spelling(text).rstrip("/"))
+
+
+def one_spelling(location: str) -> str:
+    """Return the URI by which a local file or folder is known, however this one is written; any other as it is."""
+    parts = urlsplit(location)
+    if parts.scheme != "file":
+        return location
+    # Python keeps two slashes at the beginning.
+    return Path("/", normpath(unquote(parts.path)).lstrip("/")).as_uri()
 
 
 def read_from_lines(pipeline: Pipeline, kind: str) -> Pipeline:

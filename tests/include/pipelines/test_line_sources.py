@@ -32,7 +32,37 @@ def test_source_is_a_socket_or_a_folder_when_its_uri_says_so() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "/in", "in", "socket://host", "socket://:1", "socket://h:99999", "socket://h:1/x", "http://[", "file:x"],
+    [
+        *("file:///data/hits", "file:///data//hits/", "file:/data/hits", "file:///data/./hits", "FILE:///data/hits"),
+        *("file://localhost/data/hits", "file:///data/h%69ts", "file:////data/hits", "file:///data/in/../hits"),
+    ],
+)
+def test_folder_is_the_same_source_when_it_is_written_otherwise(text: str) -> None:
+    assert parse_line_source(text) == TextFiles("file:///data/hits")
+
+
+def test_folder_keeps_its_name_when_it_has_characters_that_uris_escape() -> None:
+    for text in ("file:///in/h ü", "file:///in/h%20%C3%BC"):
+        assert parse_line_source(text) == TextFiles("file:///in/h%20%C3%BC")
+    assert parse_line_source("file:///in/50%2525") == TextFiles("file:///in/50%2525")
+    # Of an object store, other texts are other folders.
+    assert parse_line_source("s3a://bucket/in//h%69ts") == TextFiles("s3a://bucket/in//h%69ts")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "file://data/hits",
+        "",
+        "/in",
+        "in",
+        "socket://host",
+        "socket://:1",
+        "socket://h:99999",
+        "socket://h:1/x",
+        "http://[",
+        "file:x",
+    ],
 )
 def test_source_is_refused_when_it_is_written_otherwise(text: str) -> None:
     with pytest.raises(UsageError, match="is not a source of lines"):
