@@ -52,6 +52,7 @@ from spark_jobs.reconciliation.totals import reconcile_total
 from spark_jobs.reconciliation.views import reconcile_view
 from spark_jobs.references.take import with_content
 from spark_jobs.views.aggregate import aggregate_view
+from spark_jobs.views.measures import declared_measures
 
 
 def build(run: IntervalRun, *, new_references: bool = False) -> None:
@@ -134,7 +135,8 @@ def _build(
     reconciliation = reading.reconciliation
     for view in pipeline.views:
         with watch.part(f"view {view.name}"):
-            batch_view = aggregate_view(pipeline, view, rows, load_references(spark, pipeline)).persist()
+            aggregated = aggregate_view(pipeline, view, rows, load_references(spark, pipeline))
+            batch_view = declared_measures(pipeline, view, aggregated).persist()
             if meets_stream:
                 reconcile = reconcile_total if view.is_total else reconcile_view
                 reconciliation += reconcile(run, view, batch_view, replayed)

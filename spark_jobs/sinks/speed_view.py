@@ -31,6 +31,7 @@ from spark_jobs.sinks.kafka_messages import KafkaMessagesTarget
 from spark_jobs.sinks.key_count import KeyCountTarget
 from spark_jobs.sinks.replays import check_replay
 from spark_jobs.spark.checkpoint import read_batch
+from spark_jobs.views.measures import declared_measures
 from spark_jobs.views.stored_base import DAY, StoredBase, day_of
 from spark_jobs.views.values import key_json
 
@@ -155,11 +156,11 @@ class SpeedViewSink:
         """Return the values to emit, kept in memory, and their number. Columns: key, the measures."""
         keyed: list[Column | str] = [key_json(self.view).alias("key"), *self.view.measures]
         if self.base is None:
-            state = aggregates.select(*keyed).persist()
-            return state, state.count()
+            only = declared_measures(self.pipeline, self.view, aggregates.select(*keyed)).persist()
+            return only, only.count()
         state = aggregates.select(*keyed, day_of(self.view)).persist()
         [(days,)] = state.agg(F.collect_set(DAY)).collect()
-        values = self.base.added_to(state, days).persist()
+        values = declared_measures(self.pipeline, self.view, self.base.added_to(state, days)).persist()
         emitted = values.count()
         state.unpersist()
         return values, emitted

@@ -42,8 +42,8 @@ FAILED_FAST = f"tidemark {_SECRET}: a record cannot be decoded"
 UNRESOLVED = f"tidemark {_SECRET}: a schema id is not resolved yet"
 """The prefix of the error that decoding throws at a schema id that its plan does not know."""
 
-_RAISED = "USER_RAISED_EXCEPTION"
-"""Error class of errors thrown by `raise_error`."""
+OUTGROWN = f"tidemark {_SECRET}: a measure has outgrown its type"
+"""The prefix of the error thrown at a measure that its declared type does not hold; the pipeline's name follows."""
 
 _DISK_FULL = "No space left on device"
 _CONNECTOR = "org.apache.spark.sql.kafka010."
@@ -98,7 +98,7 @@ def end_of_query(query: StreamingQuery) -> Exception | None:
 
 def is_unresolved(error: Exception) -> bool:
     """Return whether a query ended at a schema id that was unknown when it was planned."""
-    return any(_raised(each).startswith(UNRESOLVED) for each in chain_of(error))
+    return any(each.raised.startswith(UNRESOLVED) for each in chain_of(error))
 
 
 def root_cause(error: Exception) -> str:
@@ -108,11 +108,6 @@ def root_cause(error: Exception) -> str:
         return f"{type(error).__name__}: {one_line(str(error))}"
     # The message may quote the record.
     return f"{causes[-1].getClass().getSimpleName()}: {one_line(str(causes[-1].getMessage() or ''))}"
-
-
-def _raised(thrown: Thrown) -> str:
-    """Return the text that an expression threw by `raise_error`; empty for anything else."""
-    return str(thrown.parameters.get("errorMessage", "")) if thrown.condition == _RAISED else ""
 
 
 def _failed_in_source(thrown: Thrown) -> TidemarkError | None:
@@ -186,7 +181,7 @@ def _below_lake(path: str) -> str:
 
 
 def _failed_fast(thrown: Thrown) -> TidemarkError | None:
-    if not (raised := _raised(thrown)).startswith(f"{FAILED_FAST}: "):
+    if not (raised := thrown.raised).startswith(f"{FAILED_FAST}: "):
         return None
     return Undecodable(
         f"{one_line(raised.removeprefix(f'{FAILED_FAST}: '))}: the decoder's mode is FAILFAST, "
@@ -196,10 +191,21 @@ def _failed_fast(thrown: Thrown) -> TidemarkError | None:
 
 
 def _schema_unresolved(thrown: Thrown) -> TidemarkError | None:
-    if not _raised(thrown).startswith(UNRESOLVED):
+    if not thrown.raised.startswith(UNRESOLVED):
         return None
     # The runner of the query resolves the id and starts it again; no record is to blame.
     return TidemarkError("a schema id was not resolved before decoding", remedy="start again")
+
+
+def _measure_outgrown(thrown: Thrown) -> TidemarkError | None:
+    if not (raised := thrown.raised).startswith(f"{OUTGROWN}: "):
+        return None
+    pipeline, _, said = raised.removeprefix(f"{OUTGROWN}: ").partition(": ")
+    return UsageError(
+        f"{one_line(said)}; nothing of it was written",
+        remedy=f'declare a wider type, then ./tidemark new-generation {pipeline} --reason "…"',
+        pipeline=pipeline,
+    )
 
 
 def _offsets_lost(thrown: Thrown) -> TidemarkError | None:
@@ -259,6 +265,7 @@ _MEANINGS = (
     _file_unreadable,
     _failed_fast,
     _schema_unresolved,
+    _measure_outgrown,
     _offsets_lost,
     _checkpoint_shared,
     _disk_full,

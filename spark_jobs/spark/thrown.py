@@ -10,6 +10,9 @@ from py4j.java_gateway import is_instance_of
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
 
+_RAISED = "USER_RAISED_EXCEPTION"
+"""Error class of errors thrown by `raise_error`."""
+
 
 @dataclass(frozen=True)
 class Thrown:
@@ -25,6 +28,11 @@ class Thrown:
     parameters: Mapping[str, str]
     cause: str = ""
     """The class of what caused it; empty for the last of the chain."""
+
+    @property
+    def raised(self) -> str:
+        """The text that an expression threw by `raise_error`; empty for anything else."""
+        return str(self.parameters.get("errorMessage", "")) if self.condition == _RAISED else ""
 
 
 def causes_of(error: Exception) -> Iterator[Any]:

@@ -29,6 +29,7 @@ from spark_jobs.decoding.records import load_references
 from spark_jobs.sinks.speed_view import Target
 from spark_jobs.spark.log import log_of
 from spark_jobs.views.aggregate import aggregate_view
+from spark_jobs.views.measures import declared_measures
 from spark_jobs.views.stored_base import StoredBase, day_of
 from spark_jobs.views.values import key_json
 
@@ -82,7 +83,8 @@ def _location(generation: StreamGeneration, view: AdditiveView, token: int) -> s
 def _aggregate(spark: SparkSession, pipeline: Pipeline, view: AdditiveView) -> DataFrame:
     rows = read_archived_by_event_time(spark, pipeline, *EVENT_TIMES)
     aggregated = aggregate_view(pipeline, view, rows, load_references(spark, pipeline))
-    return aggregated.select(key_json(view).alias("key"), *view.measures, day_of(view))
+    values = declared_measures(pipeline, view, aggregated)
+    return values.select(key_json(view).alias("key"), *view.measures, day_of(view))
 
 
 def _commit(
