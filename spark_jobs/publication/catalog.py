@@ -102,22 +102,30 @@ class Catalog:
         state.catalog().alterTableSchema(identifier, types.fromJson(schema.json()))
         self._spark.catalog.refreshTable(f"{DATABASE}.{table}")
 
-    def point_at(self, revision: BuiltRevision) -> None:
-        """Register the partition at the revision's location, or swap its pointer to it.
+    def prepare(self, revision: BuiltRevision) -> None:
+        """Let the revision's table follow its declaration, by which the revision was written.
 
-        The table first follows its declaration, by which the revision was written. A table that is no longer declared
-        stays as it is. Raises UsageError as `follow_declaration` does, and for files of another format than the
-        table's.
+        A table that is no longer declared stays as it is. Raises UsageError as `follow_declaration` does, and for files
+        of another format than the table's.
+        """
+        if revision.table not in self.pipeline.tables:
+            return
+        for name in revision.files:
+            if format_of(name) != self.pipeline.file_format(revision.table):
+                raise another_format(self.pipeline, format_of(name))
+        self.follow_declaration(revision.table)
+
+    def point_at(self, revision: BuiltRevision) -> None:
+        """Register the partition at the revision's location, or swap its pointer to it; raises what `prepare` raises.
+
+        A table that is no longer declared stays as it is.
         """
         if revision.table not in self.pipeline.tables:
             log_of(self.pipeline.name).warning(
                 "%s %s stays as it is: the table is no longer declared", revision.table, revision.partition
             )
             return
-        for name in revision.files:
-            if format_of(name) != self.pipeline.file_format(revision.table):
-                raise another_format(self.pipeline, format_of(name))
-        self.follow_declaration(revision.table)
+        self.prepare(revision)
         table, partition = f"{DATABASE}.{revision.table}", _clause(revision.partition)
         self._spark.sql(f"ALTER TABLE {table} ADD IF NOT EXISTS PARTITION ({partition}) LOCATION '{revision.location}'")
         if self.location(revision) != revision.location:

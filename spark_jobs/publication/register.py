@@ -63,15 +63,20 @@ def _changes(run: IntervalRun, catalog: Catalog, built: list[BuiltRevision]) -> 
 def _finish(registration: Registration, catalog: Catalog, check: Check) -> None:
     """Make the noted changes, also those that were made before, then note that all are made.
 
-    Partitions are dropped first: between two changes, rows that move to another table partition are missing for a
-    reader, never doubled.
+    Between two changes, rows that move to another table partition are missing for a reader, never doubled: no
+    partition gets its new rows while another one of the table still has its old ones.
     """
     registration = _without_undeclared(registration, catalog)
-    for stale in registration.changes.drops:
+    first, cleared, others = _in_order(registration, catalog)
+    check()
+    # What is refused is refused before the first change: partitions that were dropped would stay missing.
+    for revision in registration.changes.points:
+        catalog.prepare(revision)
+    for stale in (*registration.changes.drops, *cleared):
         check()
         catalog.drop(stale)
         crash_point("partition_dropped")
-    for revision in registration.changes.points:
+    for revision in (*first, *cleared, *others):
         check()
         catalog.point_at(revision)
         crash_point("partition_registered")
@@ -88,6 +93,25 @@ def _finish(registration: Registration, catalog: Catalog, check: Check) -> None:
     for spare in registration.changes.kept:
         lake.delete(spare.location)
     serve_registered(catalog.pipeline)
+
+
+def _in_order(registration: Registration, catalog: Catalog) -> tuple[list[BuiltRevision], ...]:
+    """Return the points in the order in which they are made: one of each table, those to drop before it, the others.
+
+    Only partitions that are registered with other rows need an order. One of a table is swapped, so that readers never
+    find the table without rows for nothing; the rest of them are dropped before, and added again after it.
+    """
+    hashes = {(e.table, e.partition): e.content_hash for e in revisions.registered_of_interval(registration.pinned.id)}
+    first: dict[str, BuiltRevision] = {}
+    cleared, others = [], []
+    for each in registration.changes.points:
+        is_changed = hashes.get((each.table, each.partition), each.content_hash) != each.content_hash
+        # The catalog does not point at anything new in a table that is no longer declared: what it shows stays.
+        if not is_changed or each.table not in catalog.pipeline.tables:
+            others.append(each)
+        elif first.setdefault(each.table, each) is not each:
+            cleared.append(each)
+    return list(first.values()), cleared, others
 
 
 def serve_registered(pipeline: Pipeline) -> None:

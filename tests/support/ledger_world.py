@@ -168,9 +168,10 @@ class World:
         by_date: dict[str, set[Row]] = defaultdict(set)
         for partition, offset in sorted(records_of(attempt.pinned.ranges, "archived"))[1 if short else 0 :]:
             by_date[f"2026-11-{20 + (offset // 3 + self.code) % 2}"].add((partition, offset))
-        return [self._write_revision(attempt, date, revision, rows) for date, rows in sorted(by_date.items())]
+        return [self.write_revision(attempt, date, revision, rows) for date, rows in sorted(by_date.items())]
 
-    def _write_revision(self, attempt: AttemptSpec, date: str, revision: str, rows: set[Row]) -> BuiltRevision:
+    def write_revision(self, attempt: AttemptSpec, date: str, revision: str, rows: set[Row]) -> BuiltRevision:
+        """Write the interval's rows of a date."""
         table, partition = self.pipeline.table, f"date={date}/interval={attempt.pinned.interval.label}"
         location = lake.uri("tables", table, *partition.split("/"), revision)
         size = _write(f"{location}/part.parquet", rows)
@@ -221,6 +222,9 @@ class MemoryCatalog:
     def follow_renames(self) -> bool:
         """A dictionary has no columns."""
         return False
+
+    def prepare(self, revision: BuiltRevision) -> None:
+        """A dictionary has no columns."""
 
     def point_at(self, revision: BuiltRevision) -> None:
         self._entries[revision.table, revision.partition] = revision.location

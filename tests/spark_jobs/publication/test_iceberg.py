@@ -27,6 +27,9 @@ class Pointers:
         self.pipeline = pipeline
         self.at: dict[str, str] = {}
 
+    def prepare(self, revision: BuiltRevision) -> None:
+        """A dictionary has no columns."""
+
     def point_at(self, revision: BuiltRevision) -> None:
         self.at[revision.partition] = revision.location
 

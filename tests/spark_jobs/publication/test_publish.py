@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import pytest
 
 from include.errors import ReconciliationFailed, UsageError, ValidationFailed
 from include.ledger.intervals import attempts, builds, locks, pins
+from include.ledger.lineage import BuiltRevision
 from include.offsets import OffsetRange
 from spark_jobs.publication.publish_build import publish
 from spark_jobs.reconciliation.interval_run import IntervalRun
 from tests.conftest import Home
 from tests.support.ledger_faults import Killed
 from tests.support.ledger_seams import put_in_place
-from tests.support.ledger_world import TOPIC_ID, Row, World, hour
+from tests.support.ledger_world import TOPIC_ID, MemoryCatalog, Row, World, hour
 
 pytestmark = pytest.mark.services
 
@@ -36,11 +37,14 @@ class Publications:
         assert pinned is not None
         self.pinned = pinned
 
-    def build(self) -> int:
-        """Return an attempt that the present code has built."""
+    def build(self, dates: Mapping[str, set[Row]] | None = None) -> int:
+        """Return an attempt that the present code has built, or one that gives the rows these dates."""
         attempt = attempts.begin_attempt(self.pinned, run_by="test", code_version="1", source="kafka")
-        spec = attempts.load_attempt(attempt)
-        built = self.world.build(spec, f"r-{attempt}", short=False)
+        spec, revision = attempts.load_attempt(attempt), f"r-{attempt}"
+        if dates is None:
+            built = self.world.build(spec, revision, short=False)
+        else:
+            built = [self.world.write_revision(spec, date, revision, rows) for date, rows in sorted(dates.items())]
         builds.note_build(spec, built, self.world.findings(spec.pinned, unexplained=0))
         return attempt
 
@@ -71,6 +75,74 @@ def test_no_row_is_visible_twice_at_any_point_when_rows_move_to_another_table_pa
     assert ("partition_dropped", []) in seen
     assert all(visible in ([], rows) for _, visible in seen)
     assert sorted(row for _, row in world.visible()) == rows
+
+
+A, B, C, D = (0, 1), (0, 2), (1, 1), (1, 2)
+"""The rows of the interval."""
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        pytest.param({"20": {A, B}, "21": {C, D}}, {"20": {A, C}, "21": {B, D}}, id="both ways"),
+        pytest.param({"20": {A}, "21": {B, C, D}}, {"20": {A, B}, "21": {C, D}}, id="to the one before"),
+        pytest.param({"20": {A, B, C}, "21": {D}}, {"20": {A, B}, "21": {C, D}}, id="to the one after"),
+        pytest.param({"21": {A, B, C, D}}, {"20": {A}, "21": {B, C}, "22": {D}}, id="to new ones"),
+        pytest.param({"19": {A}, "20": {B}, "21": {C}, "22": {D}}, {"20": {C}, "21": {A, B}, "22": {D}}, id="of many"),
+    ],
+)
+def test_no_row_is_visible_twice_when_rows_move_between_table_partitions_that_stay_and_publications_are_killed(
+    publications: Publications, before: dict[str, set[Row]], after: dict[str, set[Row]]
+) -> None:
+    world, label = publications.world, publications.pinned.interval.label
+    before, after = ({f"2026-11-{day}": rows for day, rows in each.items()} for each in (before, after))
+    twice: list[tuple[str, list[Row]]] = []
+    points_to_kill = 0
+
+    def reach(point: str) -> None:
+        nonlocal points_to_kill
+        visible = sorted(row for _, row in world.visible())
+        if len(set(visible)) < len(visible):
+            twice.append((point, visible))
+        points_to_kill -= 1
+        if points_to_kill == 0:
+            raise Killed
+
+    publications.at_each_point = reach
+    is_killed, points = True, 0
+    while is_killed:
+        publications.publish(publications.build(before))
+        attempt, is_killed = publications.build(after), False
+        points = points_to_kill = points + 1
+        try:
+            publications.publish(attempt)
+        except Killed:
+            is_killed = True
+        publications.publish(attempt)
+        assert builds.begun_registrations(world.pipeline.name) == []
+        found = sorted((partition, row) for partition, row in world.visible())
+        assert found == sorted((f"date={date}/interval={label}", row) for date in after for row in after[date])
+    assert points > len(after)
+    assert twice == []
+
+
+def test_all_rows_stay_visible_when_the_table_refuses_a_revision(
+    publications: Publications, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(catalog: MemoryCatalog, revision: BuiltRevision) -> None:
+        raise UsageError("another format")
+
+    world = publications.world
+    publications.publish(publications.build({"2026-11-20": {A, B}, "2026-11-21": {C, D}}))
+    before = sorted(world.visible())
+    attempt = publications.build({"2026-11-21": {A, C}, "2026-11-22": {B, D}})
+    with monkeypatch.context() as patch:
+        patch.setattr(MemoryCatalog, "prepare", refuse)
+        with pytest.raises(UsageError, match="another format"):
+            publications.publish(attempt)
+    assert sorted(world.visible()) == before
+    publications.publish(attempt)
+    assert sorted(row for _, row in world.visible()) == [A, B, C, D]
 
 
 def test_nothing_is_registered_when_the_interval_was_pinned_again_since_it_was_built(
