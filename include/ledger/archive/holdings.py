@@ -13,8 +13,7 @@ from sqlalchemy.orm import Session
 from include.errors import TidemarkError
 from include.ledger.archive.positions import overlaps
 from include.ledger.database import session
-from include.ledger.intervals.builds import archived_records
-from include.ledger.intervals.revisions import as_built
+from include.ledger.intervals.revisions import archived_records, as_built
 from include.ledger.lineage import BuiltRevision
 from include.ledger.models import IntervalRange, IntervalRow, Revision
 from include.offsets import OffsetRange, TopicPartition, intersection, merged

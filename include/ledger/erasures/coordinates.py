@@ -77,7 +77,10 @@ def last_erasure(pipeline: str) -> int:
 
 
 def lock_erasing(ledger: Session, pipeline: str) -> None:
-    """Keep builds from being noted, and registrations from beginning, while an erasure begins."""
+    """Keep what is noted of builds and registrations out of the transaction that begins an erasure.
+
+    Whoever takes it takes it before any row of a build, an attempt or an interval: so does the erasure.
+    """
     lock(ledger, f"erasure:{pipeline}")
 
 

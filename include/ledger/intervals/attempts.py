@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 from include.errors import AnotherWriter, ServiceUnreachable, TidemarkError
 from include.ledger.archive.positions import topics_that_left
 from include.ledger.database import session
+from include.ledger.erasures.coordinates import lock_erasing
 from include.ledger.held_locks import held_lock
 from include.ledger.intervals.findings import FateCounts, Findings, IcebergSnapshot, findings_of
 from include.ledger.intervals.pins import PinnedInterval, pinned_of
@@ -155,6 +156,9 @@ def went_on_since_build(attempt: int) -> bool:
 def note_iceberg(build: int, snapshots: Iterable[IcebergSnapshot]) -> None:
     """Note the Iceberg snapshots that hold what a build registered."""
     with session() as ledger:
+        pipeline = select(IntervalRow.pipeline).join(Build, Build.interval_id == IntervalRow.id)
+        # Before the rows: an erasure that begins holds it and changes them.
+        lock_erasing(ledger, ledger.execute(pipeline.where(Build.id == build)).scalar_one())
         attempt = ledger.get_one(Attempt, ledger.get_one(Build, build).attempt_id, with_for_update=True)
         row = ledger.get_one(Build, build, with_for_update=True)
         row.findings = replace(findings_of(row.findings), iceberg=tuple(snapshots)).as_json()

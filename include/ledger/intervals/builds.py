@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session, object_session
 from include.errors import AnotherWriter
 from include.ledger.completeness.tables import note_published
 from include.ledger.database import session
-from include.ledger.erasures.coordinates import check_noted, check_registered
+from include.ledger.erasures.coordinates import check_noted, check_registered, lock_erasing
 from include.ledger.intervals.attempts import AttemptSpec, latest_build, note_fates
 from include.ledger.intervals.findings import BuildFindings, DeltaVersion, Findings, Validation, findings_of
 from include.ledger.intervals.pins import PinnedInterval, pinned_of
@@ -192,6 +192,8 @@ def note_delta(attempt: AttemptSpec, version: DeltaVersion) -> None:
 
 def _latest(ledger: Session, attempt: AttemptSpec) -> tuple[Attempt, Build]:
     """Return attempt and build, locked. Raise AnotherWriter when the attempt has a later build."""
+    # Before the rows: an erasure that begins holds it and changes them, and would overwrite what is noted meanwhile.
+    lock_erasing(ledger, attempt.pinned.pipeline)
     row = ledger.get_one(Attempt, attempt.id, with_for_update=True)
     build = latest_build(ledger, attempt.id)
     if build is None or build.id != attempt.build:
@@ -211,14 +213,6 @@ def later_build_published(attempt: AttemptSpec) -> int | None:
                 Build.interval_id == attempt.pinned.id, Build.published_at.is_not(None), Build.id > attempt.build
             )
         )
-
-
-def archived_records(ledger: Session, interval_id: int) -> int | None:
-    """Return how many records have rows in an interval's registered revisions; None when no build was published."""
-    wanted = select(Build).where(Build.interval_id == interval_id, Build.published_at.is_not(None))
-    build = ledger.scalar(wanted.order_by(Build.id.desc()).limit(1))
-    findings = findings_of(build.findings).build if build else None
-    return findings.records.archived + findings.records.replayed if findings else None
 
 
 def begun_registrations(pipeline: str) -> list[Registration]:
@@ -243,6 +237,8 @@ def finish_registration(registration: Registration) -> None:
 
 def finish(ledger: Session, registration: Registration) -> None:
     """Do what `finish_registration` does within a transaction; nothing for a finished registration."""
+    # An erasure that begins holds it and changes the same rows.
+    lock_erasing(ledger, registration.pinned.pipeline)
     changes, build = registration.changes, ledger.get_one(Build, registration.build, with_for_update=True)
     if build.published_at is not None:
         return

@@ -97,6 +97,14 @@ def published_ranges(interval_id: int) -> tuple[OffsetRange, ...]:
         return build.ranges if build else ()
 
 
+def archived_records(ledger: Session, interval_id: int) -> int | None:
+    """Return how many records have rows in an interval's registered revisions; None when no build was published."""
+    wanted = select(Build).where(Build.interval_id == interval_id, Build.published_at.is_not(None))
+    build = ledger.scalar(wanted.order_by(Build.id.desc()).limit(1))
+    findings = findings_of(build.findings).build if build else None
+    return findings.records.archived + findings.records.replayed if findings else None
+
+
 def decoders_of_registered(interval_id: int) -> list[list[str]]:
     """Return, for each build of the interval's registered revisions, the versions of the code that decoded its rows."""
     return [sorted(build.decoder_versions) if build else [] for build in _registered_builds(interval_id)]

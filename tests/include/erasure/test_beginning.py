@@ -8,13 +8,14 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from sqlalchemy import select, update
+from sqlalchemy import select, text, update
 
 from include import lake
 from include.erasure import steps
@@ -39,8 +40,10 @@ from include.ledger.erasures.coordinates import (
 )
 from include.ledger.erasures.intent import Found, Request
 from include.ledger.intervals import attempts, builds, evidence, locks, pins
-from include.ledger.intervals.findings import BuildFindings, RecordCounts, Validation
+from include.ledger.intervals.findings import BuildFindings, DeltaVersion, RecordCounts, Validation
 from include.ledger.models import (
+    Attempt,
+    Build,
     Erasure,
     ExpectationRow,
     Generation,
@@ -51,6 +54,7 @@ from include.ledger.models import (
     MicroBatchRange,
     OutageRow,
     Replay,
+    Revision,
     RowOutput,
     StreamLaunch,
     Topic,
@@ -72,6 +76,8 @@ from tests.support.ledger_waits import waiting_query, waits_with
 pytestmark = pytest.mark.services
 
 HOUR = timedelta(hours=1)
+
+Step = Callable[[], object]
 
 
 @pytest.fixture
@@ -622,25 +628,76 @@ def test_interval_is_among_those_of_the_erasure_when_it_is_pinned_while_the_eras
         assert ledger.get_one(Erasure, erasure).intervals == [pinned.id]
 
 
-def erase_a_record(attempt: int) -> None:
-    erase_from(attempts.load_attempt(attempt).pinned.pipeline, attempt)
+def erasing_a_record(attempt: int) -> Step:
+    pipeline = attempts.load_attempt(attempt).pinned.pipeline
+    return partial(erase_from, pipeline, attempt)
 
 
-def note_a_build(attempt: int) -> None:
-    made.note_build(attempt)
+def noting_a_build(attempt: int) -> Step:
+    return partial(made.note_build, attempt)
 
 
-def begin_a_registration(attempt: int) -> None:
+def noting(note: Callable[[attempts.AttemptSpec, Validation], object]) -> Callable[[int], Step]:
+    def prepared(attempt: int) -> Step:
+        spec = attempts.load_attempt(attempt)
+        return partial(note, spec, Validation(False, spec.pinned.pipeline))
+
+    return prepared
+
+
+def noting_delta(attempt: int) -> Step:
+    return partial(builds.note_delta, attempts.load_attempt(attempt), DeltaVersion("lake.view", 1))
+
+
+def noting_iceberg(attempt: int) -> Step:
+    return partial(attempts.note_iceberg, attempts.load_attempt(attempt).build or 0, ())
+
+
+def beginning_a_registration(attempt: int) -> Step:
     spec = attempts.load_attempt(attempt)
-    builds.begin_registration(spec, Validation(True, spec.pinned.pipeline), builds.Changes())
+    return partial(builds.begin_registration, spec, Validation(True, spec.pinned.pipeline), builds.Changes())
 
 
-@pytest.mark.parametrize("step", [note_a_build, begin_a_registration, erase_a_record])
-def test_step_waits_when_an_erasure_begins(pipeline: str, step: Callable[[int], None]) -> None:
+def finishing_a_registration(attempt: int) -> Step:
+    return partial(builds.finish_registration, beginning_a_registration(attempt)())
+
+
+@pytest.mark.parametrize(
+    "prepare",
+    [
+        pytest.param(noting_a_build, id="build"),
+        pytest.param(noting(builds.hold), id="hold"),
+        pytest.param(noting(builds.reject), id="reject"),
+        pytest.param(noting(builds.note_replaced), id="older"),
+        pytest.param(noting_delta, id="delta"),
+        pytest.param(noting_iceberg, id="iceberg"),
+        pytest.param(beginning_a_registration, id="begin"),
+        pytest.param(finishing_a_registration, id="finish"),
+        pytest.param(erasing_a_record, id="erasure"),
+    ],
+)
+def test_step_waits_with_no_row_when_an_erasure_begins(pipeline: str, prepare: Callable[[int], Step]) -> None:
     attempt = made.begin_attempt(pipeline)
     made.note_build(attempt)
-    query = waits_with(lambda: step(attempt), lambda ledger: lock_erasing(ledger, pipeline))
-    assert "pg_advisory_xact_lock" in query
+    step = prepare(attempt)
+    interval = attempts.load_attempt(attempt).pinned.id
+    with ThreadPoolExecutor(1) as others:
+        with session() as ledger:
+            lock_erasing(ledger, pipeline)
+            begun = others.submit(step)
+            wait_for("the step to wait or end", lambda: begun.done() or waiting_query(), 30, every=0.02)
+            assert "pg_advisory_xact_lock" in waiting_query()
+            # The erasure changes these rows: it must not wait for a step that waits for it.
+            ledger.execute(text("SET LOCAL lock_timeout = '1ms'"))
+            ledger.execute(select(IntervalRow).where(IntervalRow.id == interval).with_for_update())
+            for of_interval in (
+                IntervalRange.interval_id,
+                Build.interval_id,
+                Attempt.interval_id,
+                Revision.interval_id,
+            ):
+                ledger.execute(select(of_interval).where(of_interval == interval).with_for_update())
+        begun.result(30)
 
 
 def test_build_is_registered_only_when_it_was_made_after_the_erasure(pipeline: str) -> None:
