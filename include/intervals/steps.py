@@ -24,8 +24,9 @@ from include.intervals.verdict import Verdict, assemble_verdict
 from include.ledger.archive.decoders import decoders_of
 from include.ledger.archive.removal import removed_ranges
 from include.ledger.connection import await_ledger
+from include.ledger.erasures.coordinates import last_erasure
 from include.ledger.intervals import attempts, locks, revisions
-from include.ledger.intervals.attempts import AttemptSpec, readable_source
+from include.ledger.intervals.attempts import readable_source
 from include.ledger.intervals.pins import PinnedInterval
 from include.ledger.intervals.states import Source
 from include.monitor.history.remedies import approve_command
@@ -199,8 +200,10 @@ def announce(attempt: int) -> Verdict:
     crash_point("interval_published")
     pinned = attempts.load_attempt(attempt).pinned
     with locks.announcing(pinned.pipeline, pinned.interval):
-        # Only now: an erasure that began during the wait has cleaned what the ledger holds.
-        return _announce(attempts.load_attempt(attempt))
+        while (verdict := _announce(attempt, last_erasure(pinned.pipeline))) is None:
+            # The erasure has cleaned what the ledger holds; what was read before must not come back.
+            pass
+        return verdict
 
 
 def report_uri(pipeline: str, label: str) -> str:
@@ -216,7 +219,9 @@ def write_report(uri: str, pipeline: Pipeline, verdict: Mapping[str, Any], data:
     lake.write_text(uri, render_report(dict(verdict), shown))
 
 
-def _announce(spec: AttemptSpec) -> Verdict:
+def _announce(attempt: int, known: int) -> Verdict | None:
+    """Announce the attempt; None, and nothing is noted, when an erasure began meanwhile, after the last `known` one."""
+    spec = attempts.load_attempt(attempt)
     verdict = assemble_verdict(spec, revisions.registered_of_interval(spec.pinned.id))
     location = report_uri(spec.pinned.pipeline, spec.pinned.interval.label)
     verdict = replace(verdict, report=location.removeprefix("file://"))
@@ -228,7 +233,8 @@ def _announce(spec: AttemptSpec) -> Verdict:
     else:
         data = spec.findings.build.report if spec.findings.build else {}
         write_report(location, pipeline, verdict.as_json(), data)
-        attempts.end_attempt(spec.id, verdict.exit_code, verdict.as_json())
+        if not attempts.end_attempt(spec.id, verdict.exit_code, verdict.as_json(), known):
+            return None
     send_lineage(pipeline, spec.id, verdict)
     if not is_late:
         notify_asked(spec)

@@ -84,6 +84,13 @@ def lock_erasing(ledger: Session, pipeline: str) -> None:
     lock(ledger, f"erasure:{pipeline}")
 
 
+def began_after(ledger: Session, pipeline: str, known: int) -> bool:
+    """Return whether an erasure of the pipeline began after a known one; none begins before the transaction ends."""
+    lock_erasing(ledger, pipeline)
+    later = select(Erasure.id).where(Erasure.pipeline == pipeline, Erasure.id > known)
+    return ledger.scalar(later.limit(1)) is not None
+
+
 def were_erased_from(pinned: PinnedInterval) -> bool:
     """Return whether records were erased from an interval, of its ranges or delivered to it by replays."""
     wanted = select(Erasure.id).where(_took_from(pinned)).limit(1)

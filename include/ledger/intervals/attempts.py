@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from include.errors import AnotherWriter, ServiceUnreachable, TidemarkError
 from include.ledger.archive.positions import topics_that_left
 from include.ledger.database import session
-from include.ledger.erasures.coordinates import lock_erasing
+from include.ledger.erasures.coordinates import began_after, lock_erasing
 from include.ledger.held_locks import held_lock
 from include.ledger.intervals.findings import FateCounts, Findings, IcebergSnapshot, findings_of
 from include.ledger.intervals.pins import PinnedInterval, pinned_of
@@ -214,19 +214,25 @@ def is_superseded(spec: AttemptSpec) -> bool:
         return ledger.scalar(wanted.limit(1)) is not None
 
 
-def end_attempt(attempt: int, exit_code: int, verdict: dict[str, Any]) -> None:
+def end_attempt(attempt: int, exit_code: int, verdict: dict[str, Any], known: int | None = None) -> bool:
     """Note how an attempt ended, and its verdict as the interval's.
 
     An interval without registered revisions has then failed. A registered one stays registered: a failed attempt
-    changes nothing that an earlier one registered.
+    changes nothing that an earlier one registered. `known` is the last erasure when the verdict's findings were read:
+    when another one began since, nothing is noted, and False is returned.
     """
     with session() as ledger:
+        pipeline = select(IntervalRow.pipeline).join(Attempt, Attempt.interval_id == IntervalRow.id)
+        of_attempt = ledger.execute(pipeline.where(Attempt.id == attempt)).scalar_one()
+        if known is not None and began_after(ledger, of_attempt, known):
+            return False
         row = ledger.get_one(Attempt, attempt)
         row.ended_at, row.exit_code = func.now(), exit_code
         interval = ledger.get_one(IntervalRow, row.interval_id, with_for_update=True)
         interval.verdict = verdict
         if exit_code and interval.state == IntervalState.PINNED and not _is_registered(ledger, interval.id):
             interval.state = IntervalState.FAILED
+        return True
 
 
 def _is_registered(ledger: Session, interval_id: int) -> bool:

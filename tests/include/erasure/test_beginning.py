@@ -26,7 +26,7 @@ from include.erasure.keys import FORGOTTEN, Keys, hashes_of
 from include.erasure.run import Wish, account, erase
 from include.erasure.views import check_built
 from include.errors import AnotherWriter, ServiceUnreachable, UsageError
-from include.intervals.steps import announce
+from include.intervals.steps import announce, report_uri, write_report
 from include.ledger.archive import landing_files, removal
 from include.ledger.database import session
 from include.ledger.erasures import intent, kept_rows, unfinished
@@ -600,6 +600,34 @@ def test_verdict_keeps_no_key_when_an_erasure_begins_while_its_announcement_wait
     assert "cam-1" not in json.dumps(verdict.as_json())
     with session() as ledger:
         assert "cam-1" not in json.dumps(ledger.get_one(IntervalRow, pinned.id).verdict)
+
+
+def test_verdict_and_report_keep_no_key_when_an_erasure_begins_while_they_are_written(
+    pipeline: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The interval is not registered, so the erasure does not build it again."""
+    declared = replace(load_pipeline("nest_cameras"), name=pipeline)
+    monkeypatch.setattr("include.intervals.steps.load_pipeline", lambda name: declared)
+    attempt = made.begin_attempt(pipeline)
+    named = Difference(DifferenceClass.UNEXPLAINED, "cameras", json.dumps({"device_id": "cam-1"}), "3 instead of 2")
+    made.note_build(attempt, differences=(named,), unexplained=1)
+    pinned = attempts.load_attempt(attempt).pinned
+
+    def write_late(uri: str, *content: Any) -> None:
+        if not last_erasure(pipeline):
+            erase_from(pipeline, attempt)
+        write_report(uri, *content)
+
+    monkeypatch.setattr("include.intervals.steps.write_report", write_late)
+    verdict = announce(attempt)
+    assert verdict.exit_code
+    assert "cam-1" not in json.dumps(verdict.as_json())
+    assert "cam-1" not in lake.read_text(report_uri(pipeline, pinned.interval.label))
+    with session() as ledger:
+        noted = json.dumps(ledger.get_one(IntervalRow, pinned.id).verdict)
+        assert ledger.get_one(Attempt, attempt).exit_code == verdict.exit_code
+    assert FORGOTTEN in noted
+    assert "cam-1" not in noted
 
 
 def test_build_does_not_know_an_erasure_when_it_begins_after_the_views_were_asked_for(
