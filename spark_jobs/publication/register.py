@@ -98,9 +98,13 @@ def _finish(registration: Registration, catalog: Catalog, check: Check) -> None:
 def _in_order(registration: Registration, catalog: Catalog) -> tuple[list[BuiltRevision], ...]:
     """Return the points in the order in which they are made: one of each table, those to drop before it, the others.
 
-    Only partitions that are registered with other rows need an order. One of a table is swapped, so that readers never
-    find the table without rows for nothing; the rest of them are dropped before, and added again after it.
+    Only partitions that are registered with other rows need an order, and only where other code may have given a row
+    another one of them: readers find all rows that stay when the same code has read late records. One of a table is
+    swapped, so that readers never find the table without rows for nothing; the rest of them are dropped before, and
+    added again after it.
     """
+    if revisions.is_of_registered_code(registration.pinned.id, registration.build):
+        return [], [], list(registration.changes.points)
     hashes = {(e.table, e.partition): e.content_hash for e in revisions.registered_of_interval(registration.pinned.id)}
     first: dict[str, BuiltRevision] = {}
     cleared, others = [], []

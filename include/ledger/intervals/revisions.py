@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import func, select
+from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session
 
 from include.ledger.database import session
@@ -133,6 +133,24 @@ def _registered_builds(interval_id: int) -> list[BuildFindings | None]:
     with session() as ledger:
         rows = ledger.scalars(select(Build).where(Build.id.in_(registered)).order_by(Build.id))
         return [findings_of(row.findings).build for row in rows]
+
+
+def is_of_registered_code(interval_id: int, build: int) -> bool:
+    """Return whether the code that made an interval's registered revisions made those of the build, too.
+
+    Then a row of both has the table partition that it had.
+    """
+    is_meant = or_(Revision.state == RevisionState.REGISTERED, Revision.build_id == build)
+    wanted = (
+        select(Revision.code_version, Build.findings)
+        .outerjoin(Build, Build.id == Revision.build_id)
+        .where(Revision.interval_id == interval_id, is_meant)
+    )
+    with session() as ledger:
+        found = [(version, findings_of(kept or {}).build) for version, kept in ledger.execute(wanted)]
+    codes = {(version, *(sorted(read.decoder_versions) if read else ())) for version, read in found}
+    # A version of the code, and of the one decoder of all its rows.
+    return [len(code) for code in codes] == [2]
 
 
 def set_state(revisions: Iterable[BuiltRevision], state: RevisionState) -> None:

@@ -37,15 +37,16 @@ class Publications:
         assert pinned is not None
         self.pinned = pinned
 
-    def build(self, dates: Mapping[str, set[Row]] | None = None) -> int:
+    def build(self, dates: Mapping[str, set[Row]] | None = None, *, code: str = "1", decoders: str = "") -> int:
         """Return an attempt that the present code has built, or one that gives the rows these dates."""
-        attempt = attempts.begin_attempt(self.pinned, run_by="test", code_version="1", source="kafka")
+        attempt = attempts.begin_attempt(self.pinned, run_by="test", code_version=code, source="kafka")
         spec, revision = attempts.load_attempt(attempt), f"r-{attempt}"
         if dates is None:
             built = self.world.build(spec, revision, short=False)
         else:
             built = [self.world.write_revision(spec, date, revision, rows) for date, rows in sorted(dates.items())]
-        builds.note_build(spec, built, self.world.findings(spec.pinned, unexplained=0))
+        findings = self.world.findings(spec.pinned, unexplained=0)
+        builds.note_build(spec, built, replace(findings, decoder_versions=tuple(decoders.split())))
         return attempt
 
     def publish(self, attempt: int) -> None:
@@ -124,6 +125,24 @@ def test_no_row_is_visible_twice_when_rows_move_between_table_partitions_that_st
         assert found == sorted((f"date={date}/interval={label}", row) for date in after for row in after[date])
     assert points > len(after)
     assert twice == []
+
+
+@pytest.mark.parametrize(
+    ("code", "decoders", "stays"),
+    [("1", "a", True), ("2", "a", False), ("1", "b", False), ("1", "a b", False), ("1", "", False)],
+)
+def test_rows_stay_visible_while_others_join_them_unless_other_code_may_have_moved_them(
+    publications: Publications, monkeypatch: pytest.MonkeyPatch, code: str, decoders: str, stays: bool
+) -> None:
+    # Records that come late.
+    monkeypatch.setattr(World, "is_complete", lambda *_: True)
+    world, seen = publications.world, list[list[Row]]()
+    publications.publish(publications.build({"2026-11-20": {A}, "2026-11-21": {C}}, decoders="a"))
+    publications.at_each_point = lambda _: seen.append(sorted(row for _, row in world.visible()))
+    after = {"2026-11-20": {A, B}, "2026-11-21": {C, D}}
+    publications.publish(publications.build(after, code=code, decoders=decoders))
+    assert seen[-1] == [A, B, C, D]
+    assert all({A, C} <= set(visible) for visible in seen) == stays
 
 
 def test_all_rows_stay_visible_when_the_table_refuses_a_revision(
