@@ -1,7 +1,7 @@
 """Events on their way into a topic: each is confirmed, or refused for itself, or none is written any more.
 
-An event that Kafka refuses only because of its time is sent again with the present one, and an event that was only in
-one batch with a refused one is sent again as it is.
+An event that Kafka may refuse only because of its time is sent again with the present one. An event that was only in one
+batch with a refused one is sent again as it is.
 """
 
 from __future__ import annotations
@@ -19,6 +19,10 @@ from include.kafka.client import ABOUT_THE_MESSAGE, undelivered
 from include.kafka.refusals import has_no_answer
 from include.pipelines.spec import Pipeline
 from include.settings import settings
+
+_MAY_BE_TOO_OLD = {KafkaError.INVALID_TIMESTAMP, KafkaError.INVALID_RECORD}
+"""Refusals by a topic that takes only newer records than the archive's rules do. Where the broker names the refused
+records of a batch, the client gives the second code for them, whatever the reason."""
 
 
 @dataclass(frozen=True)
@@ -83,13 +87,12 @@ class EventWriter:
 
     def _not_delivered(self, record: Record, error: KafkaError) -> None:
         code = error.code()
-        if code in ABOUT_THE_MESSAGE:
-            record.refused(error)
-        elif code == KafkaError._INVALID_DIFFERENT_RECORD:
+        if code == KafkaError._INVALID_DIFFERENT_RECORD:
             self._again.append(record)
-        elif code == KafkaError.INVALID_TIMESTAMP and record.at is not None:
-            # The topic takes only newer records than the archive's rules do.
+        elif code in _MAY_BE_TOO_OLD and record.at is not None:
             self._again.append(replace(record, at=None))
+        elif code in ABOUT_THE_MESSAGE:
+            record.refused(error)
         else:
             self.give_up(error)
 

@@ -166,6 +166,26 @@ def test_an_event_is_kept_in_a_file_when_kafka_refuses_it(home: Home) -> None:
     assert counts["last_event_id"] == str(len(sent) - 1)
 
 
+def test_old_events_are_written_with_the_present_time_when_the_topic_takes_only_newer_ones(home: Home) -> None:
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    bound = {"message.timestamp.before.max.ms": str(24 * 3600 * 1000)}
+    client = AdminClient({"bootstrap.servers": home.kafka})
+    client.create_topics([NewTopic(TOPIC, 1, config=bound)])[TOPIC].result(30)
+    now = datetime.now(UTC).replace(microsecond=0)
+    times = [now - timedelta(days=2 * (number % 3 == 0), minutes=1) for number in range(300)]
+    changes = [made_up_changes(1, moment, seed=number)[0] for number, moment in enumerate(times)]
+    frames = [frame(number, json.dumps(change)) for number, change in enumerate(changes)]
+    with ScriptedServer(Answer(frames), Answer(status=204)) as server:
+        counts = follow(home, server)
+    assert (counts["written"], counts["refused"]) == (300, 0)
+    found = {json.loads(record.value or b"")["meta"]["id"]: record.timestamp for record in written(home)}
+    for change, moment in zip(changes, times, strict=True):
+        stamped = datetime.fromtimestamp(found.pop(change["meta"]["id"]) / 1000, UTC)
+        assert stamped >= now if moment < now - timedelta(days=1) else stamped == moment
+    assert found == {}
+
+
 def test_follower_ends_with_0_when_time_is_up_and_goes_on_from_there(home: Home) -> None:
     first = Answer((frame(1, '{"meta": {"id": "a"}}'),), end="hold")
     second = Answer((frame(2, '{"meta": {"id": "b"}}'),), end="hold")

@@ -110,10 +110,12 @@ class Answering:
 
     def __init__(self, *answers: int | None) -> None:
         self.sent: list[bytes] = []
+        self.times: list[int] = []
         self._answers, self._waiting = list(answers), list[Any]()
 
     def produce(self, topic: str, value: bytes, key: bytes | None, *, timestamp: int, on_delivery: Any) -> None:
         self.sent.append(value)
+        self.times.append(timestamp)
         self._waiting.append(on_delivery)
 
     def flush(self, _: float = 0) -> None:
@@ -143,6 +145,16 @@ def test_only_the_refused_event_is_kept_when_others_were_in_its_batch(ends: bool
         writer.serve()
     assert (confirmed, refused, writer.failure) == (["a", "c"], ["b"], None)
     assert answering.sent == [b"a", b"b", b"c", b"a", b"c"]
+
+
+def test_event_is_kept_when_it_is_refused_with_the_present_time_too() -> None:
+    answering: Any = Answering(KafkaError.INVALID_RECORD, KafkaError.INVALID_RECORD)
+    writer, refused = EventWriter(PIPELINE, TOPIC, answering), list[str]()
+    assert writer.write(Record(None, b"a", AT, pytest.fail, lambda error: refused.append(error.name())))
+    writer.finish(1)
+    assert (refused, writer.failure) == (["INVALID_RECORD"], None)
+    assert answering.times[0] == AT.timestamp() * 1000
+    assert answering.times[1] > AT.timestamp() * 1000
 
 
 def test_missing_topic_is_named_when_it_was_deleted_meanwhile() -> None:
