@@ -13,6 +13,7 @@ from include.ledger.intervals.attempts import REBUILD
 from include.ledger.intervals.states import IntervalState
 from include.ledger.inventory import lost_attempts
 from include.ledger.models import Attempt, IntervalRow, PinnedCount, ViewKeys
+from include.ledger.patience import repeatable
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,7 @@ def _registered() -> Select[str, str, int, datetime]:
     return select(PinnedCount.pipeline, registered, PinnedCount.intervals - left_open, last.scalar_subquery())
 
 
+@repeatable
 def note_keys(pipeline: str, view: str, keys: int, version: int) -> None:
     """Note how many keys a view without a window has after a micro-batch; an older version changes nothing."""
     values = {"pipeline": pipeline, "view": view, "keys": keys, "version": version}

@@ -7,9 +7,9 @@ socket source forgets what it received and opens a connection for each query.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -19,12 +19,16 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from include import lake
+from include.ledger.patience import SHARE, tried_again
 from include.ledger.streams import lines
 from include.ledger.streams.lines import NotedFile
 from include.pipelines.spec import Pipeline
+from include.settings import settings
 from include.streams.line_feeds import check_unchanged
 from spark_jobs.decoding.records import decode
 from spark_jobs.spark.schemas import struct_of
+
+T = TypeVar("T")
 
 FORMAT = "tidemark_lines"
 
@@ -128,18 +132,22 @@ class LineReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Read up to what is noted now, then end."""
-        self._target = lines.noted_until(self._pipeline, 0, None)
+        self._target = self._noted_until(0, None)
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
         """Return how far the next micro-batch reads."""
         most = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
         assert most is not None or isinstance(limit, ReadAllAvailable)
-        until = lines.noted_until(self._pipeline, start[_FILE], most)
+        until = self._noted_until(start[_FILE], most)
         return {_FILE: until if self._target is None else max(start[_FILE], min(until, self._target))}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[LinePart]:
         """Return the files between two offsets."""
-        return [LinePart(file) for file in lines.files_between(self._pipeline, start[_FILE], end[_FILE])]
+        files = _patiently(lambda: lines.files_between(self._pipeline, start[_FILE], end[_FILE]))
+        return [LinePart(file) for file in files]
+
+    def _noted_until(self, after: int, most_bytes: int | None) -> int:
+        return _patiently(lambda: lines.noted_until(self._pipeline, after, most_bytes))
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Return the file's lines without line ends. Raises TidemarkError when the file is not as it was noted."""
@@ -147,6 +155,11 @@ class LineReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         check_unchanged(partition.file, self._pipeline)
         yield from read_file(partition.file)
         check_unchanged(partition.file, self._pipeline)
+
+
+def _patiently(step: Callable[[], T]) -> T:
+    # Spark runs the reader in a process of its own, which waits for the ledger as long as the stream's driver.
+    return tried_again(step, seconds=SHARE * settings().lease_seconds)
 
 
 def read_file(file: NotedFile) -> Iterator[pa.RecordBatch]:

@@ -14,6 +14,7 @@ from functools import cached_property
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
+from include.ledger.patience import tried_again
 from include.pipelines.spec import AdditiveView, Pipeline
 from include.serving.live_rows import merge
 from include.serving.shape import Shape, shape_of
@@ -36,12 +37,16 @@ class JdbcTableTarget:
         return self.pipeline.view_table(self.view)
 
     def write(self, values: DataFrame, version: int) -> None:
-        """Upsert the values. Raises ServiceUnreachable when PostgreSQL does not answer."""
-        merge(self._shape, self._rows(values), version)
+        """Upsert the values. Raises ServiceUnreachable when PostgreSQL is away for longer than the process waits."""
+        self._merge(values, version)
 
     def replace(self, values: DataFrame, version: int) -> None:
         """Replace the table's rows by the values."""
-        merge(self._shape, self._rows(values), version, replace=True)
+        self._merge(values, version, replace=True)
+
+    def _merge(self, values: DataFrame, version: int, *, replace: bool = False) -> None:
+        # Where an earlier try was committed, the table has the version, and nothing is written.
+        tried_again(lambda: merge(self._shape, self._rows(values), version, replace=replace))
 
     @cached_property
     def _shape(self) -> Shape:

@@ -7,7 +7,7 @@ import socket
 import subprocess
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -17,7 +17,7 @@ from include.pipelines import load_pipeline
 from include.services.process import free_port
 from tests.conftest import Home, end_of, last_hours, wait_for
 from tests.support import hits
-from tests.support.hits import check_archive, fates, ledger, move_in
+from tests.support.hits import archived, check_archive, fates, ledger, move_in
 from tests.support.killed import was_killed
 
 pytestmark = [pytest.mark.services, pytest.mark.own_drivers, pytest.mark.faults, pytest.mark.slow]
@@ -155,3 +155,40 @@ def test_stream_ends_with_exit_code_6_when_nobody_listens(home: Home) -> None:
         port = taken.getsockname()[1]
     refused = home.run("stream", "isp_hits", "--from", f"socket://127.0.0.1:{port}", "--until-caught-up", expect=6)
     assert f"socket://127.0.0.1:{port}" in refused.stderr
+
+
+def test_stream_goes_on_and_each_line_is_there_once_when_postgresql_is_killed(home: Home) -> None:
+    before = committed(home, "isp_hits_socket")
+    rows = len(archived(home, "isp_hits_socket"))
+    more = [hits.good(START, 100, seed=seed) for seed in (11, 12)]
+    with socket.create_server(("127.0.0.1", free_port())) as listener:
+        address = f"socket://127.0.0.1:{listener.getsockname()[1]}"
+        stream = home.start("stream", "isp_hits", "--from", address, TIDEMARK_LEASE_SECONDS="120")
+        try:
+            listener.settimeout(120)
+            client, _ = listener.accept()
+            with client:
+                client.sendall(b"\n".join([*more[0], b""]))
+                wait_for("the first lines", lambda: committed(home, "isp_hits_socket") == before + 100)
+                server = psutil.Process(home.process_id("postgres"))
+                every = [server, *server.children(recursive=True)]
+                for process in every:
+                    process.kill()
+                psutil.wait_procs(every, timeout=30)
+                client.sendall(b"\n".join([*more[1], b""]))
+                # Meanwhile the feed and each query's source ask the ledger.
+                with suppress(subprocess.TimeoutExpired):
+                    stream.wait(5)
+                home.run("up", "postgres")
+                wait_for("all lines", lambda: committed(home, "isp_hits_socket") == before + 200)
+                stream.send_signal(signal.SIGTERM)
+                _, errors = stream.communicate(timeout=120)
+        finally:
+            end_of(stream)
+    assert stream.returncode == 0, errors
+    assert "the ledger answers again after" in errors
+    assert "Traceback" not in errors, errors
+    landed = archived(home, "isp_hits_socket")
+    assert len({(row["source_name"], row["source_line"]) for row in landed}) == len(landed) == rows + 200
+    connections = ledger(home, "SELECT lines, ended FROM line_connections ORDER BY id DESC LIMIT 1")
+    assert connections == [(200, "stopped")]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import count
@@ -142,12 +142,17 @@ def commit(lease: writers.Lease, batch: BatchCommit) -> None:
     A patient process commits through an outage of PostgreSQL. Raises AnotherWriter, TopicRecreated, or TidemarkError
     when ranges do not continue the last commit.
     """
+    committed_once(lease, batch, lambda: _commit(lease, batch))
+
+
+def committed_once(lease: writers.Lease, batch: BatchCommit, commit: Callable[[], None]) -> None:
+    """Run the transaction that commits a micro-batch; a patient process tries it again through an outage."""
     tries = count()
 
     def commit_unless_done() -> None:
         # The transaction may have been committed before its connection was lost.
         if not next(tries) or token_of(batch.query_id, batch.batch_id) != lease.token:
-            _commit(lease, batch)
+            commit()
 
     tried_again(commit_unless_done)
 

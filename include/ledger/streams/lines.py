@@ -3,6 +3,9 @@
 Lines have no Kafka offsets, so they are in no table of offsets, and no interval can be pinned over them. A file is
 noted here before anything reads it. Every query reads the files in the order in which they were noted, and a
 micro-batch is a span of that order.
+
+A patient process waits for a ledger that is away (`include/ledger/patience.py`). What may have been written before the
+connection was lost is looked for, and not written twice.
 """
 
 from __future__ import annotations
@@ -87,6 +90,7 @@ def declared_under(name: str) -> str | None:
         return ledger.scalar(select(LineSourceRow.declared_as).where(LineSourceRow.pipeline == name))
 
 
+@repeatable
 def noted(pipeline: str) -> dict[str, tuple[int, datetime]]:
     """Return size and modification time of every file that was noted, by location."""
     with session() as ledger:
@@ -94,6 +98,7 @@ def noted(pipeline: str) -> dict[str, tuple[int, datetime]]:
         return {location: (size, modified) for location, size, modified in ledger.execute(wanted)}
 
 
+@repeatable
 def note_files(lease: writers.Lease, files: Sequence[NotedFile]) -> None:
     """Record files after all others of the pipeline. Raises AnotherWriter: the lease keeps their order."""
     with session() as ledger:
@@ -102,7 +107,11 @@ def note_files(lease: writers.Lease, files: Sequence[NotedFile]) -> None:
             _add_file(ledger, lease.pipeline, file)
 
 
-def _add_file(ledger: Session, pipeline: str, file: NotedFile) -> None:
+def _add_file(ledger: Session, pipeline: str, file: NotedFile) -> bool:
+    """Record a file, and return whether that is new: a try whose answer was lost may have done it."""
+    of_location = select(LineFile.bytes).where(LineFile.pipeline == pipeline, LineFile.location == file.location)
+    if ledger.scalar(of_location) == file.bytes:
+        return False
     ledger.add(
         LineFile(
             pipeline=pipeline,
@@ -115,26 +124,34 @@ def _add_file(ledger: Session, pipeline: str, file: NotedFile) -> None:
     )
     # One by one: their numbers follow their order.
     ledger.flush()
+    return True
 
 
+@repeatable
 def open_connection(lease: writers.Lease, address: str) -> int:
-    """Record a connection, and return its number."""
+    """Record a connection, and return its number. A driver has one connection at a time."""
     with session() as ledger:
         writers.check(ledger, lease)
-        row = LineConnection(pipeline=lease.pipeline, address=address)
+        # An open one was recorded by a try whose answer was lost.
+        still_open = select(LineConnection).where(
+            LineConnection.pipeline == lease.pipeline, LineConnection.closed_at.is_(None)
+        )
+        row = ledger.scalar(still_open) or LineConnection(pipeline=lease.pipeline, address=address)
         ledger.add(row)
         ledger.flush()
         return row.id
 
 
+@repeatable
 def note_received(lease: writers.Lease, connection: int, file: NotedFile, lines: int) -> None:
     """Record a file of received lines and, in the same transaction, how many came over its connection."""
     with session() as ledger:
         writers.check(ledger, lease)
-        _add_file(ledger, lease.pipeline, file)
-        ledger.get_one(LineConnection, connection, with_for_update=True).lines += lines
+        if _add_file(ledger, lease.pipeline, file):
+            ledger.get_one(LineConnection, connection, with_for_update=True).lines += lines
 
 
+@repeatable
 def close_connection(lease: writers.Lease, connection: int, ended: str, cut_bytes: int) -> None:
     """Record how a connection ended."""
     with session() as ledger:
@@ -143,6 +160,7 @@ def close_connection(lease: writers.Lease, connection: int, ended: str, cut_byte
         row.ended, row.cut_bytes, row.closed_at = ended, cut_bytes, func.now()
 
 
+@repeatable
 def noted_until(pipeline: str, after: int, most_bytes: int | None) -> int:
     """Return the last file after `after` with at most `most_bytes` in between, but at least one file.
 
@@ -162,6 +180,7 @@ def noted_until(pipeline: str, after: int, most_bytes: int | None) -> int:
         return ledger.scalar(wanted) or after
 
 
+@repeatable
 def files_between(pipeline: str, after: int, until: int) -> list[NotedFile]:
     """Return the files after one up to and including another, in order."""
     wanted = (
@@ -174,6 +193,7 @@ def files_between(pipeline: str, after: int, until: int) -> list[NotedFile]:
         return [NotedFile(r.location, r.bytes, r.modified_at, r.source_name, r.first_line) for r in rows]
 
 
+@repeatable
 def position(pipeline: str, query: str, query_id: str | None = None) -> int:
     """Return the last file that a query has committed, with one id or with any; 0 before its first commit."""
     with session() as ledger:
@@ -205,8 +225,13 @@ def committed_span(query_id: str, batch_id: int) -> tuple[int, int]:
 def commit(lease: writers.Lease, batch: BatchCommit, read: LinesRead) -> None:
     """Commit a micro-batch of lines in one transaction: the lease, what came before, what it read, its files.
 
-    Raises AnotherWriter, or TidemarkError when the span does not continue the last one or a line has no fate.
+    A patient process commits through an outage of PostgreSQL. Raises AnotherWriter, or TidemarkError when the span does
+    not continue the last one or a line has no fate.
     """
+    micro_batches.committed_once(lease, batch, lambda: _commit(lease, batch, read))
+
+
+def _commit(lease: writers.Lease, batch: BatchCommit, read: LinesRead) -> None:
     with session() as ledger:
         writers.check(ledger, lease)
         # The archive continues across checkpoints; a view's state belongs to one checkpoint.

@@ -10,18 +10,22 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pyspark.sql import functions as F
 
 from include.errors import UsageError
 from include.ledger.streams.generations import StreamGeneration
 from include.ledger.streams.writers import Lease
-from include.pipelines import load_pipeline
+from include.pipelines import load_pipeline, pipeline_names
 from include.pipelines.spec import AdditiveView
+from spark_jobs.archive.schema import archive_schema
+from spark_jobs.decoding.records import load_references
 from spark_jobs.intervals import build
 from spark_jobs.sinks import speed_view
 from spark_jobs.sinks.speed_view import SpeedViewSink
 from spark_jobs.spark.failures import SPARK_FAILURES, translate
-from spark_jobs.spark.frames import frame_of
+from spark_jobs.spark.frames import empty_frame, frame_of
 from spark_jobs.streaming import speed_base
+from spark_jobs.views.aggregate import aggregate_view
 from spark_jobs.views.measures import declared_measures
 from spark_jobs.views.stored_base import StoredBase
 
@@ -201,6 +205,10 @@ def test_interval_ends_before_it_writes_the_view_when_a_measure_outgrows_its_dec
     assert written == ([] if is_over else [MOST])
 
 
-def test_plan_stays_the_same_when_the_aggregate_returns_the_declared_types(spark: Any) -> None:
-    values = counted(spark, "BIGINT", ("94103", 5))
-    assert declared_measures(PIPELINE, declared("BIGINT"), values) is values
+@pytest.mark.parametrize("name", pipeline_names())
+def test_plan_of_a_view_stays_the_same_when_its_aggregate_returns_the_declared_types(spark: Any, name: str) -> None:
+    pipeline = load_pipeline(name)
+    rows = empty_frame(spark, archive_schema(pipeline)).withColumn("event_time", F.col(pipeline.archive.event_time))
+    for view in pipeline.views:
+        aggregated = aggregate_view(pipeline, view, rows, load_references(spark, pipeline))
+        assert declared_measures(pipeline, view, aggregated) is aggregated
