@@ -6,13 +6,14 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from types import MappingProxyType
 from typing import Any
 
 from sqlalchemy import func, select
 from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.orm import Session
 
 from include.ledger.database import session
 from include.ledger.intervals.pins import PinnedInterval
@@ -29,6 +30,17 @@ class Listed:
     row: Mapping[str, Any]
 
 
+@dataclass(frozen=True)
+class ListedReport:
+    """What a listing of an interval holds."""
+
+    report: str
+    """The listing's title."""
+    rows: tuple[Listed, ...]
+    former: Mapping[str, str] = field(default_factory=dict)
+    """Names that key columns had before, with the present ones. What was recorded by such a name keeps its key."""
+
+
 LONGEST_KEY = 2400
 """Bytes of the texts in a key; one entry of PostgreSQL's indexes holds 2,704, other columns included."""
 
@@ -41,31 +53,24 @@ LEAST_ABBREVIATED = 50
 NOT_RENAMED: Mapping[str, str] = MappingProxyType({})
 
 
-def replace_listed(
-    interval_id: int, report: str, listed: Sequence[Listed], former: Mapping[str, str] = NOT_RENAMED
-) -> None:
-    """Record what a listing of the interval holds, in one transaction; what was sent before stays marked as sent.
-
-    `former`: names that key columns had before, with the present ones. What was recorded by such a name keeps its key.
-    """
-    by_key = {each.key: dict(each.row) for each in listed}
+def replace_listed(ledger: Session, interval_id: int, listed: ListedReport) -> None:
+    """Record what a listing of the interval holds, within a transaction; what was sent before stays marked as sent."""
+    by_key = {each.key: dict(each.row) for each in listed.rows}
     recorded: dict[str, str] = {}
-    with session() as ledger:
-        for old in ledger.scalars(
-            select(ListedRow).where(ListedRow.interval_id == interval_id, ListedRow.report == report)
-        ):
-            key = present_key(old.key, former)
-            if key in by_key and key not in recorded:
-                recorded[key] = old.key
-            else:
-                ledger.delete(old)
-        for key, row in by_key.items():
-            values = {"interval_id": interval_id, "report": report, "key": recorded.get(key, key), "row": row}
-            ledger.execute(
-                insert(ListedRow)
-                .values(**values)
-                .on_conflict_do_update(index_elements=["interval_id", "report", "key"], set_={"row": row})
-            )
+    own = ListedRow.interval_id == interval_id, ListedRow.report == listed.report
+    for old in ledger.scalars(select(ListedRow).where(*own)).all():
+        key = present_key(old.key, listed.former)
+        if key in by_key and key not in recorded:
+            recorded[key] = old.key
+        else:
+            ledger.delete(old)
+    for key, row in by_key.items():
+        values = {"interval_id": interval_id, "report": listed.report, "key": recorded.get(key, key), "row": row}
+        ledger.execute(
+            insert(ListedRow)
+            .values(**values)
+            .on_conflict_do_update(index_elements=["interval_id", "report", "key"], set_={"row": row})
+        )
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from include.ledger.connection import await_ledger
 from include.ledger.intervals import attempts, builds, locks, revisions
 from include.ledger.intervals.findings import BuildFindings, FateCounts, RecordCounts
 from include.ledger.lineage import BuiltRevision
+from include.ledger.listings import ListedReport
 from include.offsets import Fate, Fates, TopicPartition
 from include.pipelines.spec import Pipeline
 from include.pipelines.spec.references import check_references
@@ -94,11 +95,11 @@ def build(run: IntervalRun, *, new_references: bool = False) -> None:
         built: list[BuiltRevision] = []
         locations = (each.location for each in built)
         with deleted_on_failure(locations):
-            findings = _build(run, built, numbers, also_named)
+            findings, listed = _build(run, built, numbers, also_named)
         named_too = {table: each for table, each in also_named.items() if each}
         # After any other failure the ledger may list them.
         with deleted_on_failure(locations, AnotherWriter):
-            builds.note_build(attempt, built, findings, erasure, declared_types(pipeline), named_too)
+            builds.note_build(attempt, built, findings, erasure, declared_types(pipeline), named_too, listed)
         crash_point("revisions_noted")
 
 
@@ -107,10 +108,11 @@ def _build(
     built: list[BuiltRevision],
     numbers: Mapping[str, Mapping[str, int]],
     also_named: Mapping[str, Mapping[str, str]],
-) -> BuildFindings:
-    """Write the revisions, add each to `built`, and return the findings; the ledger does not list them yet.
+) -> tuple[BuildFindings, list[ListedReport]]:
+    """Write the revisions, add each to `built`, and return the findings and what its listings hold.
 
-    A rebuild is compared with what is registered, not with what the stream made: its result is not published.
+    Nothing of these is in the ledger yet. A rebuild is compared with what is registered, not with what the stream made:
+    its result is not published.
     """
     spark, pipeline, pinned = run.spark, run.pipeline, run.pinned
     revision, watch = revision_name(run.attempt.id, datetime.now(UTC)), Stopwatch()
@@ -151,10 +153,10 @@ def _build(
             # Without replayed rows here, too.
             reconciliation += reconcile_outages(run, watched, reading.rows)
     with watch.part("report and comparison"):
-        report = collect_report(run, reading.rows, replayed, built)
+        report, listed = collect_report(run, reading.rows, replayed, built)
         findings = _findings(run, reading, reconciliation, replayed.records, report, (registered, built))
         findings = _with_drift(pipeline, rows, findings)
-    return replace(findings, seconds=watch.seconds, references=run.references)
+    return replace(findings, seconds=watch.seconds, references=run.references), listed
 
 
 def _with_drift(pipeline: Pipeline, rows: DataFrame, findings: BuildFindings) -> BuildFindings:

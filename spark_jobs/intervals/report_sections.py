@@ -25,6 +25,7 @@ from pyspark.sql.types import (
 from include.intervals.telling import notifications
 from include.ledger import listings
 from include.ledger.lineage import BuiltRevision
+from include.ledger.listings import ListedReport
 from include.pipelines.spec import AdditiveView, Grid, Listing, Pipeline, Report, Threshold, TimeWindow, Top
 from include.times import utc
 from spark_jobs.archive.replayed import Replayed
@@ -50,24 +51,29 @@ _FIRST, _LAST = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 30, tzinfo=UTC
 _SECONDS = "yyyy-MM-dd'T'HH:mm:ss"
 
 
-def collect_report(run: IntervalRun, rows: DataFrame, replayed: Replayed, built: list[BuiltRevision]) -> dict[str, Any]:
-    """Return sections and chart of the report, small enough for the ledger, and note the rows to notify of.
+def collect_report(
+    run: IntervalRun, rows: DataFrame, replayed: Replayed, built: list[BuiltRevision]
+) -> tuple[dict[str, Any], list[ListedReport]]:
+    """Return sections and chart of the report, small enough for the ledger, and the rows to notify of.
 
-    `rows` are those of the interval's own records. Listings have only these: what replays deliver to it is older, and
-    would be listed as the state of a thing at its last record.
+    A rebuild, which is only compared, has no rows to notify of. `rows` are those of the interval's own records.
+    Listings have only these: what replays deliver to it is older, and would be listed as the state of a thing at its
+    last record.
     """
     spark, pipeline = run.spark, run.pipeline
     views = {view.name: _read_view(spark, pipeline, view, built) for view in pipeline.views}
-    sections = []
+    sections, noted = [], []
     for report in pipeline.reports:
-        if isinstance(report, Listing) and report.notify and not report.up:
-            sections.append(_noted_listing(run, report, rows))
+        if isinstance(report, Listing) and report.notify and not report.up and not run.attempt.is_rebuild:
+            section, listed = _noted_listing(pipeline, report, rows)
+            sections.append(section)
+            noted.append(listed)
         else:
             shown = rows if isinstance(report, Listing) else replayed.added_to(rows)
             sections.append(section_of(spark, pipeline, report, views, shown, _INTERVAL))
     charted = next((view for view in pipeline.views if not view.is_total), None)
     chart = _chart(charted, views[charted.name]) if charted else {}
-    return {"sections": sections, "chart": chart}
+    return {"sections": sections, "chart": chart}, noted
 
 
 def section_of(
@@ -96,16 +102,16 @@ def _listing(report: Listing, listed: DataFrame, scope: str) -> dict[str, Any]:
     return _section(report.title, f"as of the last record of {scope}", listed)
 
 
-def _noted_listing(run: IntervalRun, report: Listing, rows: DataFrame) -> dict[str, Any]:
-    """Return the section, and note its rows to notify of."""
-    listed = _listed(run.pipeline, report, rows).persist()
+def _noted_listing(pipeline: Pipeline, report: Listing, rows: DataFrame) -> tuple[dict[str, Any], ListedReport]:
+    """Return the section, and its rows to notify of."""
+    listed = _listed(pipeline, report, rows).persist()
     section = _listing(report, listed, _INTERVAL)
     # By their keys: what else changes in a row changes nothing in which ones are noted.
     noted = listed.orderBy(*_in_order(listed, report.key)).limit(notifications.MOST).collect()
     plain = ({name: listings.plain(row[name]) for name in row.asDict()} for row in noted)
-    notifications.note_listed(run.pipeline, run.pinned, report, plain)
+    of_report = notifications.listed_of(pipeline, report, plain)
     listed.unpersist()
-    return section
+    return section, of_report
 
 
 def _read_view(spark: SparkSession, pipeline: Pipeline, view: AdditiveView, built: list[BuiltRevision]) -> DataFrame:

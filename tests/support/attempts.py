@@ -12,6 +12,7 @@ from include.ledger.intervals import attempts, builds, pins
 from include.ledger.intervals.builds import Changes
 from include.ledger.intervals.findings import BuildFindings, FateCounts, RecordCounts, Validation
 from include.ledger.lineage import BuiltRevision
+from include.ledger.listings import ListedReport
 from include.ledger.models import TableBegin
 from include.offsets import OffsetRange, TopicPartition
 from include.reconciliation import Difference, ReconciliationCounts
@@ -55,6 +56,7 @@ def note_build(
     differences: tuple[Difference, ...] = (),
     unexplained: int = 0,
     columns: Mapping[str, Mapping[str, str]] | None = None,
+    listed: tuple[ListedReport, ...] = (),
 ) -> BuiltRevision:
     """Return the result of a build of the attempt: one revision of the archive table, and its findings."""
     spec = attempts.load_attempt(attempt)
@@ -73,7 +75,7 @@ def note_build(
         differences,
         seconds={"read and compare": 3.25, "report": 0.5},
     )
-    builds.note_build(spec, [built], findings, last_erasure(spec.pinned.pipeline), columns)
+    builds.note_build(spec, [built], findings, last_erasure(spec.pinned.pipeline), columns, listed=listed)
     return built
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from include import kafka
 from include.ledger import listings
 from include.ledger.intervals.pins import PinnedInterval
-from include.ledger.listings import Listed
+from include.ledger.listings import Listed, ListedReport
 from include.ledger.streams import outages
 from include.ledger.streams.outages import Untold
 from include.pipelines.spec import Listing, Pipeline
@@ -33,12 +33,10 @@ MOST = 10_000
 """How many rows of a listing are recorded; nobody reads more notifications than that."""
 
 
-def note_listed(
-    pipeline: Pipeline, pinned: PinnedInterval, listing: Listing, rows: Iterable[Mapping[str, Any]]
-) -> None:
-    """Record what a listing of the interval holds; what was recorded and sent before stays so."""
-    listed = [Listed(listings.key_of(row, listing.key), row) for row in rows]
-    listings.replace_listed(pinned.id, listing.title, listed, pipeline.archive.former_in(listing.key))
+def listed_of(pipeline: Pipeline, listing: Listing, rows: Iterable[Mapping[str, Any]]) -> ListedReport:
+    """Return what a listing of an interval holds, as the ledger records it with the build."""
+    listed = (Listed(listings.key_of(row, listing.key), row) for row in rows)
+    return ListedReport(listing.title, tuple(listed), pipeline.archive.former_in(listing.key))
 
 
 def notify(pipeline: Pipeline, pinned: PinnedInterval) -> int:

@@ -23,6 +23,7 @@ from include.ledger.intervals.pins import PinnedInterval, pinned_of
 from include.ledger.intervals.revisions import as_built, move, rows_of_build
 from include.ledger.intervals.states import PUBLISHABLE, IntervalState, RevisionState
 from include.ledger.lineage import BuiltRevision
+from include.ledger.listings import ListedReport, replace_listed
 from include.ledger.models import Attempt, Build, Erasure, ExpectationRow, IntervalRow, Repin, Revision
 
 
@@ -60,12 +61,13 @@ def note_build(
     known: int = 0,
     columns: TableColumns | None = None,
     also_named: TableColumns | None = None,
+    listed: Iterable[ListedReport] = (),
 ) -> int:
     """Note what an attempt has built and found, discard what it built before, and return the build's id.
 
     One transaction. Earlier revisions that are registered, or being registered, stay as they are. `known` is the last
-    erasure when the build began, `columns` are its tables' declared columns. Raises AnotherWriter when another
-    erasure of the pipeline began since.
+    erasure when the build began, `columns` are its tables' declared columns. Unless something is unexplained, its
+    listings replace the interval's. Raises AnotherWriter when another erasure of the pipeline began since.
     """
     with session() as ledger:
         check_noted(ledger, attempt.pinned, known)
@@ -81,9 +83,12 @@ def note_build(
             ledger.add(_row(attempt, build.id, each))
         # Transactions that only refer to the row are not blocked; another attempt's build waits for this one.
         interval = ledger.get_one(IntervalRow, row.interval_id, with_for_update={"key_share": True})
-        if not findings.reconciliation.unexplained and interval.state != IntervalState.REGISTERED:
-            # Later attempts are compared with these; a registered build keeps its own until another is (`finish`).
-            note_fates(ledger, interval.id, findings.fates)
+        if not findings.reconciliation.unexplained:
+            for report in listed:
+                replace_listed(ledger, interval.id, report)
+            if interval.state != IntervalState.REGISTERED:
+                # Later attempts are compared with these; a registered build keeps its own until another is (`finish`).
+                note_fates(ledger, interval.id, findings.fates)
         return build.id
 
 
@@ -237,7 +242,6 @@ def finish_registration(registration: Registration) -> None:
 
 def finish(ledger: Session, registration: Registration) -> None:
     """Do what `finish_registration` does within a transaction; nothing for a finished registration."""
-    # An erasure that begins holds it and changes the same rows.
     lock_erasing(ledger, registration.pinned.pipeline)
     changes, build = registration.changes, ledger.get_one(Build, registration.build, with_for_update=True)
     if build.published_at is not None:

@@ -41,6 +41,7 @@ from include.ledger.erasures.coordinates import (
 from include.ledger.erasures.intent import Found, Request
 from include.ledger.intervals import attempts, builds, evidence, locks, pins
 from include.ledger.intervals.findings import BuildFindings, DeltaVersion, RecordCounts, Validation
+from include.ledger.listings import Listed, ListedReport
 from include.ledger.models import (
     Attempt,
     Build,
@@ -566,6 +567,19 @@ def test_build_is_refused_when_records_were_erased_while_it_read(pipeline: str) 
     with pytest.raises(AnotherWriter, match="erased"):
         builds.note_build(spec, [], BuildFindings((), {}, RecordCounts(), ReconciliationCounts()), known)
     assert attempts.load_attempt(attempt).build is None
+
+
+def test_listed_rows_of_a_person_do_not_come_back_when_they_were_erased_while_a_build_read(pipeline: str) -> None:
+    attempt = made.begin_attempt(pipeline)
+    listed = ListedReport("Offline", (Listed('{"device_id": "cam-1"}', {"name": "porch"}),))
+    made.note_build(attempt, listed=(listed,))
+    known = last_erasure(pipeline)
+    erase_from(pipeline, attempt)
+    spec, findings = attempts.load_attempt(attempt), BuildFindings((), {}, RecordCounts(), ReconciliationCounts())
+    with pytest.raises(AnotherWriter, match="an erasure of"):
+        builds.note_build(spec, [], findings, known, listed=(listed,))
+    with session() as ledger:
+        assert ledger.scalars(select(ListedRow.key).where(ListedRow.interval_id == spec.pinned.id)).all() == []
 
 
 def test_build_of_another_interval_is_refused_when_records_were_erased_while_it_read(pipeline: str) -> None:

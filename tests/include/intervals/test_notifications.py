@@ -9,9 +9,10 @@ from dataclasses import replace
 
 import pytest
 
-from include.intervals.telling.notifications import fitting, note_listed, notify
+from include.intervals.telling.notifications import fitting, listed_of, notify
 from include.ledger.intervals import attempts
 from include.ledger.intervals.pins import PinnedInterval
+from include.ledger.lineage import BuiltRevision
 from include.pipelines import load_pipeline
 from include.pipelines.spec import Listing, Pipeline
 from tests.conftest import Home
@@ -29,9 +30,9 @@ def test_messages_have_ids_of_their_own_when_two_listings_with_equal_keys_share_
     pipeline = replace(load_pipeline("nest_cameras"), name=f"told_{os.getpid()}", reports=tuple(listings))
     attempt = begin_attempt(pipeline.name, hour())
     pinned = attempts.load_attempt(attempt).pinned
-    for listing in listings:
-        note_listed(pipeline, pinned, listing, [{"device": "a", "id": 7, "interval": "mine", "celsius": 80}])
-    register(attempt, note_build(attempt))
+    row = {"device": "a", "id": 7, "interval": "mine", "celsius": 80}
+    listed = tuple(listed_of(pipeline, listing, [row]) for listing in listings)
+    register(attempt, note_build(attempt, listed=listed))
 
     assert notify(pipeline, pinned) == 2
     assert notify(pipeline, pinned) == 0
@@ -64,25 +65,24 @@ def test_nothing_is_told_again_when_the_key_s_column_is_renamed_and_intervals_ar
 
     def listed(pipeline: Pipeline, number: int, *devices: str) -> PinnedInterval:
         attempt = begin_attempt(name, hour(number))
-        pinned = attempts.load_attempt(attempt).pinned
-        note(pipeline, pinned, *devices)
-        register(attempt, note_build(attempt))
-        return pinned
+        register(attempt, note(pipeline, attempt, *devices))
+        return attempts.load_attempt(attempt).pinned
 
-    def note(pipeline: Pipeline, pinned: PinnedInterval, *devices: str) -> None:
+    def note(pipeline: Pipeline, attempt: int, *devices: str) -> BuiltRevision:
         (report,) = pipeline.reports
         assert isinstance(report, Listing)
-        note_listed(pipeline, pinned, report, [{report.key[0]: each, "celsius": 80} for each in devices])
+        rows = [{report.key[0]: each, "celsius": 80} for each in devices]
+        return note_build(attempt, listed=(listed_of(pipeline, report, rows),))
 
     hours = [listed(first, 0, "a"), listed(first, 1, "a", "b")]
     assert [notify(first, each) for each in hours] == [1, 1]
     for pipeline in (second, back):
         # In any order; the last one lists another, too.
-        note(pipeline, hours[1], "a", "b")
+        note(pipeline, begin_attempt(name, hour(1)), "a", "b")
         assert notify(pipeline, hours[1]) == 0
-        note(pipeline, hours[0], "a")
+        note(pipeline, begin_attempt(name, hour(0)), "a")
         assert notify(pipeline, hours[0]) == 0
-    note(second, hours[1], "a", "b", "c")
+    note(second, begin_attempt(name, hour(1)), "a", "b", "c")
     assert notify(second, hours[1]) == 1
     # Of the next interval, too, what the one before lists by another name is not new.
     assert notify(back, listed(back, 2, "b", "c", "d")) == 1
@@ -127,8 +127,8 @@ def test_others_are_told_when_the_text_of_one_is_too_large_for_a_message(in_proc
     pinned = attempts.load_attempt(attempt).pinned
     # With two bytes each the first one fits, as the record did that it came from.
     names = {"a": "é" * 400_000, "b": "é" * 1_500_000, "c": "c"}
-    note_listed(pipeline, pinned, listing, [{"device": device, "name": name} for device, name in names.items()])
-    register(attempt, note_build(attempt))
+    listed = listed_of(pipeline, listing, [{"device": device, "name": name} for device, name in names.items()])
+    register(attempt, note_build(attempt, listed=(listed,)))
 
     assert notify(pipeline, pinned) == 3
     assert notify(pipeline, pinned) == 0

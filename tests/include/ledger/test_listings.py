@@ -9,7 +9,7 @@ import pytest
 
 from include.ledger.intervals import attempts
 from include.ledger.intervals.pins import PinnedInterval
-from include.ledger.listings import LONGEST_KEY, Listed, key_of, present_key, replace_listed, sending_new
+from include.ledger.listings import LONGEST_KEY, Listed, ListedReport, key_of, present_key, sending_new
 from tests.support.attempts import begin_attempt, hour, note_build, register
 
 pytestmark = [pytest.mark.services]
@@ -17,13 +17,15 @@ pytestmark = [pytest.mark.services]
 REPORT = "Things"
 
 
+def holding(*keys: str) -> ListedReport:
+    return ListedReport(REPORT, tuple(Listed(key, {"name": key}) for key in keys))
+
+
 def listed(pipeline: str, number: int, *keys: str) -> PinnedInterval:
     """An interval that is registered and lists these."""
     attempt = begin_attempt(pipeline, hour(number))
-    pinned = attempts.load_attempt(attempt).pinned
-    replace_listed(pinned.id, REPORT, [Listed(key, {"name": key}) for key in keys])
-    register(attempt, note_build(attempt))
-    return pinned
+    register(attempt, note_build(attempt, listed=(holding(*keys),)))
+    return attempts.load_attempt(attempt).pinned
 
 
 def told(pinned: PinnedInterval) -> list[str]:
@@ -35,7 +37,7 @@ def test_row_is_notified_again_only_when_an_interval_did_not_list_it(pipeline: s
     first = listed(pipeline, 0, "a", "b")
     assert told(first) == ["a", "b"]
     # The interval runs again and lists another, too.
-    replace_listed(first.id, REPORT, [Listed(key, {}) for key in ("a", "b", "c")])
+    note_build(begin_attempt(pipeline, hour(0)), listed=(holding("a", "b", "c"),))
     assert told(first) == ["c"]
     assert told(first) == []
     assert told(listed(pipeline, 1, "b", "d")) == ["d"]
@@ -47,6 +49,15 @@ def test_each_is_told_again_when_telling_failed(pipeline: str) -> None:
     with pytest.raises(ZeroDivisionError), sending_new(first, REPORT) as new:
         assert 1 / (len(new) - 1), "the broker is away"
     assert told(first) == ["a"]
+
+
+def test_row_is_not_notified_again_when_a_build_with_something_unexplained_did_not_list_it(pipeline: str) -> None:
+    first = listed(pipeline, 0, "a")
+    assert told(first) == ["a"]
+    note_build(begin_attempt(pipeline, hour(0)), unexplained=1, listed=(holding(),))
+    assert told(listed(pipeline, 1, "a")) == []
+    note_build(begin_attempt(pipeline, hour(0)), listed=(holding("a"),))
+    assert told(first) == []
 
 
 def test_key_is_recorded_when_it_is_longer_than_an_index_takes(pipeline: str) -> None:

@@ -56,7 +56,8 @@ def report_of(spark: Any, tmp_path: Path, pipeline: Pipeline, counted: list[tupl
     pinned = PinnedInterval(1, pipeline.name, Interval(*HOUR), (), {})
     run = IntervalRun(spark, pipeline, AttemptSpec(1, pinned, Source.KAFKA, "1", Findings(), None))
     rows = empty_frame(spark, spark.read.parquet(location).schema)
-    return collect_report(run, rows, Replayed(rows, 0, ""), [built])
+    report, _ = collect_report(run, rows, Replayed(rows, 0, ""), [built])
+    return report
 
 
 def test_chart_adds_up_to_all_rows_when_the_view_has_more_keys_than_series(spark: Any, tmp_path: Path) -> None:
@@ -146,14 +147,12 @@ def test_listing_shows_and_notes_the_same_rows_when_the_input_is_divided_differe
     )
     monkeypatch.setattr(report_sections, "transform", lambda *_: lambda frame: frame)
     monkeypatch.setattr(notifications, "MOST", 20)
-    noted: list[list[Any]] = []
-    monkeypatch.setattr(notifications, "note_listed", lambda *args: noted.append(list(args[3])))
     pipeline = load_pipeline("nest_cameras")
-    pinned = PinnedInterval(1, pipeline.name, Interval(*HOUR), (), {})
-    run = IntervalRun(spark, pipeline, AttemptSpec(1, pinned, Source.KAFKA, "1", Findings(), None))
-    shown = []
+    shown, noted = [], []
     for divided in (rows.repartition(1, "other"), rows.repartition(7, "device")):
-        shown.append(report_sections._noted_listing(run, report, divided))
+        section, listed = report_sections._noted_listing(pipeline, report, divided)
+        noted.append([each.row for each in listed.rows])
+        shown.append(section)
         shown.append(section_of(spark, pipeline, report, {}, divided, "the interval"))
     assert [row[1] for row in shown[0]["rows"]] == list(range(ROWS))
     assert all(each == shown[0] for each in shown)
@@ -167,14 +166,10 @@ def test_noted_rows_are_the_first_by_their_keys_when_a_listing_has_too_many(
     report = Listing("Down", rows="down", columns=("since", "device"), key=("device",), notify="down")
     monkeypatch.setattr(report_sections, "transform", lambda *_: lambda frame: frame)
     monkeypatch.setattr(notifications, "MOST", 3)
-    noted: list[Any] = []
-    monkeypatch.setattr(notifications, "note_listed", lambda *args: noted.extend(args[3]))
-    pipeline = load_pipeline("nest_cameras")
-    pinned = PinnedInterval(1, pipeline.name, Interval(*HOUR), (), {})
-    run = IntervalRun(spark, pipeline, AttemptSpec(1, pinned, Source.KAFKA, "1", Findings(), None))
-    section = report_sections._noted_listing(run, report, spark.range(10).selectExpr("-id AS since", "id AS device"))
+    rows = spark.range(10).selectExpr("-id AS since", "id AS device")
+    section, noted = report_sections._noted_listing(load_pipeline("nest_cameras"), report, rows)
     assert [row[1] for row in section["rows"]] == list(range(9, -1, -1))
-    assert [row["device"] for row in noted] == [0, 1, 2]
+    assert [each.row["device"] for each in noted.rows] == [0, 1, 2]
 
 
 def test_replayed_row_is_not_listed_as_the_state_at_the_end_when_replays_delivered_it(
@@ -183,12 +178,13 @@ def test_replayed_row_is_not_listed_as_the_state_at_the_end_when_replays_deliver
     columns = {"rows": "down", "columns": ("device",), "key": ("device",)}
     reports = (Listing("Told", **columns, notify="down"), Listing("Shown", **columns))  # type: ignore[arg-type]
     monkeypatch.setattr(report_sections, "transform", lambda *_: lambda frame: frame)
-    noted: list[Any] = []
-    monkeypatch.setattr(notifications, "note_listed", lambda *args: noted.extend(args[3]))
     pipeline = replace(load_pipeline("nest_cameras"), views=(), reports=reports)
     pinned = PinnedInterval(1, pipeline.name, Interval(*HOUR), (), {})
     run = IntervalRun(spark, pipeline, AttemptSpec(1, pinned, Source.KAFKA, "1", Findings(), None))
     rows, old = (spark.createDataFrame([(device,)], "device STRING") for device in ("cam-1", "cam-2"))
-    report = collect_report(run, rows, Replayed(old, 1, ""), [])
+    report, (noted,) = collect_report(run, rows, Replayed(old, 1, ""), [])
     assert [section["rows"] for section in report["sections"]] == [[["cam-1"]], [["cam-1"]]]
-    assert noted == [{"device": "cam-1"}]
+    assert [each.row for each in noted.rows] == [{"device": "cam-1"}]
+    # What a rebuild lists is compared at most.
+    rebuilt = replace(run, attempt=replace(run.attempt, is_rebuild=True))
+    assert collect_report(rebuilt, rows, Replayed(old, 1, ""), []) == (report, [])
