@@ -33,7 +33,7 @@ from include.ledger.archive import holdings, landing_files, removal
 from include.ledger.archive.decoders import decoders_of
 from include.ledger.archive.holdings import Holding
 from include.ledger.held_locks import AT_ONCE, Check, held_lock
-from include.ledger.intervals.revisions import decoders_of_registered
+from include.ledger.intervals.revisions import decoders_of_content
 from include.ledger.inventory import KnownRevision, attempts_under_way
 from include.ledger.streams.incarnations import closed
 from include.monitor.text import quantity
@@ -181,8 +181,8 @@ def _read_otherwise(pipeline: Pipeline, holding: Holding) -> str:
     landing file it would be nowhere in the archive.
     """
     landed = set(decoders_of(pipeline.name, holding.ranges))
-    builds = decoders_of_registered(holding.interval_id)
-    is_otherwise = any(versions and not landed.issubset(versions) for versions in builds)
+    builds = decoders_of_content(holding.interval_id)
+    is_otherwise = bool(builds) and not any(landed <= versions for versions in builds)
     return "its registered build read Kafka with other code than landed it" if is_otherwise else ""
 
 

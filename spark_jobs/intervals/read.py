@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from include import kafka
-from include.ledger.archive.decoders import decoded_otherwise, decoders_of
+from include.ledger.archive.decoders import decoded_otherwise, decoders_of, replaced_by_other_code
 from include.ledger.intervals.pins import PinnedInterval
 from include.ledger.intervals.states import Source
 from include.ledger.streams import losses
@@ -36,8 +36,14 @@ from spark_jobs.reconciliation.against_kafka import (
     prove_missing,
     reconcile_archive,
 )
-from spark_jobs.reconciliation.against_ledger import reconcile_with_ledger
-from spark_jobs.reconciliation.code_changes import NO_CHANGES, by_coordinates, changed_rows
+from spark_jobs.reconciliation.against_ledger import differing_files, reconcile_with_ledger
+from spark_jobs.reconciliation.code_changes import (
+    NO_CHANGES,
+    by_coordinates,
+    changed_rows,
+    with_left_out,
+    without_doubles,
+)
 from spark_jobs.reconciliation.compacted import find_compacted
 from spark_jobs.reconciliation.counted import (
     CountedRows,
@@ -81,7 +87,9 @@ def read_interval(run: IntervalRun, hashed_by: HashVersion, write: Write) -> Rea
     The archive table gets the landed rows, or the rows from Kafka where other code landed them. Raises OffsetsLost when
     Kafka no longer holds the ranges, TopicRecreated when the topic is another.
     """
-    landed = _Landed(run, hashed_by, read_archived(run.spark, run.pipeline, run.pinned.ranges, run.damaged))
+    ranges = run.pinned.ranges
+    rows = read_archived(run.spark, run.pipeline, ranges, run.damaged)
+    landed = _Landed(run, hashed_by, rows, replaced_by_other_code(run.pipeline.name, ranges))
     read = _read_from_kafka if run.attempt.source is Source.KAFKA else _read_from_archive
     return read(run, landed, write)
 
@@ -93,10 +101,13 @@ class _Landed:
     run: IntervalRun
     hashed_by: HashVersion
     rows: DataFrame
+    replaced: Sequence[OffsetRange]
+    """Where the rows are of other code than landed the other records: see `replaced_by_other_code`."""
 
     def unarchived(self) -> DataFrame:
         """Return the empty, quarantined and erased records, in the columns of `hashed`."""
-        return hashed_coordinates(read_unarchived(self.run.spark, self.run.pipeline, self.run.pinned.ranges))
+        records = read_unarchived(self.run.spark, self.run.pipeline, self.run.pinned.ranges)
+        return hashed_coordinates(without_doubles(records, self.rows, self.replaced))
 
     def records(self) -> DataFrame:
         """Return all of its records, in the columns of `hashed`."""
@@ -205,7 +216,10 @@ def _compare_changed_code(
     in_kafka, in_landing = _in_kafka(landed, decoded, ranges), landed.records()
     rows = in_kafka.rows
     sides = [by_coordinates(side, otherwise) for side in (in_kafka.records, in_landing)]
-    compared = reconcile_archive(sides[0], sides[1], (rows, landed.rows), ranges)
+    all_landed, left_out = with_left_out(sides[0], sides[1], landed.replaced)
+    if landed.replaced:
+        left_out += Reconciliation.of(differing_files(landed.run.pinned))
+    compared = reconcile_archive(sides[0], all_landed, (rows, landed.rows), ranges)
     counted = count_fates(in_kafka.records)
     unarchived = count_fates(in_kafka.records.where(F.col("fate") != Fate.ARCHIVED))
     written = check_written(counted, added(write(rows), unarchived))
@@ -213,7 +227,7 @@ def _compare_changed_code(
     return replace(
         _reading(rows, compared),
         fates={tp: each.fates for tp, each in counted.items()},
-        reconciliation=compared.reconciliation + in_kafka.reconciliation + written + changes,
+        reconciliation=compared.reconciliation + in_kafka.reconciliation + written + changes + left_out,
         changed=counts,
         compacted_since=in_kafka.compacted_since,
     )

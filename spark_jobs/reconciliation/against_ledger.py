@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -10,13 +11,14 @@ from pyspark.sql import DataFrame
 from include import lake
 from include.errors import one_line
 from include.ledger.archive import landing_files
-from include.ledger.archive.decoders import decoders_of
+from include.ledger.archive.decoders import decoders_of, replaced_by_other_code
 from include.ledger.intervals import evidence, revisions
 from include.ledger.intervals.pins import PinnedInterval
 from include.offsets import Fate, Fates, OffsetRange, TopicPartition
 from include.reconciliation import ARCHIVE_AGAINST_LEDGER, Difference, DifferenceClass, Reconciliation
 from spark_jobs.archive.files import within
 from spark_jobs.reconciliation.against_kafka import ArchiveComparison
+from spark_jobs.reconciliation.code_changes import left_out_by_code
 from spark_jobs.reconciliation.counted import CountedRows, count_fates
 
 
@@ -26,9 +28,14 @@ def reconcile_with_ledger(pinned: PinnedInterval, landed_rows: DataFrame, landed
     `landed` are the counts of `landed_rows`. Three things are compared: the rows of each landing file with the number
     noted at its commit, the fates of the micro-batches wholly inside the ranges, and the fates that an earlier attempt
     of the interval recorded. Where that one read Kafka with other code than landed the rows, they may differ: class
-    `code`.
+    `code`. So may those of the micro-batches where it did so after their landing was removed; records that it gave no
+    rows are then nowhere in the archive, and count as empty.
     """
-    counted = {tp: each.fates for tp, each in landed.items()}
+    recorded = evidence.recorded_fates(pinned)
+    replaced = {each.topic_partition for each in replaced_by_other_code(pinned.pipeline, pinned.ranges)}
+    held = {tp: each.fates for tp, each in landed.items()}
+    left_out = _left_out(recorded, held, replaced)
+    counted = {**held, **{tp: replace(held[tp], empty=held[tp].empty + n) for tp, n in left_out.items()}}
     committed = evidence.committed_fates(pinned.pipeline, pinned.ranges)
     whole = set(pinned.ranges)
     inner = counted
@@ -37,9 +44,10 @@ def reconcile_with_ledger(pinned: PinnedInterval, landed_rows: DataFrame, landed
         inner = {tp: each.fates for tp, each in count_fates(inside).items()}
     gaps = {r.topic_partition: len(r) - counted.get(r.topic_partition, Fates()).records for r in pinned.ranges}
     differences = [
-        *_differing_files(pinned),
-        *_differing_fates(evidence.recorded_fates(pinned), counted, _class_of_earlier(pinned)),
-        *_differing_fates(committed, inner, DifferenceClass.UNEXPLAINED),
+        *differing_files(pinned),
+        *_differing_fates(recorded, counted, _class_of_earlier(pinned), replaced),
+        *_differing_fates(committed, inner, DifferenceClass.UNEXPLAINED, _same_files(committed, inner, replaced)),
+        *(left_out_by_code(tp, records) for tp, records in left_out.items()),
         *_gaps(gaps),
     ]
     return ArchiveComparison(counted, gaps, Reconciliation.of(differences))
@@ -60,14 +68,45 @@ def _class_of_earlier(pinned: PinnedInterval) -> DifferenceClass:
     return DifferenceClass.CODE if read_otherwise else DifferenceClass.UNEXPLAINED
 
 
+def _left_out(
+    recorded: Sequence[evidence.Recorded], held: dict[TopicPartition, Fates], replaced: Collection[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """Return how many of the records that the registered build counted the archive holds nowhere."""
+    counts = {}
+    for each in recorded:
+        tp = each.range.topic_partition
+        if tp in replaced and (count := each.fates.records - held.setdefault(tp, Fates()).records) > 0:
+            counts[tp] = count
+    return counts
+
+
+def _same_files(
+    committed: Sequence[evidence.Recorded], held: Mapping[TopicPartition, Fates], replaced: Collection[TopicPartition]
+) -> set[TopicPartition]:
+    """Return those of the topic partitions whose quarantined and erased records are as they were committed.
+
+    Their files stay when landing is removed, and no code takes a record out of quarantine or back from an erasure.
+    """
+    fates = ((each.range.topic_partition, each.fates) for each in committed)
+    same = {
+        tp for tp, f in fates if tp in held and f.erased == held[tp].erased and f.quarantined == held[tp].quarantined
+    }
+    return same.intersection(replaced)
+
+
 def _differing_fates(
-    recorded: Sequence[evidence.Recorded], counted: Mapping[TopicPartition, Fates], cls: DifferenceClass
+    recorded: Sequence[evidence.Recorded],
+    counted: Mapping[TopicPartition, Fates],
+    cls: DifferenceClass,
+    replaced: Collection[TopicPartition],
 ) -> Iterator[Difference]:
+    """Yield ranges whose recorded fates differ: of class `code` where other code gave records other fates since."""
     for each in recorded:
         held = counted.get(each.range.topic_partition, Fates())
         if held != each.fates:
             text = f"{each.by} recorded {_words(each.fates, each.range)}; the archive holds {_words(held, each.range)}"
-            yield Difference(cls, ARCHIVE_AGAINST_LEDGER, str(each.range), text)
+            by_code = each.range.topic_partition in replaced
+            yield Difference(DifferenceClass.CODE if by_code else cls, ARCHIVE_AGAINST_LEDGER, str(each.range), text)
 
 
 def _words(fates: Fates, of: OffsetRange) -> str:
@@ -77,8 +116,8 @@ def _words(fates: Fates, of: OffsetRange) -> str:
     )
 
 
-def _differing_files(pinned: PinnedInterval) -> Iterator[Difference]:
-    """Yield landing files whose footers show another number of rows than was noted at their commits."""
+def differing_files(pinned: PinnedInterval) -> Iterator[Difference]:
+    """Yield files of landing and quarantine whose footers show another number of rows than their commits noted."""
     fates = (Fate.ARCHIVED, Fate.EMPTY, Fate.QUARANTINED)
     paths = [p for fate in fates for p in landing_files.files_covering(pinned.pipeline, pinned.ranges, fate)]
     for path, noted in evidence.noted_rows(paths):

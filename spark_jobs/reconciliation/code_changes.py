@@ -11,12 +11,15 @@ from collections.abc import Sequence
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from include.offsets import Fate, OffsetRange
+from include.offsets import Fate, OffsetRange, TopicPartition
 from include.pipelines.spec import IDENTITY
 from include.reconciliation import Difference, DifferenceClass, Reconciliation
 from spark_jobs.archive.files import within
+from spark_jobs.reconciliation.counted import coordinate_hashes
 
 NO_CHANGES = {"added": 0, "removed": 0, "changed": 0}
+
+RECORD = ("kafka_topic", "kafka_partition", "kafka_offset")
 
 NAMED = 10
 """Rows that are named one by one."""
@@ -25,16 +28,59 @@ NAMED = 10
 def by_coordinates(side: DataFrame, otherwise: Sequence[OffsetRange]) -> DataFrame:
     """Return a side of the archive's reconciliation with the records of these ranges reduced to their coordinates.
 
-    Each becomes one row without values and of fate `empty`, so that both sides count it alike. All others are
-    unchanged.
+    Each becomes one row without values and of fate `empty`, so that both sides count it alike. Its hashes are those of
+    its coordinates: a missing record and a doubled one are not the same as none. All others are unchanged.
     """
     if not otherwise:
         return side
     theirs = within(otherwise)
+    hashes = zip(("hash_1", "hash_2"), coordinate_hashes(), strict=True)
     return side.where(~theirs | (F.col("kafka_element") == 0)).select(
         F.when(theirs, F.lit(Fate.EMPTY)).otherwise(F.col("fate")).alias("fate"),
         *IDENTITY,
-        *(F.when(~theirs, F.col(name)).alias(name) for name in ("hash_1", "hash_2")),
+        *(F.when(theirs, at).otherwise(F.col(name)).alias(name) for name, at in hashes),
+    )
+
+
+def without_doubles(records: DataFrame, rows: DataFrame, replaced: Sequence[OffsetRange]) -> DataFrame:
+    """Return the landed records without rows, but for those that have rows in these ranges.
+
+    Other code landed them than gave the rows, from registered revisions that took the place of removed landing.
+    """
+    if not replaced:
+        return records
+    have_rows = rows.where(within(replaced)).select(*RECORD).distinct()
+    return records.join(have_rows, list(RECORD), "left_anti").select(*records.columns)
+
+
+def with_left_out(
+    kafka_side: DataFrame, landed_side: DataFrame, replaced: Sequence[OffsetRange]
+) -> tuple[DataFrame, Reconciliation]:
+    """Return the archive's side with the records of these ranges that it holds nowhere, and name how many these are.
+
+    Both sides are those of `by_coordinates`. The landing with their rows was removed, and other code that built the
+    registered revisions since gave them no rows. The caller checks that all files that remain are as they were landed:
+    then nothing else can have taken a record out.
+    """
+    if not replaced:
+        return landed_side, Reconciliation()
+    left_out = kafka_side.where(within(replaced)).join(landed_side.select(*RECORD), list(RECORD), "left_anti")
+    left_out = left_out.select(*kafka_side.columns).persist()
+    counts = left_out.groupBy("kafka_topic", "kafka_partition").count().collect()
+    named = [
+        left_out_by_code(TopicPartition(row["kafka_topic"], row["kafka_partition"]), row["count"]) for row in counts
+    ]
+    return landed_side.unionByName(left_out), Reconciliation.of(named)
+
+
+def left_out_by_code(tp: TopicPartition, records: int) -> Difference:
+    """Return the difference of records that the archive holds nowhere, because registered code gave them no rows."""
+    return Difference(
+        DifferenceClass.CODE,
+        "archive records left out by the code",
+        str(tp),
+        f"{records} records had rows in landing files that were removed; the code that built the registered revisions "
+        "since gave them none",
     )
 
 

@@ -73,9 +73,13 @@ def hashed_coordinates(records: DataFrame) -> DataFrame:
     return whole.select("fate", *IDENTITY, *_hashes(F.lit(False), (F.lit(None), F.lit(None))))
 
 
+def coordinate_hashes() -> tuple[Column, Column]:
+    """Return both hashes of a record without values."""
+    return F.xxhash64(*IDENTITY), F.xxhash64(F.lit("tidemark"), *IDENTITY)
+
+
 def _hashes(is_row: Column, values: tuple[Column, Column]) -> list[Column]:
-    coordinates = (F.xxhash64(*IDENTITY), F.xxhash64(F.lit("tidemark"), *IDENTITY))
-    pairs = zip(values, coordinates, strict=True)
+    pairs = zip(values, coordinate_hashes(), strict=True)
     return [F.when(is_row, value).otherwise(at).alias(f"hash_{n}") for n, (value, at) in enumerate(pairs, 1)]
 
 

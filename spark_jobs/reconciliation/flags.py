@@ -26,9 +26,11 @@ from tenacity import retry, retry_if_result, stop_after_delay, wait_fixed
 
 from include import kafka
 from include.ledger.archive import micro_batches
+from include.ledger.archive.decoders import replaced_by_other_code
 from include.ledger.archive.positions import topics_that_left
 from include.ledger.erasures.coordinates import erased_within
 from include.ledger.intervals.pins import PinnedInterval
+from include.ledger.intervals.states import Source
 from include.ledger.streams import flags as ledger
 from include.ledger.streams import writers
 from include.ledger.streams.flags import FLAGS, InForce
@@ -113,7 +115,7 @@ def _compare(run: IntervalRun, rows: DataFrame) -> Reconciliation:
     )
     lost = of_deleted_topics(declared(pipeline).topic, forces)
     is_cut = may_be_cut(declared(pipeline).topic, since, raised) | _covered(lost)
-    classed = both.withColumn("class", _class(pipeline, forces, is_cut)).persist()
+    classed = both.withColumn("class", _class(run, forces, is_cut)).persist()
     counts = {r["class"]: r["count"] for r in classed.groupBy("class").count().collect() if r["class"] is not None}
     examples = [
         _difference(pipeline, cls, row, lost)
@@ -211,12 +213,16 @@ def _recomputed(
     return reduce(DataFrame.unionByName, frames)
 
 
-def _class(pipeline: Pipeline, forces: Sequence[InForce], is_cut: Column) -> Column:
+def _class(run: IntervalRun, forces: Sequence[InForce], is_cut: Column) -> Column:
     """Return the class of a flag; null for a correct one that was superseded or never needed."""
-    passed: Mapping[TopicPartition, int] = micro_batches.positions(pipeline.name, FLAGS)
+    pipeline = run.pipeline.name
+    passed: Mapping[TopicPartition, int] = micro_batches.positions(pipeline, FLAGS)
     is_passed = _covered([OffsetRange(tp, 0, at) for tp, at in passed.items() if at])
-    current = rules_version(pipeline.name)
-    by_other_code = _covered([force.range for force in forces if force.rules_version != current])
+    current = rules_version(pipeline)
+    others = [force.range for force in forces if force.rules_version != current]
+    if run.attempt.source is Source.ARCHIVE:
+        others += replaced_by_other_code(pipeline, run.pinned.ranges)
+    by_other_code = _covered(others)
     other = F.when(by_other_code, "code").when(is_cut & ~F.col("is_raised"), "gap").otherwise("unexplained")
     return (
         F.when(F.col("is_raised") & F.col("must_be"), "matched")

@@ -176,3 +176,43 @@ def test_interval_is_built_from_either_side_when_newer_code_gave_records_another
     assert [each for each in done["kept"] if "with other code than landed it" in each]
     assert done["landing"]["files"] == 0
     assert changed.json("interval", "nest_cameras", *BOUNDS)["reconciliation"]["unexplained"] == 0
+
+
+def test_interval_passes_again_when_newer_code_ran_it_after_its_landing_was_removed(
+    home: Home, before: dict[str, Any], tmp_path: Path
+) -> None:
+    """The same code, older code and the archive then meet rows that no micro-batch landed."""
+    begin = START + timedelta(hours=1)
+    bounds = ("--from", iso(begin), "--to", iso(begin + timedelta(hours=1)))
+    home.run("produce", "nest_cameras", "--events", "300", "--start", iso(begin), "--span", "1h", "--seed", "2")
+    home.run("stream", "nest_cameras", "--until-caught-up")
+    landed = home.interval("nest_cameras", begin)
+    [done] = home.json("housekeeping", "nest_cameras", "--older-than", "0s", "--json")
+    assert done["landing"]["files"] > 0
+    changed = copy_checkout(tmp_path / "checkout", home)
+    changed.edit(
+        "spark_jobs/transforms/nest_cameras.py",
+        'F.map_values(message["devices"]["cameras"])',
+        'F.filter(F.map_values(message["devices"]["cameras"]), lambda c: c["where_name"] != "Porch")',
+    )
+    first = changed.json("interval", "nest_cameras", *bounds)
+    assert first["records"]["empty"] > landed["records"]["empty"]
+    again = changed.json("interval", "nest_cameras", *bounds)
+    assert again["registered"] == first["registered"]
+    archived = changed.json("interval", "nest_cameras", *bounds, "--source", "archive")
+    assert archived["registered"] == first["registered"]
+    assert archived["records"]["archived"] == first["records"]["archived"]
+    assert archived["records"]["gaps"] == landed["records"]["gaps"]
+    by_old = home.json("interval", "nest_cameras", *bounds, "--source", "archive")
+    assert by_old["registered"] == first["registered"]
+    back = home.interval("nest_cameras", begin)
+    assert back["records"] == landed["records"]
+    hashes = [{(r["table"], r["partition"]): r["content_hash"] for r in v["registered"]} for v in (landed, back)]
+    assert hashes[0] == hashes[1]
+    assert back["code_changes"]["added"] > 0
+    # The rows are again those that were landed.
+    last = home.interval("nest_cameras", begin)
+    assert last["registered"] == back["registered"]
+    assert last["code_changes"] == {"added": 0, "removed": 0, "changed": 0}
+    for verdict in (first, again, archived, by_old, back, last):
+        assert verdict["reconciliation"]["unexplained"] == 0

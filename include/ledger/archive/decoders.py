@@ -1,20 +1,27 @@
-"""Decoder versions of committed micro-batches: which code decoded which offsets."""
+"""Decoder versions of committed micro-batches: which code decoded which offsets.
+
+Where landing files were removed, the archive's rows are those that the interval's registered build read, which may have
+been of other code than the micro-batches.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from sqlalchemy import CTE, ColumnElement, and_, case, func, select
-from sqlalchemy.orm import aliased
+from sqlalchemy.orm import Session, aliased
 
+from include.ledger.archive.holdings import pinned_ranges, registered_around
 from include.ledger.archive.landing_files import may_hold_events
 from include.ledger.archive.positions import ARCHIVE, of_incarnation, overlaps
+from include.ledger.archive.removal import removed_in
 from include.ledger.database import session
+from include.ledger.intervals.revisions import UNKNOWN, decoders_in
 from include.ledger.models import LandingFileRow, MicroBatch, MicroBatchRange
 from include.ledger.streams.generations import base_version
-from include.offsets import Fate, OffsetRange
+from include.offsets import Fate, OffsetRange, TopicPartition, intersection, merged, without
 
 
 def _ranges_in(each: OffsetRange) -> CTE:
@@ -41,11 +48,12 @@ def _of_query(pipeline: str, query: str) -> ColumnElement[bool]:
 
 
 def decoded_otherwise(pipeline: str, ranges: Iterable[OffsetRange], version: str) -> list[OffsetRange]:
-    """Return the parts of the ranges that the archive query decoded with other code than this version's, merged.
+    """Return the parts of the ranges whose archived rows other code than this version's decoded, merged.
 
-    A micro-batch without a version was committed before versions were noted: by other code.
+    A micro-batch without a version was committed before versions were noted: by other code. Where rows of a registered
+    build took the place of removed landing, both have to be this version's.
     """
-    parts: list[OffsetRange] = []
+    ranges, parts = list(ranges), []
     with session() as ledger:
         for each in ranges:
             if not len(each):
@@ -59,10 +67,70 @@ def decoded_otherwise(pipeline: str, ranges: Iterable[OffsetRange], version: str
             )
             for low, high in rows:
                 begin, end = max(low, each.from_offset), min(high, each.until_offset)
-                if parts and parts[-1].topic_partition == each.topic_partition and parts[-1].until_offset >= begin:
-                    begin = parts.pop().from_offset
                 parts.append(OffsetRange(each.topic_partition, begin, end))
-    return parts
+        parts += [each.range for each in _replaced(ledger, pipeline, ranges) if not each.is_of(version)]
+    return merged(parts)
+
+
+@dataclass(frozen=True)
+class _Replaced:
+    """Offsets whose removed landing a registered build of other code replaced."""
+
+    range: OffsetRange
+    builds: Sequence[frozenset[str]]
+    """As `decoders_of_content` returns them."""
+
+    def is_of(self, version: str) -> bool:
+        return {version} in self.builds
+
+
+def replaced_by_other_code(pipeline: str, ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
+    """Return the parts of the ranges whose archived rows were landed by other code than they have now, merged.
+
+    Their landing was removed, and the interval was run again since, with other code. A record that only one of the two
+    gave rows has its fate twice in the archive, or nowhere.
+    """
+    with session() as ledger:
+        return merged(each.range for each in _replaced(ledger, pipeline, ranges))
+
+
+def _replaced(ledger: Session, pipeline: str, ranges: Iterable[OffsetRange]) -> list[_Replaced]:
+    found: list[_Replaced] = []
+    for removed in removed_in(ledger, pipeline, ranges):
+        for row, held in registered_around(ledger, pipeline, removed):
+            builds = decoders_in(ledger, row.interval_id)
+            part = intersection(held, removed)
+            pinned = pinned_ranges(ledger, [row.interval_id])[row.interval_id]
+            if not part or not builds or _landed_by(ledger, pipeline, pinned) in builds:
+                continue
+            for version, each in _versions_in(ledger, pipeline, part):
+                found += [] if {version} in builds else [_Replaced(each, builds)]
+    return found
+
+
+def _landed_by(ledger: Session, pipeline: str, ranges: Iterable[OffsetRange]) -> set[str]:
+    versions: set[str] = set()
+    for ranges_in in (_ranges_in(each) for each in ranges if len(each)):
+        rows = ledger.scalars(
+            select(MicroBatch.decoder_version)
+            .join(ranges_in, MicroBatch.id == ranges_in.c.micro_batch_id)
+            .where(_of_query(pipeline, ARCHIVE))
+            .distinct()
+        )
+        versions.update(version or UNKNOWN for version in rows)
+    return versions
+
+
+def _versions_in(ledger: Session, pipeline: str, each: OffsetRange) -> list[tuple[str, OffsetRange]]:
+    """Return the parts of a range by the micro-batches that landed them, each with the version of their code."""
+    ranges_in = _ranges_in(each)
+    rows = ledger.execute(
+        select(MicroBatch.decoder_version, ranges_in.c.from_offset, ranges_in.c.until_offset)
+        .join(ranges_in, MicroBatch.id == ranges_in.c.micro_batch_id)
+        .where(_of_query(pipeline, ARCHIVE))
+    )
+    parts = ((v, intersection(each, OffsetRange(each.topic_partition, low, high))) for v, low, high in rows)
+    return [(version or UNKNOWN, part) for version, part in parts if part]
 
 
 def counted_otherwise(query_id: str, version: str) -> bool:
@@ -75,19 +143,15 @@ def counted_otherwise(query_id: str, version: str) -> bool:
 
 
 def decoders_of(pipeline: str, ranges: Iterable[OffsetRange]) -> list[str]:
-    """Return the versions of the code that landed the ranges; `unknown` where none was noted."""
+    """Return the versions of the code that decoded the archived rows of the ranges; `unknown` where none was noted."""
     versions: set[str] = set()
+    ranges = list(ranges)
     with session() as ledger:
+        replaced = _replaced(ledger, pipeline, ranges)
+        versions.update(version for each in replaced for version in each.builds[-1])
         for each in ranges:
-            if len(each):
-                ranges_in = _ranges_in(each)
-                rows = ledger.scalars(
-                    select(MicroBatch.decoder_version)
-                    .join(ranges_in, MicroBatch.id == ranges_in.c.micro_batch_id)
-                    .where(_of_query(pipeline, ARCHIVE))
-                    .distinct()
-                )
-                versions.update(version or "unknown" for version in rows)
+            held = (replace(part.range, topic_id=each.topic_id) for part in replaced)
+            versions |= _landed_by(ledger, pipeline, without([each], held))
     return sorted(versions)
 
 
@@ -139,6 +203,7 @@ def other_code(
     view holds at `version`, its last micro-batch: the base of that generation has replaced what earlier ones counted.
     """
     low, high = events
+    ranges = list(ranges)
     with session() as ledger:
         counted = [
             ledger.scalar(
@@ -155,7 +220,12 @@ def other_code(
         ]
         # The files of that time first, for the same reason as in `_ranges_in`.
         in_time = (
-            select(LandingFileRow.micro_batch_id, LandingFileRow.event_time_min, LandingFileRow.event_time_max)
+            select(
+                LandingFileRow.micro_batch_id,
+                LandingFileRow.event_time_min,
+                LandingFileRow.event_time_max,
+                LandingFileRow.removed_at,
+            )
             .where(LandingFileRow.fate == Fate.ARCHIVED, may_hold_events(low, high))
             .cte("in_time")
             .prefix_with("MATERIALIZED")
@@ -166,4 +236,27 @@ def other_code(
             .where(_of_query(pipeline, ARCHIVE), MicroBatch.decoder_version.is_distinct_from(landed_by))
         )
         spans = [(begin, end) for begin, end in ledger.execute(landed)]
-        return OtherCode(any(batch is not None for batch in counted), spans)
+        removed = select(
+            func.coalesce(in_time.c.event_time_min, low),
+            func.coalesce(in_time.c.event_time_max, high),
+            MicroBatchRange.topic,
+            MicroBatchRange.topic_partition,
+            MicroBatchRange.from_offset,
+            MicroBatchRange.until_offset,
+        ).join(MicroBatchRange, MicroBatchRange.micro_batch_id == in_time.c.micro_batch_id)
+        removed = removed.join(MicroBatch, MicroBatch.id == in_time.c.micro_batch_id)
+        removed = removed.where(
+            _of_query(pipeline, ARCHIVE), in_time.c.removed_at.is_not(None), MicroBatch.decoder_version == landed_by
+        )
+        files = [
+            ((begin, end), OffsetRange(TopicPartition(topic, partition), at, until))
+            for begin, end, topic, partition, at, until in ledger.execute(removed)
+        ]
+        theirs = [
+            each.range
+            for each in _replaced(ledger, pipeline, merged(each for _, each in files))
+            if not each.is_of(landed_by)
+        ]
+        spans += [span for span, each in files if any(intersection(each, other) for other in theirs)]
+        own = any(not each.is_of(landed_by) for each in _replaced(ledger, pipeline, ranges))
+        return OtherCode(own or any(batch is not None for batch in counted), spans)

@@ -8,7 +8,7 @@ Files of the other fates stay, and are merged.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 
 from sqlalchemy import case, func, select, update
@@ -20,7 +20,8 @@ from include.ledger.archive.landing_files import LandingFile
 from include.ledger.archive.positions import ARCHIVE, overlaps
 from include.ledger.database import session
 from include.ledger.intervals import pins
-from include.ledger.models import LandingFileRow, MicroBatch, MicroBatchRange, TopicIncarnation
+from include.ledger.intervals.revisions import UNKNOWN, decoders_in
+from include.ledger.models import IntervalRow, LandingFileRow, MicroBatch, MicroBatchRange, TopicIncarnation
 from include.offsets import Fate, OffsetRange, TopicPartition, intersection, merged
 
 _AT_ONCE = 1_000
@@ -101,14 +102,15 @@ def _lies_in(wanted: OffsetRange, wholes: Sequence[OffsetRange]) -> bool:
 def mark_removed(pipeline: str, batches: Iterable[int]) -> set[int]:
     """Record that archived files of the micro-batches are no longer read, and return these micro-batches.
 
-    A micro-batch of an interval that was pinned again meanwhile keeps its files: nothing else surely holds its rows.
+    A micro-batch of an interval that was pinned again meanwhile keeps its files, as does one of an interval that other
+    code has read from Kafka since: nothing else surely holds its rows.
     All keep them when a recreated topic was adopted meanwhile: tables identify rows by offset alone.
     """
     with session() as ledger:
         pins.lock_pinning(ledger, pipeline)
         if ledger.scalar(select(TopicIncarnation.topic_id).where(TopicIncarnation.pipeline == pipeline).limit(1)):
             return set()
-        settled = _settled(ledger, pipeline, set(batches)).keys()
+        settled = _read_as_landed(ledger, pipeline, _settled(ledger, pipeline, set(batches)))
         ledger.execute(
             update(LandingFileRow)
             .where(
@@ -118,7 +120,30 @@ def mark_removed(pipeline: str, batches: Iterable[int]) -> set[int]:
             )
             .values(removed_at=func.now())
         )
-        return set(settled)
+        return settled
+
+
+def _read_as_landed(ledger: Session, pipeline: str, batches: Mapping[int, Sequence[OffsetRange]]) -> set[int]:
+    """Return those of the micro-batches whose registered builds read them with the code that landed them.
+
+    No other build of their intervals is registered before the transaction ends.
+    """
+    wholes = merged(each for parts in batches.values() for each in parts)
+    holders = [(row.interval_id, held) for each in wholes for row, held in registered_around(ledger, pipeline, each)]
+    intervals = {interval for interval, _ in holders}
+    locked = select(IntervalRow.id).where(IntervalRow.id.in_(intervals)).order_by(IntervalRow.id)
+    ledger.execute(locked.with_for_update(read=True))
+    builds = {each: decoders_in(ledger, each) for each in intervals}
+    noted = select(MicroBatch.id, MicroBatch.decoder_version).where(MicroBatch.id.in_(batches))
+    versions = {batch: version or UNKNOWN for batch, version in ledger.execute(noted)}
+    otherwise = {
+        batch
+        for batch, parts in batches.items()
+        for interval, held in holders
+        if builds[interval] and not any(versions[batch] in build for build in builds[interval])
+        if any(intersection(each, held) for each in parts)
+    }
+    return batches.keys() - otherwise
 
 
 def removed_ranges(pipeline: str, ranges: Iterable[OffsetRange]) -> list[OffsetRange]:

@@ -259,7 +259,9 @@ def finish(ledger: Session, registration: Registration) -> None:
             move(row, RevisionState.DISCARDED)
     note_published(ledger, build, (point.table for point in changes.points))
     if not _is_pinned_again(ledger, build):
-        ledger.get_one(IntervalRow, build.interval_id).state = IntervalState.REGISTERED
+        # Locked until then: `removal.mark_removed` looks at who built what is registered.
+        held = ledger.get_one(IntervalRow, build.interval_id, with_for_update={"key_share": True})
+        held.state = IntervalState.REGISTERED
         if (findings := findings_of(build.findings).build) is not None and not _is_erased_since(ledger, build):
             note_fates(ledger, build.interval_id, findings.fates)
 

@@ -15,6 +15,9 @@ from include.ledger.lineage import BuiltRevision
 from include.ledger.models import Attempt, Build, IntervalRow, Revision
 from include.offsets import OffsetRange
 
+UNKNOWN = "unknown"
+"""Version of the code that committed micro-batches before versions were noted."""
+
 
 @dataclass(frozen=True)
 class RegisteredRevision(BuiltRevision):
@@ -123,6 +126,39 @@ def decoders_of_recorded(interval_id: int) -> list[str]:
         row = ledger.scalar(wanted.order_by(Build.id.desc()).limit(1))
         findings = findings_of(row.findings).build if row else None
         return sorted(findings.decoder_versions) if findings else []
+
+
+def decoders_of_content(interval_id: int) -> list[frozenset[str]]:
+    """Return, for each build that gave what is registered for an interval, the versions that decoded its rows.
+
+    The last one changed what is registered; those before it are later, and their results were the same. None where no
+    published build noted them.
+    """
+    with session() as ledger:
+        return decoders_in(ledger, interval_id)
+
+
+def decoders_in(ledger: Session, interval_id: int) -> list[frozenset[str]]:
+    """Return `decoders_of_content` within the caller's transaction."""
+    published = select(Build).where(Build.interval_id == interval_id, Build.published_at.is_not(None))
+    builds: list[frozenset[str]] = []
+    for row in ledger.scalars(published.order_by(Build.id.desc())):
+        if builds and row.changes is None:
+            # It was published after a later build, which stayed.
+            continue
+        found = findings_of(row.findings).build
+        builds += [frozenset(found.decoder_versions)] if found and found.decoder_versions else []
+        if row.changes is None or row.changes.get("points") or row.changes.get("drops"):
+            break
+    return builds
+
+
+def archived_records(ledger: Session, interval_id: int) -> int | None:
+    """Return how many records have rows in an interval's registered revisions; None when no build was published."""
+    wanted = select(Build).where(Build.interval_id == interval_id, Build.published_at.is_not(None))
+    build = ledger.scalar(wanted.order_by(Build.id.desc()).limit(1))
+    findings = findings_of(build.findings).build if build else None
+    return findings.records.archived + findings.records.replayed if findings else None
 
 
 def _registered_builds(interval_id: int) -> list[BuildFindings | None]:

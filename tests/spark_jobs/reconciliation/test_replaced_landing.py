@@ -1,0 +1,157 @@
+"""Landing was removed, and other code ran the interval again: what it decoded otherwise is of class `code`, no more."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from include.ledger.intervals.evidence import Recorded
+from include.ledger.intervals.pins import PinnedInterval
+from include.offsets import Fates, OffsetRange, TopicPartition
+from include.reconciliation import Reconciliation
+from include.times import Interval
+from spark_jobs.reconciliation import against_ledger
+from spark_jobs.reconciliation.against_kafka import ArchiveComparison, reconcile_archive
+from spark_jobs.reconciliation.against_ledger import reconcile_with_ledger
+from spark_jobs.reconciliation.code_changes import by_coordinates, changed_rows, with_left_out, without_doubles
+from spark_jobs.reconciliation.counted import Counted, hashed_coordinates
+
+TP = TopicPartition("events", 0)
+RANGE = OffsetRange(TP, 0, 10, "id")
+HOUR = Interval(datetime(2026, 11, 20, 5, tzinfo=UTC), datetime(2026, 11, 20, 6, tzinfo=UTC))
+PINNED = PinnedInterval(1, "isp_hits", HOUR, (RANGE,), {"events": "id"})
+
+LANDED = Fates(archived=8, empty=1, quarantined=1)
+"""What the first code made of the ten records."""
+REBUILT = Fates(archived=7, empty=1, quarantined=2)
+"""What the second one made of them, without the landing: one more is invalid."""
+
+
+def compare(
+    monkeypatch: pytest.MonkeyPatch,
+    held: Fates,
+    *,
+    replaced: Sequence[OffsetRange] = (RANGE,),
+    recorded: Fates = REBUILT,
+    noted: Sequence[tuple[str, int]] = (),
+) -> ArchiveComparison:
+    """Compare what the archive holds with what micro-batches committed and the registered build recorded."""
+    second = [["second"]] if replaced else [["first"]]
+    monkeypatch.setattr(against_ledger.evidence, "committed_fates", lambda *_: [Recorded(RANGE, LANDED, "2 batches")])
+    monkeypatch.setattr(against_ledger.evidence, "recorded_fates", lambda _: [Recorded(RANGE, recorded, "a build")])
+    monkeypatch.setattr(against_ledger.evidence, "noted_rows", lambda _: list(noted))
+    monkeypatch.setattr(against_ledger.landing_files, "files_covering", lambda *_: [])
+    monkeypatch.setattr(against_ledger, "replaced_by_other_code", lambda *_: list(replaced))
+    monkeypatch.setattr(against_ledger, "decoders_of", lambda *_: second[0])
+    monkeypatch.setattr(against_ledger.revisions, "decoders_of_registered", lambda _: second)
+    monkeypatch.setattr(against_ledger.revisions, "decoders_of_recorded", lambda _: second[0])
+    nothing: Any = None
+    return reconcile_with_ledger(PINNED, nothing, {TP: Counted(held, (9, 0, 0))})
+
+
+def kinds(found: Reconciliation) -> set[tuple[str, str]]:
+    return {(str(each.cls), each.what) for each in found.examples()}
+
+
+def test_archive_agrees_with_the_ledger_when_other_code_left_a_record_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = Fates(archived=7, empty=1, quarantined=1)
+    found = compare(monkeypatch, held)
+    assert found.reconciliation.counts.unexplained == 0
+    assert kinds(found.reconciliation) == {
+        ("code", "archive records left out by the code"),
+        ("code", "archive against the ledger"),
+    }
+    assert found.fates == {TP: Fates(archived=7, empty=2, quarantined=1)}
+    assert found.gaps == {TP: 0}
+    # What this build records is what the next one finds.
+    again = compare(monkeypatch, held, recorded=found.fates[TP])
+    assert again.reconciliation.counts.unexplained == 0
+    assert again.fates == found.fates
+
+
+def test_archive_agrees_with_the_ledger_when_other_code_gave_an_empty_record_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rebuilt = Fates(archived=9, empty=0, quarantined=1)
+    found = compare(monkeypatch, rebuilt, recorded=rebuilt)
+    assert found.reconciliation.counts.unexplained == 0
+    assert found.fates == {TP: rebuilt}
+
+
+def test_missing_record_is_unexplained_when_no_other_code_replaced_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = Fates(archived=7, empty=1, quarantined=1)
+    assert compare(monkeypatch, held, replaced=(), recorded=LANDED).reconciliation.counts.unexplained == 2
+
+
+def test_missing_quarantined_record_is_unexplained_whatever_code_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No code takes a record out of quarantine."""
+    found = compare(monkeypatch, Fates(archived=7, empty=1))
+    assert found.reconciliation.counts.unexplained == 1
+
+
+def test_missing_file_is_unexplained_whatever_code_replaced(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    lost = ("landing/isp_hits/1/fate=empty/part.parquet", 1)
+    found = compare(monkeypatch, Fates(archived=7, quarantined=1), noted=[lost])
+    assert found.reconciliation.counts.unexplained == 1
+
+
+COLUMNS = "fate STRING, kafka_topic STRING, kafka_partition INT, kafka_offset BIGINT, kafka_element INT"
+
+
+def side(spark: Any, fates: dict[int, str]) -> Any:
+    """Return records of these fates, in the columns of `hashed`."""
+    records = [(fate, "events", 0, offset, 0) for offset, fate in fates.items()]
+    return hashed_coordinates(spark.createDataFrame(records, COLUMNS))
+
+
+FIRST = {0: "archived", 1: "archived", 2: "empty", 3: "quarantined", 4: "archived"}
+SECOND = {0: "archived", 1: "quarantined", 2: "archived", 3: "quarantined", 4: "archived"}
+
+
+def compare_sides(
+    spark: Any, in_kafka: dict[int, str], replaced: Sequence[OffsetRange], **landed: dict[int, str]
+) -> tuple[Reconciliation, dict[str, int]]:
+    """Compare Kafka's five records with rows of the second code beside the first's other records."""
+    five = [OffsetRange(TP, 0, 5, "id")]
+    rows = side(spark, landed.get("rows", {at: fate for at, fate in SECOND.items() if fate == "archived"}))
+    others = side(spark, landed.get("others", {at: fate for at, fate in FIRST.items() if fate != "archived"}))
+    kafka = side(spark, in_kafka)
+    in_landing = rows.unionByName(without_doubles(others, rows, replaced))
+    by_place, all_landed = by_coordinates(kafka, five), by_coordinates(in_landing, five)
+    all_landed, left_out = with_left_out(by_place, all_landed, replaced)
+    compared = reconcile_archive(by_place, all_landed, (kafka, in_landing), five)
+    counts, changes = changed_rows(kafka, in_landing, five)
+    return compared.reconciliation + left_out + changes, counts
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(("in_kafka", "added", "removed"), [(SECOND, 0, 0), (FIRST, 1, 1)], ids=["again", "rollback"])
+def test_kafka_agrees_with_the_archive_when_other_code_replaced_its_rows(
+    spark: Any, in_kafka: dict[int, str], added: int, removed: int
+) -> None:
+    found, counts = compare_sides(spark, in_kafka, [OffsetRange(TP, 0, 5)])
+    assert found.counts.unexplained == 0
+    assert counts == {"added": added, "removed": removed, "changed": 0}
+    assert ("code", "archive records left out by the code") in kinds(found)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("replaced", "landed", "unexplained"),
+    [
+        pytest.param([], {}, 2, id="no other code replaced rows"),
+        pytest.param([OffsetRange(TP, 2, 5)], {}, 1, id="the record has its landing"),
+        pytest.param([OffsetRange(TP, 0, 5)], {"rows": {0: "archived", 2: "archived", 4: "archived", 9: "archived"}},
+                     1, id="a record that Kafka does not have"),
+        pytest.param([OffsetRange(TP, 0, 3)], {"rows": {0: "archived", 2: "archived"}}, 1, id="a lost row"),
+    ],
+)  # fmt: skip
+def test_lost_and_doubled_records_are_unexplained_where_no_other_code_replaced_them(
+    spark: Any, replaced: Sequence[OffsetRange], landed: dict[str, dict[int, str]], unexplained: int
+) -> None:
+    found, _ = compare_sides(spark, FIRST, replaced, **landed)
+    assert found.counts.unexplained == unexplained
