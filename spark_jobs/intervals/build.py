@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -14,12 +15,15 @@ from include.catalog.declared import check_own_tables, check_storage
 from include.catalog.renames import shown_names
 from include.crash_points import crash_point
 from include.erasure.views import check_built
-from include.errors import AnotherWriter
+from include.errors import AnotherWriter, TidemarkError
 from include.iceberg.numbers import numbers_of_tables
 from include.intervals.references import references_of
+from include.ledger.archive import landing_files
 from include.ledger.connection import await_ledger
+from include.ledger.erasures.coordinates import last_erasure
 from include.ledger.intervals import attempts, builds, locks, revisions
 from include.ledger.intervals.findings import BuildFindings, FateCounts, RecordCounts
+from include.ledger.intervals.pins import PinnedInterval
 from include.ledger.lineage import BuiltRevision
 from include.ledger.listings import ListedReport
 from include.offsets import Fate, Fates, TopicPartition
@@ -52,6 +56,7 @@ from spark_jobs.reconciliation.outages import reconcile_outages
 from spark_jobs.reconciliation.totals import reconcile_total
 from spark_jobs.reconciliation.views import reconcile_view
 from spark_jobs.references.take import with_content
+from spark_jobs.spark.failures import SPARK_FAILURES, missing_file
 from spark_jobs.views.aggregate import aggregate_view
 from spark_jobs.views.measures import declared_measures
 
@@ -94,13 +99,35 @@ def build(run: IntervalRun, *, new_references: bool = False) -> None:
         run = replace(run, attempt=attempt)
         built: list[BuiltRevision] = []
         locations = (each.location for each in built)
-        with deleted_on_failure(locations):
+        with deleted_on_failure(locations), overtaken_by_erasure(run.pinned, erasure):
             findings, listed = _build(run, built, numbers, also_named)
         named_too = {table: each for table, each in also_named.items() if each}
         # After any other failure the ledger may list them.
         with deleted_on_failure(locations, AnotherWriter):
             builds.note_build(attempt, built, findings, erasure, declared_types(pipeline), named_too, listed)
         crash_point("revisions_noted")
+
+
+@contextmanager
+def overtaken_by_erasure(pinned: PinnedInterval, known: int) -> Iterator[None]:
+    """Raise AnotherWriter instead of what a build fails with because an erasure takes its files away.
+
+    `known` is the last erasure when the build began. An erasure waits for no build: it deletes each landing file that
+    it has written anew, and the ledger no longer names it.
+    """
+    try:
+        yield
+    except (*SPARK_FAILURES, OSError, TidemarkError) as error:
+        pipeline, path = pinned.pipeline, missing_file(error)
+        if last_erasure(pipeline) > known:
+            why = f"an erasure of {pipeline} began while {pinned.interval} was built"
+        elif path.startswith(("landing/", "quarantine/")) and not landing_files.files_at(pipeline, [path]):
+            why = f"{path} was written anew, as another file, while {pinned.interval} was built"
+        else:
+            raise
+        raise AnotherWriter(
+            f"{why}; this build is not used", remedy="run the interval again", pipeline=pipeline
+        ) from error
 
 
 def _build(

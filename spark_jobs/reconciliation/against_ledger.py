@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -123,7 +124,10 @@ def differing_files(pinned: PinnedInterval) -> Iterator[Difference]:
     for path, noted in evidence.noted_rows(paths):
         try:
             rows = lake.read_footer(lake.uri(path)).num_rows
-        except FileNotFoundError:
+        except FileNotFoundError as gone:
+            if not evidence.noted_rows([path]):
+                # An erasure wrote it anew since it was listed.
+                raise FileNotFoundError(errno.ENOENT, "the ledger names another file", lake.uri(path)) from gone
             text = f"the file is missing, {noted} rows were landed"
         except (pa.ArrowInvalid, OSError) as error:
             text = f"the file is damaged, its footer cannot be read ({one_line(str(error))})"

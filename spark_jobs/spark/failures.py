@@ -45,6 +45,9 @@ UNRESOLVED = f"tidemark {_SECRET}: a schema id is not resolved yet"
 OUTGROWN = f"tidemark {_SECRET}: a measure has outgrown its type"
 """The prefix of the error thrown at a measure that its declared type does not hold; the pipeline's name follows."""
 
+_MISSING = ("PATH_NOT_FOUND", "FAILED_READ_FILE.FILE_NOT_EXIST")
+"""Error classes of a file that is no longer there."""
+
 _DISK_FULL = "No space left on device"
 _CONNECTOR = "org.apache.spark.sql.kafka010."
 _WORKERS = "org.apache.spark.api.python."
@@ -150,12 +153,19 @@ def _store_unreachable(thrown: Thrown) -> TidemarkError | None:
     return object_store.unreachable_error(lake.root(), f"{thrown.kinds[0]}: {thrown.message}")
 
 
+def missing_file(error: Exception) -> str:
+    """Return the path below the lake of a file that was not found; empty for any other failure."""
+    if isinstance(error, FileNotFoundError):
+        return _below_lake(str(error.filename or ""))
+    missing = (each for each in chain_of(error) if each.condition in _MISSING and "path" in each.parameters)
+    return next((_below_lake(each.parameters["path"]) for each in missing), "")
+
+
 def _file_unreadable(thrown: Thrown) -> TidemarkError | None:
     if not thrown.condition.startswith(("FAILED_READ_FILE", "PATH_NOT_FOUND")) or "path" not in thrown.parameters:
         return None
     # Its content can no longer be compared.
-    missing = thrown.condition in ("PATH_NOT_FOUND", "FAILED_READ_FILE.FILE_NOT_EXIST")
-    state = "is missing" if missing else "cannot be read, it is damaged"
+    state = "is missing" if thrown.condition in _MISSING else "cannot be read, it is damaged"
     return ReconciliationFailed(
         f"{_below_lake(thrown.parameters['path'])} {state}; nothing was registered",
         remedy="put it back from a copy (./tidemark doctor --deep names every damaged file), then run the interval "

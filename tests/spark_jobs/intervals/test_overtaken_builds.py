@@ -1,0 +1,102 @@
+"""A build whose landing files an erasure writes anew meanwhile: it is to be retried, and no file is lost."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from include import lake
+from include.errors import AnotherWriter, ReconciliationFailed, ServiceUnreachable
+from include.ledger.intervals.pins import PinnedInterval
+from include.settings import settings
+from spark_jobs.intervals import build
+from spark_jobs.intervals.build import overtaken_by_erasure
+from spark_jobs.reconciliation import against_ledger
+from spark_jobs.spark.failures import SPARK_FAILURES, missing_file, translate
+from tests.spark_jobs.intervals.test_build import HOUR
+
+PINNED = PinnedInterval(1, "isp_hits", HOUR, (), {})
+PATH = "landing/isp_hits/1/fate=archived/part-0.parquet"
+
+
+@pytest.fixture
+def own_lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv("TIDEMARK_LAKE", tmp_path.as_uri())
+    settings.cache_clear()
+    yield tmp_path
+    settings.cache_clear()
+
+
+@pytest.fixture
+def named(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """The paths that the ledger names, and no erasure but the first."""
+    paths: set[str] = set()
+    monkeypatch.setattr(build, "last_erasure", lambda _: 1)
+    monkeypatch.setattr(build.landing_files, "files_at", lambda _, asked: [each for each in asked if each in paths])
+    return paths
+
+
+def missing(path: str) -> FileNotFoundError:
+    return FileNotFoundError(errno.ENOENT, "no such file", lake.uri(path))
+
+
+def test_build_is_retried_when_it_fails_and_an_erasure_began_meanwhile(named: set[str]) -> None:
+    with (
+        pytest.raises(AnotherWriter, match=r"an erasure of isp_hits began while .* was built") as raised,
+        overtaken_by_erasure(PINNED, 0),
+    ):
+        raise ReconciliationFailed("a file is missing", remedy="")
+    assert raised.value.exit_code == 5
+    assert raised.value.retryable
+
+
+def test_build_is_retried_when_its_file_was_written_anew(own_lake: Path, named: set[str]) -> None:
+    """By an erasure that had begun before, and has no views to build first."""
+    with pytest.raises(AnotherWriter, match=f"{PATH} was written anew"), overtaken_by_erasure(PINNED, 1):
+        raise missing(PATH)
+
+
+def test_failure_stays_as_it_is_when_no_erasure_caused_it(own_lake: Path, named: set[str]) -> None:
+    named.add(PATH)
+    for path in (PATH, "tables/isp_hits/date=2026-11-20/r-1/part-0.parquet"):
+        with pytest.raises(FileNotFoundError), overtaken_by_erasure(PINNED, 1):
+            raise missing(path)
+    with pytest.raises(ServiceUnreachable, match="Kafka"), overtaken_by_erasure(PINNED, 1):
+        raise ServiceUnreachable("Kafka does not answer")
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+def test_missing_file_is_a_difference_only_while_the_ledger_names_it(
+    own_lake: Path, monkeypatch: pytest.MonkeyPatch, is_named: bool
+) -> None:
+    asked: list[list[str]] = []
+
+    def noted_rows(paths: list[str]) -> list[tuple[str, int]]:
+        asked.append(paths)
+        return [(PATH, 3)] if is_named or len(asked) == 1 else []
+
+    monkeypatch.setattr(against_ledger.landing_files, "files_covering", lambda *_: [PATH])
+    monkeypatch.setattr(against_ledger.evidence, "noted_rows", noted_rows)
+    if is_named:
+        [difference] = against_ledger.differing_files(PINNED)
+        assert difference.evidence == "the file is missing, 3 rows were landed"
+    else:
+        with pytest.raises(FileNotFoundError) as raised:
+            list(against_ledger.differing_files(PINNED))
+        assert missing_file(raised.value) == PATH
+
+
+@pytest.mark.spark
+def test_missing_file_is_named_when_spark_does_not_find_it(spark: Any, own_lake: Path) -> None:
+    spark.range(3).coalesce(1).write.parquet(str(own_lake / "landing" / "isp_hits"))
+    [file] = (own_lake / "landing" / "isp_hits").glob("*.parquet")
+    rows = spark.read.parquet(file.as_uri())
+    file.unlink()
+    with pytest.raises(SPARK_FAILURES) as raised:
+        rows.collect()
+    assert missing_file(raised.value) == f"landing/isp_hits/{file.name}"
+    assert isinstance(translate(raised.value), ReconciliationFailed)
