@@ -10,6 +10,7 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from include.ledger.archive.decoders import replaced_by_other_code
 from include.ledger.archive.positions import stored_topics
 from include.ledger.erasures.coordinates import erased_within
 from include.ledger.intervals.states import Source
@@ -21,6 +22,7 @@ from spark_jobs.archive.reader import read_archived, read_unarchived
 from spark_jobs.decoding.records import archive_rows, decode, load_references
 from spark_jobs.intervals.pinned_fates import withhold_quarantined
 from spark_jobs.intervals.report_sections import section_of
+from spark_jobs.reconciliation.code_changes import without_doubles
 from spark_jobs.spark.kafka_source import read_ranges
 from spark_jobs.views.aggregate import aggregate_view
 
@@ -82,8 +84,10 @@ def _one_each(ranges: Sequence[OffsetRange]) -> list[list[OffsetRange]]:
 def _from_archive(spark: SparkSession, pipeline: Pipeline, ranges: Sequence[OffsetRange]) -> _Read:
     rows = read_archived(spark, pipeline, ranges).persist(StorageLevel.MEMORY_AND_DISK)
     archived = rows.select(F.lit(Fate.ARCHIVED).alias("fate"), "kafka_element")
-    unarchived = read_unarchived(spark, pipeline, ranges).select("fate", F.lit(0).alias("kafka_element"))
-    return _Read(rows, _by_fate(archived.unionByName(unarchived)))
+    replaced = replaced_by_other_code(pipeline.name, ranges)
+    unarchived = without_doubles(read_unarchived(spark, pipeline, ranges), rows, replaced)
+    without_rows = unarchived.select("fate", F.lit(0).alias("kafka_element"))
+    return _Read(rows, _by_fate(archived.unionByName(without_rows)))
 
 
 def _by_fate(rows: DataFrame) -> dict[str, int]:
