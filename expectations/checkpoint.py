@@ -137,7 +137,7 @@ def expectations_of(
 
 
 def check_suites(pipeline: Pipeline) -> None:
-    """Raise UsageError when there is no suite file, or it lacks a table, or names a column that a table does not have."""
+    """Raise UsageError when there is no suite file, or it lacks a table, or names a column that its table lacks."""
     for table in pipeline.tables:
         check_columns(pipeline, table, _suite(pipeline, table))
 

@@ -1,7 +1,7 @@
 """Events on their way into a topic: each is confirmed, or refused for itself, or none is written any more.
 
-An event that Kafka may refuse only because of its time is sent again with the present one. An event that was only in one
-batch with a refused one is sent again as it is.
+An event that Kafka may refuse only because of its time is sent again with the present one. An event that was only in
+one batch with a refused one is sent again as it is.
 """
 
 from __future__ import annotations

@@ -56,7 +56,8 @@ from spark_jobs.reconciliation.outages import reconcile_outages
 from spark_jobs.reconciliation.totals import reconcile_total
 from spark_jobs.reconciliation.views import reconcile_view
 from spark_jobs.references.take import with_content
-from spark_jobs.spark.failures import SPARK_FAILURES, missing_file
+from spark_jobs.spark.failures import SPARK_FAILURES
+from spark_jobs.spark.thrown import missing_file
 from spark_jobs.views.aggregate import aggregate_view
 from spark_jobs.views.measures import declared_measures
 

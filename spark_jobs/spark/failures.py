@@ -15,7 +15,6 @@ from pyspark.errors import PySparkException
 from pyspark.sql.streaming.query import StreamingQuery
 
 from include import errors, lake
-from include.catalog import comparable_location
 from include.errors import (
     AnotherWriter,
     OffsetsLost,
@@ -29,7 +28,7 @@ from include.errors import (
 from include.kafka.refusals import denied, not_admitted
 from include.lake import object_store
 from spark_jobs.spark.checkpoint import checkpoint_damaged
-from spark_jobs.spark.thrown import Thrown, causes_of, chain_of, jvm_has_ended
+from spark_jobs.spark.thrown import MISSING, Thrown, below_lake, causes_of, chain_of, jvm_has_ended
 
 SPARK_FAILURES = (PySparkException, Py4JJavaError)
 
@@ -44,9 +43,6 @@ UNRESOLVED = f"tidemark {_SECRET}: a schema id is not resolved yet"
 
 OUTGROWN = f"tidemark {_SECRET}: a measure has outgrown its type"
 """The prefix of the error thrown at a measure that its declared type does not hold; the pipeline's name follows."""
-
-_MISSING = ("PATH_NOT_FOUND", "FAILED_READ_FILE.FILE_NOT_EXIST")
-"""Error classes of a file that is no longer there."""
 
 _DISK_FULL = "No space left on device"
 _CONNECTOR = "org.apache.spark.sql.kafka010."
@@ -153,21 +149,13 @@ def _store_unreachable(thrown: Thrown) -> TidemarkError | None:
     return object_store.unreachable_error(lake.root(), f"{thrown.kinds[0]}: {thrown.message}")
 
 
-def missing_file(error: Exception) -> str:
-    """Return the path below the lake of a file that was not found; empty for any other failure."""
-    if isinstance(error, FileNotFoundError):
-        return _below_lake(str(error.filename or ""))
-    missing = (each for each in chain_of(error) if each.condition in _MISSING and "path" in each.parameters)
-    return next((_below_lake(each.parameters["path"]) for each in missing), "")
-
-
 def _file_unreadable(thrown: Thrown) -> TidemarkError | None:
     if not thrown.condition.startswith(("FAILED_READ_FILE", "PATH_NOT_FOUND")) or "path" not in thrown.parameters:
         return None
     # Its content can no longer be compared.
-    state = "is missing" if thrown.condition in _MISSING else "cannot be read, it is damaged"
+    state = "is missing" if thrown.condition in MISSING else "cannot be read, it is damaged"
     return ReconciliationFailed(
-        f"{_below_lake(thrown.parameters['path'])} {state}; nothing was registered",
+        f"{below_lake(thrown.parameters['path'])} {state}; nothing was registered",
         remedy="put it back from a copy (./tidemark doctor --deep names every damaged file), then run the interval "
         "again; without one: include/docs/runbook.md, “Files that are gone for good”",
     )
@@ -179,15 +167,11 @@ def _file_of_another_type(thrown: Thrown) -> TidemarkError | None:
     said = thrown.parameters
     column = said.get("column", "").strip("[]")
     return UsageError(
-        f"{_below_lake(said.get('path', ''))} is as it was written, but its column {column} is "
+        f"{below_lake(said.get('path', ''))} is as it was written, but its column {column} is "
         f"{said.get('actualType')} there, and declared as {said.get('expectedType')}; nothing was registered",
         remedy=f"declare {column} by the type that the file has, and let the transform return that; "
         "include/docs/declaring.md, “Columns that change”",
     )
-
-
-def _below_lake(path: str) -> str:
-    return comparable_location(path).removeprefix(lake.root() + "/")
 
 
 def _failed_fast(thrown: Thrown) -> TidemarkError | None:

@@ -10,8 +10,14 @@ from py4j.java_gateway import is_instance_of
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
 
+from include import lake
+from include.catalog import comparable_location
+
 _RAISED = "USER_RAISED_EXCEPTION"
 """Error class of errors thrown by `raise_error`."""
+
+MISSING = ("PATH_NOT_FOUND", "FAILED_READ_FILE.FILE_NOT_EXIST")
+"""Error classes of a file that is no longer there."""
 
 
 @dataclass(frozen=True)
@@ -81,3 +87,16 @@ def jvm_has_ended() -> bool:
     except (OSError, Py4JError):
         return True
     return False
+
+
+def missing_file(error: Exception) -> str:
+    """Return the path below the lake of a file that was not found; empty for any other failure."""
+    if isinstance(error, FileNotFoundError):
+        return below_lake(str(error.filename or ""))
+    missing = (each for each in chain_of(error) if each.condition in MISSING and "path" in each.parameters)
+    return next((below_lake(each.parameters["path"]) for each in missing), "")
+
+
+def below_lake(path: str) -> str:
+    """Return the path of a file of the lake below its root."""
+    return comparable_location(path).removeprefix(lake.root() + "/")

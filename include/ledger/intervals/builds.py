@@ -65,9 +65,9 @@ def note_build(
 ) -> int:
     """Note what an attempt has built and found, discard what it built before, and return the build's id.
 
-    One transaction. Earlier revisions that are registered, or being registered, stay as they are. `known` is the last
-    erasure when the build began, `columns` are its tables' declared columns. Unless something is unexplained, its
-    listings replace the interval's. Raises AnotherWriter when another erasure of the pipeline began since.
+    Earlier revisions that are registered, or being registered, stay. `known` is the last erasure when the build began,
+    `columns` are its tables' declared columns. Unless something is unexplained, its listings replace the interval's.
+    Raises AnotherWriter when another erasure of the pipeline began since.
     """
     with session() as ledger:
         check_noted(ledger, attempt.pinned, known)
@@ -229,9 +229,7 @@ def begun_registrations(pipeline: str) -> list[Registration]:
             .where(IntervalRow.pipeline == pipeline, Build.registering_at.is_not(None), Build.published_at.is_(None))
             .order_by(Build.id)
         ).all()
-        return [
-            Registration(build.id, pinned_of(ledger, interval), _changes_of(ledger, build)) for build, interval in rows
-        ]
+        return [Registration(row.id, pinned_of(ledger, of), _changes_of(ledger, row)) for row, of in rows]
 
 
 def finish_registration(registration: Registration) -> None:

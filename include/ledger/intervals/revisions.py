@@ -153,14 +153,6 @@ def decoders_in(ledger: Session, interval_id: int) -> list[frozenset[str]]:
     return builds
 
 
-def archived_records(ledger: Session, interval_id: int) -> int | None:
-    """Return how many records have rows in an interval's registered revisions; None when no build was published."""
-    wanted = select(Build).where(Build.interval_id == interval_id, Build.published_at.is_not(None))
-    build = ledger.scalar(wanted.order_by(Build.id.desc()).limit(1))
-    findings = findings_of(build.findings).build if build else None
-    return findings.records.archived + findings.records.replayed if findings else None
-
-
 def _registered_builds(interval_id: int) -> list[BuildFindings | None]:
     """Return what the builds of the interval's registered revisions found, in their order."""
     registered = select(Revision.build_id).where(

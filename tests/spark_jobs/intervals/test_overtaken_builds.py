@@ -16,7 +16,8 @@ from include.settings import settings
 from spark_jobs.intervals import build
 from spark_jobs.intervals.build import overtaken_by_erasure
 from spark_jobs.reconciliation import against_ledger
-from spark_jobs.spark.failures import SPARK_FAILURES, missing_file, translate
+from spark_jobs.spark.failures import SPARK_FAILURES, translate
+from spark_jobs.spark.thrown import missing_file
 from tests.spark_jobs.intervals.test_build import HOUR
 
 PINNED = PinnedInterval(1, "isp_hits", HOUR, (), {})
