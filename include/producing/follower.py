@@ -21,6 +21,7 @@ from confluent_kafka import KafkaError
 
 from include import kafka
 from include.errors import UsageError
+from include.kafka.client import BATCH_SIZE
 from include.pipelines.spec import EventTimeWithin, Pipeline
 from include.producing.event_stream import Event, EventFacts, EventStream, PositionRefused
 from include.producing.event_writer import EventWriter, Record
@@ -89,7 +90,9 @@ def follow(
         stream = EventStream(url, last, tell, contact=contact or settings().contact)
         begin = f"after event {last[:200]}" if last else "from its next event on"
         tell(f"{pipeline.name}: following {stream.address} {begin}")
-        follower = _Follower(pipeline, stream, position, reached, describe, tell, RefusedPosition(pipeline, go_on))
+        beyond = RefusedPosition(pipeline, go_on)
+        limits = kafka.topic_limits(pipeline.source.subscribe[0])
+        follower = _Follower(pipeline, stream, position, reached, describe, tell, beyond, batch=limits.batch)
         return asdict(asyncio.run(follower.run(until, seconds)))
 
 
@@ -103,13 +106,15 @@ class _Follower:
     tell: Callable[[str], None]
     refused: RefusedPosition
     until: int | None = None
+    batch: int = BATCH_SIZE
+    """Bytes of a batch: a topic that refuses a larger one refuses all of its events, the small ones, too."""
     _pending: deque[_Pending] = field(default_factory=deque)
     _seen: OrderedDict[str, None] = field(default_factory=OrderedDict)
 
     def __post_init__(self) -> None:
         topic = self.pipeline.source.subscribe[0]
         self.counts = Followed(self.pipeline.name, topic, last_event_id=self.confirmed.last_event_id)
-        self._producer = kafka.producer(**{"linger.ms": 20, "message.max.bytes": 4_000_000})
+        self._producer = kafka.producer(**{"linger.ms": 20, "message.max.bytes": 4_000_000, "batch.size": self.batch})
         self._writer = EventWriter(self.pipeline, topic, self._producer)
         behind = [rule.bounds[0] for rule in self.pipeline.archive.rules if isinstance(rule, EventTimeWithin)]
         self._behind = min(behind, default=timedelta(days=1))

@@ -125,7 +125,9 @@ def produce(
         else:
             written[str(message.partition())] += 1
 
-    producer = kafka.producer(**{"linger.ms": 20, "message.max.bytes": 4_000_000})
+    # A batch that a topic finds too large is refused with all of its messages.
+    batch = kafka.topic_limits(topic).batch
+    producer = kafka.producer(**{"linger.ms": 20, "message.max.bytes": 4_000_000, "batch.size": batch})
     pace = Pace(rate)
     moment = start
     for number, (moment, key, value, reason) in enumerate(chain(begin, generated)):

@@ -186,6 +186,22 @@ def test_old_events_are_written_with_the_present_time_when_the_topic_takes_only_
     assert found == {}
 
 
+def test_small_events_are_written_when_the_topic_takes_only_small_batches(home: Home) -> None:
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    client = AdminClient({"bootstrap.servers": home.kafka})
+    client.create_topics([NewTopic(TOPIC, 1, config={"max.message.bytes": "20000"})])[TOPIC].result(30)
+    sizes, rng = [30_000 if number == 100 else 1_000 for number in range(200)], random.Random(1)
+    # What cannot be compressed: the limit is one of bytes on the wire.
+    paddings = [rng.randbytes(size).hex() for size in sizes]
+    sent = [json.dumps({"meta": {"id": str(number)}, "padding": each}) for number, each in enumerate(paddings)]
+    frames = [frame(number, data) for number, data in enumerate(sent)]
+    with ScriptedServer(Answer(frames), Answer(status=204)) as server:
+        counts = follow(home, server)
+    assert (counts["written"], counts["refused"]) == (199, 1)
+    assert ids(written(home)) == Counter(str(number) for number in range(200) if number != 100)
+
+
 def test_follower_ends_with_0_when_time_is_up_and_goes_on_from_there(home: Home) -> None:
     first = Answer((frame(1, '{"meta": {"id": "a"}}'),), end="hold")
     second = Answer((frame(2, '{"meta": {"id": "b"}}'),), end="hold")

@@ -13,6 +13,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from include.errors import ServiceUnreachable, TidemarkError
+from include.kafka.topics import TopicLimits
 from include.pipelines import load_pipeline
 from include.producing import generate
 from include.producing.event_stream import Event
@@ -173,6 +174,8 @@ def test_missing_topic_is_named_when_it_was_deleted_meanwhile() -> None:
 
 def test_generator_tells_why_kafka_refuses_its_messages(cluster: MockCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(generate.kafka, "create_topic", lambda *_: None)
+    # The mock cluster does not describe topics.
+    monkeypatch.setattr(generate.kafka, "topic_limits", lambda _: TopicLimits(1_000_000, False))
     cluster.fail(Request.PRODUCE, *[KafkaError.POLICY_VIOLATION] * 1000)
     with pytest.raises(TidemarkError) as failed:
         generate.produce(PIPELINE, events=20)
