@@ -10,9 +10,10 @@ from functools import cache
 import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import NewTopic
+from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
 
 from include.errors import UsageError
-from include.kafka.client import BATCH_SIZE, CLIENT_LIMIT, admin
+from include.kafka.client import BATCH_SIZE, CLIENT_LIMIT, admin, undelivered
 from include.kafka.refusals import TIMEOUT, is_denied, reaching_kafka
 from include.offsets import TopicPartition
 from include.settings import settings
@@ -157,13 +158,27 @@ class TopicLimits:
 
 
 def topic_limits(topic: str, sent: int = CLIENT_LIMIT) -> TopicLimits:
-    """Return what a topic takes of a client that sends messages of so many bytes. Raises ServiceUnreachable.
+    """Return what a topic takes of a client that sends messages of so many bytes.
 
-    Where this user must not read the topic's settings, only the client has limits.
+    Where this user must not read the topic's settings, only the client has limits. Raises ServiceUnreachable, and
+    TidemarkError for a topic that is not there.
     """
-    config = topic_config(topic)
+    try:
+        config = _config_soon(topic)
+    except KafkaException as error:
+        raise undelivered(topic, error.args[0]) from None
     taken = min(sent, int(config.get(MAX_MESSAGE_BYTES, sent)))
     return TopicLimits(taken - _OVERHEAD, "compact" in config.get("cleanup.policy", ""), batch_taken([config]))
+
+
+def _is_unknown(error: BaseException) -> bool:
+    return isinstance(error, KafkaException) and error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART
+
+
+@retry(retry=retry_if_exception(_is_unknown), stop=stop_after_delay(TIMEOUT), wait=wait_fixed(0.1), reraise=True)
+def _config_soon(topic: str) -> dict[str, str]:
+    """Return `topic_config`: a broker may learn of a new topic a moment after it was created."""
+    return topic_config(topic)
 
 
 def batch_taken(configs: Iterable[Mapping[str, str]]) -> int:

@@ -55,7 +55,7 @@ def built_here(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
     monkeypatch.setattr(build, "reconcile_view", unreachable)
     monkeypatch.setattr(build, "reconcile_total", unreachable)
     monkeypatch.setattr(build, "replayed_rows", lambda *_: Replayed(rows.limit(0), 0, ""))
-    monkeypatch.setattr(build, "collect_report", lambda *_: {"sections": []})
+    monkeypatch.setattr(build, "collect_report", lambda *_: ({"sections": []}, []))
     monkeypatch.setattr(build.revisions, "registered_of_interval", lambda _: [])
     monkeypatch.setenv("TIDEMARK_LAKE", tmp_path.as_uri())
     settings.cache_clear()

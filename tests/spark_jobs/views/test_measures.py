@@ -184,7 +184,7 @@ def test_interval_ends_before_it_writes_the_view_when_a_measure_outgrows_its_dec
         "aggregate_view": lambda *_: aggregated,
         "write_revisions": write,
         "reconcile_total": lambda *_: empty,
-        "collect_report": lambda *_: {},
+        "collect_report": lambda *_: ({}, []),
         "_findings": lambda *_: None,
         "_with_drift": lambda pipeline, rows, findings: SimpleNamespace(),
         "replace": lambda held, **_: held,

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -30,7 +29,7 @@ from include.monitor.web.alone import app_alone
 from include.pipelines import declarations, load_pipeline, pipeline_names
 from include.pipelines.spec import Pipeline
 from include.versions.loaded_modules import loaded_code
-from tests.conftest import Home, end_of, wait_for
+from tests.conftest import Home, end_of, settings_of, wait_for
 from tests.support.corpora import NAUGHTY
 
 pytestmark = pytest.mark.services
@@ -49,18 +48,9 @@ def told(number: int, rate: float = 50.0, query: str = "archive") -> QueryProgre
 
 @pytest.fixture(scope="module")
 def lease(postgres: Home) -> Iterator[writers.Lease]:
-    """A lease that is renewed, as a driver does."""
-    taken, over = writers.acquire(NAME), threading.Event()
-
-    def renew() -> None:
-        while not over.wait(1):
-            writers.renew(taken)
-
-    thread = threading.Thread(target=renew, daemon=True)
-    thread.start()
-    yield taken
-    over.set()
-    thread.join(30)
+    """A lease that outlives the tests, however long a machine takes for them."""
+    with settings_of(postgres, TIDEMARK_LEASE_SECONDS="3600"):
+        yield writers.acquire(NAME)
 
 
 @pytest.fixture(scope="module")
