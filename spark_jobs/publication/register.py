@@ -63,14 +63,15 @@ def _changes(run: IntervalRun, catalog: Catalog, built: list[BuiltRevision]) -> 
 def _finish(registration: Registration, catalog: Catalog, check: Check) -> None:
     """Make the noted changes, also those that were made before, then note that all are made.
 
-    Between two changes, rows that move to another table partition are missing for a reader, never doubled: no
-    partition gets its new rows while another one of the table still has its old ones.
+    Between two changes, rows that move to another table partition are missing for a reader, never doubled: where rows
+    may have moved, no partition gets its new rows while another one of the table still has its old ones.
     """
     registration = _without_undeclared(registration, catalog)
     first, cleared, others = _in_order(registration, catalog)
     check()
-    # What is refused is refused before the first change: partitions that were dropped would stay missing.
-    for revision in registration.changes.points:
+    # What is refused is refused before the first change: partitions that were dropped would stay missing. The revisions
+    # of a table are alike: one declaration wrote them.
+    for revision in {each.table: each for each in registration.changes.points}.values():
         catalog.prepare(revision)
     for stale in (*registration.changes.drops, *cleared):
         check()

@@ -73,7 +73,9 @@ def test_module_that_a_generator_imports_is_named_when_it_is_missing(door_bells:
 
 def test_every_shipped_pipeline_has_a_generator_when_it_is_demonstrated() -> None:
     for name in ("auction_bids", "gps_positions", "isp_hits", "nest_cameras", "wiki_changes"):
-        generate.check_producible(load_pipeline(name))
+        pipeline = load_pipeline(name)
+        generate.check_producible(pipeline)
+        assert messages.module_of(pipeline) is not None
 
 
 @pytest.mark.parametrize("text", ["", "def message(moment, rng): return None, b''"])
