@@ -46,8 +46,19 @@ LASTING_JVM_OPTIONS = f"{JVM_OPTIONS} -XX:NewSize=400m -XX:MetaspaceSize=512m"
 if not hasattr(sys.modules["__main__"], "__file__"):
     sys.modules["__main__"].__file__ = pytest.__file__
 
-LONGEST = ("test_main_job", "test_seeded_corruptions", "test_airflow", "test_benchmarks", "test_many_kills")
-"""Modules with which a parallel run begins, so that it does not end with one of them running alone."""
+FIRST = (
+    "end_to_end/test_airflow.py",
+    "end_to_end/test_main_job.py",
+    "alerts/test_outages.py",
+    "faults/test_many_kills.py",
+    "reconciliation/test_seeded_corruptions.py",
+    "intervals/test_pinning_of_history.py",
+    "benchmarks/test_benchmarks.py",
+)
+"""Modules with which a parallel run begins, in this order: the longest, and between them those that mostly wait.
+
+It shall neither end with one of the longest running alone nor come to where all workers wait at the same time.
+"""
 
 LONG_TIMEOUT = 2400
 """Seconds after which a test of the long tier counts as hung: some run the DAG three times, on a busy machine."""
@@ -118,9 +129,10 @@ def pytest_unconfigure() -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     def turn(item: pytest.Item) -> int:
-        if item.path.stem in LONGEST:
-            return 0
-        return 1 if item.get_closest_marker("services") else 2
+        module = "/".join(item.path.parts[-2:])
+        if module in FIRST:
+            return FIRST.index(module)
+        return len(FIRST) + (0 if item.get_closest_marker("services") else 1)
 
     # Modules with services take minutes, the others seconds: these fill the gap at the end of a run in parallel.
     items.sort(key=turn)
