@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -55,6 +56,9 @@ def _read(path: Path) -> Ed25519PrivateKey:
     if not isinstance(key, Ed25519PrivateKey):
         raise UsageError(
             f"TIDEMARK_PROOF_KEY: {path} holds no Ed25519 key without a password",
-            remedy=f"openssl genpkey -algorithm ed25519 -out {path}",
+            # Never into this file: readers may have its public key, and openssl overwrites without a question.
+            remedy="name a file with another key: of one with a password, openssl pkey takes it off "
+            f"(openssl pkey -in {shlex.quote(str(path))} -out NEW_FILE); else make one "
+            "(openssl genpkey -algorithm ed25519 -out NEW_FILE), whose public key readers need then",
         )
     return key
