@@ -137,6 +137,10 @@ class Settings:
         """Return the embedded service's state file; empty when the service was never started. Raise UsageError."""
         return service_states.service_state(self.home, name)
 
+    def airflow_command(self) -> str:
+        """Return how a person calls Airflow's command: by the verb, where this home has an embedded Airflow."""
+        return "./tidemark airflow" if self.service_state("airflow") else "airflow"
+
     def check_not_copied(self, name: str) -> None:
         """Raise UsageError when the state file names a service of the home of which this one is a copy."""
         service_states.check_not_copied(self.home, name)

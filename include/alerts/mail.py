@@ -68,8 +68,8 @@ def _hook() -> SmtpHook:
             except AirflowNotFoundException:
                 raise UsageError(
                     f"Airflow's connection {name} of TIDEMARK_ALERT_SMTP is not known here",
-                    remedy=f"airflow connections add {name} …, or AIRFLOW_CONN_{name.upper()}; outside of Airflow the "
-                    "DAG watch sends the mail",
+                    remedy=f"{settings().airflow_command()} connections add {name} …, or AIRFLOW_CONN_{name.upper()}; "
+                    "outside of Airflow the DAG watch sends the mail",
                 ) from None
 
     return Hook()

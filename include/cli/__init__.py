@@ -12,6 +12,9 @@ import typer
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON instead of text")]
 PipelineName = Annotated[str, typer.Argument(metavar="PIPELINE", help="name of a declared pipeline")]
 
+PASS_ARGUMENTS_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+"""Context settings of a verb that gives its arguments to another program."""
+
 
 class Verb(NamedTuple):
     """Where a verb is defined, and what `./tidemark --help` shows of it."""
@@ -31,6 +34,7 @@ VERBS: dict[str, Verb] = {
         "Show where each service listens and whether it answers, and which intervals were never built",
     ),
     "doctor": Verb("services", "Check machine, services, ledger, catalog and files"),
+    "airflow": Verb("services", "Run Airflow's own command with the settings of the embedded Airflow"),
     "setup-database": Verb("services", "Create missing databases and tables on PostgreSQL"),
     "pipelines": Verb("data", "List the declared pipelines with topics, tables and DAGs"),
     "produce": Verb("demo", "Write generated messages or a stream's events to a topic"),

@@ -11,17 +11,17 @@ from typing import Annotated
 
 import typer
 
+from include.cli import PASS_ARGUMENTS_ON
 from include.cli.output import print_facts, progress
 from include.settings import REPOSITORY
 
 _THREE_WORKERS = ("-n", "3", "--dist", "loadfile", "--no-loadscope-reorder")
-_PASS_ARGUMENTS_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
 
 def register(app: typer.Typer) -> None:
     """Add the verbs of this module to the command."""
-    app.command(context_settings=_PASS_ARGUMENTS_ON)(test)
-    app.command(context_settings=_PASS_ARGUMENTS_ON)(bench)
+    app.command(context_settings=PASS_ARGUMENTS_ON)(test)
+    app.command(context_settings=PASS_ARGUMENTS_ON)(bench)
     app.command()(new)
 
 

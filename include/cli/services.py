@@ -1,4 +1,4 @@
-"""The verbs `up`, `down`, `status`, `setup-database` and `doctor`."""
+"""The verbs `up`, `down`, `status`, `airflow`, `setup-database` and `doctor`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from include.cli import AsJson
+from include.cli import PASS_ARGUMENTS_ON, AsJson
 from include.cli.output import clean, console, print_facts, print_json, print_table, progress, suggest, working
 from include.errors import TidemarkError
 from include.ledger.alerts import Alert, open_alerts
@@ -23,7 +23,7 @@ from include.ledger.streams.event_gaps import EventGap, gaps_of
 from include.monitor.missing import MissingSummary, summarize_missing
 from include.monitor.text import quantity
 from include.pipelines import declarations, has_stream
-from include.services import supervisor
+from include.services import airflow, supervisor
 from include.setting_values import masked
 from include.times import format_time
 
@@ -43,6 +43,7 @@ def register(app: typer.Typer) -> None:
     app.command()(down)
     app.command()(status)
     app.command()(doctor)
+    app.command(name="airflow", context_settings=PASS_ARGUMENTS_ON)(run_airflow)
     app.command(name="setup-database")(setup_database)
 
 
@@ -111,6 +112,17 @@ def status(as_json: AsJson = False) -> None:
         first, count = raised[0], quantity(len(raised), "alert")
         said = f"{count} open, the first since {format_time(first.since)}: {first.what}"
         console.print(f"{clean(said)}; ./tidemark alerts list", highlight=False)
+
+
+def run_airflow(context: typer.Context) -> None:
+    """Run Airflow's own command with the settings of the embedded Airflow.
+
+    Arguments go to `airflow`, `-h` among them, and the exit code is its own.
+    """
+    if context.args == ["--help"]:
+        print(context.get_help())
+        return
+    airflow.run_command(context.args)
 
 
 _LedgerAnswers = tuple[

@@ -19,6 +19,7 @@ from include.pipelines.spec import JdbcTable, KafkaMessages, Pipeline
 from include.pipelines.spec.archive import check_subject
 from include.producing.position import refused_files
 from include.proof.signing import own_public_key
+from include.settings import settings
 from include.streams.fingerprint import KEPT, TABLE
 
 
@@ -59,7 +60,8 @@ def remaining(pipeline: Pipeline) -> list[str]:
         "logs and messages that were sent: notifications, alerts, lineage events",
     ]
     if pipeline.archive.partition_by:
-        told.append("events of Airflow's assets, which list registered partitions with their values: airflow db clean")
+        command = f"{settings().airflow_command()} db clean"
+        told.append(f"events of Airflow's assets, which list registered partitions with their values: {command}")
     if pipeline.views:
         written = ", ".join(view.speed.topic for view in pipeline.views)
         told.append(f"older values in the compacted topics ({written}), until Kafka's cleaner has passed")

@@ -8,6 +8,7 @@ from datetime import datetime
 from include.ledger.intervals.missing import MissingIntervals, missing_intervals, never_begun
 from include.monitor.text import quantity
 from include.pipelines.spec import Pipeline
+from include.settings import settings
 from include.times import Schedule, format_time
 
 
@@ -84,8 +85,8 @@ def building_commands(pipeline: Pipeline) -> str:
     # Without the behaviour Airflow passes over each interval that ever had a run, such as one that failed before it
     # pinned: the next run pins that interval on its way. Without a form each such run keeps its own, as of a dry run.
     backfill = (
-        f"airflow backfill create --dag-id interval__{pipeline.name} --from-date {begin} --to-date {last} "
-        "--reprocess-behavior completed --dag-run-conf '{}'"
+        f"{settings().airflow_command()} backfill create --dag-id interval__{pipeline.name} --from-date {begin} "
+        f"--to-date {last} --reprocess-behavior completed --dag-run-conf '{{}}'"
     )
     return f"{command} builds the first; {backfill} builds {missing[0].pinned}"
 

@@ -16,11 +16,12 @@ from base64 import urlsafe_b64encode
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import NoReturn
 
 import psutil
 
-from include.errors import ServiceUnreachable
-from include.services import process
+from include.errors import ServiceUnreachable, UsageError
+from include.services import postgres, process
 from include.services.process import ServiceStatus
 from include.settings import PAST_PROXY, REPOSITORY, settings, write_private
 from include.spark.jars import pyspark_home
@@ -221,6 +222,22 @@ def status() -> ServiceStatus:
 
 def _password_file() -> Path:
     return settings().home / "airflow" / "passwords.json"
+
+
+def run_command(arguments: Sequence[str]) -> NoReturn:
+    """Become Airflow's command, in the environment of the embedded Airflow.
+
+    Raises UsageError when that was never started: the command would work on an empty database of its own.
+    """
+    if not process.read_state("airflow"):
+        raise UsageError(
+            f"no Airflow was ever started by Tidemark in {settings().home}",
+            remedy="./tidemark up airflow; for an Airflow of your own, its command airflow in its environment",
+        )
+    environment = airflow_environment()
+    # `airflow db shell` starts psql, which this machine may not have.
+    environment["PATH"] += f"{os.pathsep}{postgres.folder_of_binaries()}"
+    os.execve(_AIRFLOW[0], [*_AIRFLOW, *arguments], environment)
 
 
 def down() -> None:

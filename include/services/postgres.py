@@ -36,7 +36,7 @@ WHERE datname = 'airflow' AND setrole = 0 AND setting LIKE %s
 
 def up() -> None:
     """Start PostgreSQL and create missing databases and schemas. Raise ServiceUnreachable when it does not start."""
-    binaries = _binaries()
+    binaries = folder_of_binaries()
     state = process.read_state("postgres")
     data = settings().home / "postgres"
     password = unquote(urlsplit(state["address"]).password or "") if state else secrets.token_urlsafe(24)
@@ -70,7 +70,8 @@ def _write_configuration(data: Path, port: int, account: str | None) -> None:
         shutil.chown(file, account)
 
 
-def _binaries() -> Path:
+def folder_of_binaries() -> Path:
+    """Return the folder of the embedded PostgreSQL's programs."""
     with warnings.catch_warnings():
         # The package warns about a missing runtime folder, which is not used here.
         warnings.simplefilter("ignore")

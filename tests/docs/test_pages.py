@@ -164,6 +164,8 @@ def wrong_in(usage: Usage) -> str:
     if usage.verb not in verbs():
         return "" if usage.verb in groups and not usage.options else "no such verb"
     verb = verbs()[usage.verb]
+    if usage.verb == "airflow":
+        return wrong_of_airflow(usage)
     if usage.verb == "test":
         paths = [each for each in usage.arguments if each.startswith("tests/")]
         return ", ".join(path for path in paths if not is_there(path))
@@ -182,10 +184,34 @@ def wrong_in(usage: Usage) -> str:
     return "" if is_known else f"no {kind} {first}"
 
 
+def wrong_of_airflow(usage: Usage) -> str:
+    """Return the part of a command of Airflow that does not exist, by Airflow's own declarations."""
+    from airflow.cli.cli_config import ActionCommand, core_commands
+
+    known: Sequence[Any] = core_commands
+    for word in usage.arguments:
+        command = next((each for each in known if each.name == word), None)
+        if command is None:
+            return "" if word.isupper() else f"no {word} of airflow"
+        if isinstance(command, ActionCommand):
+            flags = {flag for argument in command.args for flag in argument.flags}
+            return ", ".join(f"no {each}" for each in sorted(usage.options - flags))
+        known = command.subcommands
+    return ", ".join(f"no {each}" for each in sorted(usage.options))
+
+
 @pytest.mark.parametrize("page", [*PAGES, "CHANGELOG.md"])
 def test_every_command_exists_when_a_page_names_it(page: str) -> None:
     written = usages(PAGES.get(page, CHANGELOG))
     assert [f"{usage}: {wrong}" for usage in written if (wrong := wrong_in(usage))] == []
+
+
+def test_command_of_airflow_is_the_embedded_one_s_or_said_to_be_one_s_own_when_a_page_names_it() -> None:
+    paragraphs = [each for text in PAGES.values() for each in re.split(r"\n\n(?!```)", text)]
+    written = [(each, code) for each in paragraphs for code in (*code_spans(each), *fenced_lines(each))]
+    bare = [(text, code) for text, code in written if re.match(r"airflow [a-z]", code)]
+    assert [code for text, code in bare if "our own Airflow" not in text] == []
+    assert any(code.startswith("./tidemark airflow db clean") for _, code in written)
 
 
 def remedies_in(module: Path) -> Iterator[Usage]:

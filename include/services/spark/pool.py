@@ -69,5 +69,5 @@ def _logged_in(address: str, login: Mapping[str, str], verb: str) -> Iterator[ht
     except httpx.HTTPError as error:
         raise ServiceUnreachable(
             f"Airflow at {address} did not {verb} the pool {SPARK_POOL}: {type(error).__name__}",
-            remedy=f"airflow pools set {SPARK_POOL} 2 'Spark drivers at once'",
+            remedy=f"./tidemark airflow pools set {SPARK_POOL} 2 'Spark drivers at once'",
         ) from None

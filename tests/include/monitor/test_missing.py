@@ -113,6 +113,15 @@ def test_doctor_names_the_commands_when_intervals_are_missing(log: Log, in_proce
     assert f"note {PIPELINE}: intervals that were never built: 4" in in_process.run("doctor", expect=None).stdout
 
 
+def test_backfill_is_by_the_verb_when_the_home_has_an_airflow(log: Log, in_process: Home) -> None:
+    state = in_process.path / "services" / "airflow.json"
+    state.write_text(json.dumps({"address": "http://127.0.0.1:1", "port": 1, "pid": None}))
+    try:
+        assert "; ./tidemark airflow backfill create --dag-id" in building_commands(load_pipeline(PIPELINE))
+    finally:
+        state.unlink()
+
+
 @dataclass(frozen=True)
 class Run:
     """A run of the interval's DAG, and its other runs in Airflow, in the form of a task's context."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ import pytest
 from include.pipelines import pipeline_names
 from include.services import airflow
 from include.services.airflow import airflow_environment
-from include.services.process import log_path, start_detached
+from include.services.process import log_path, start_detached, write_state
 from include.settings import REPOSITORY, settings
 from include.spark.jars import pyspark_home
 
@@ -49,6 +51,51 @@ def test_connections_variables_and_secrets_backends_are_kept_when_they_are_in_th
         monkeypatch.setenv(name, value)
     environment = environment_of_process()
     assert {name: environment.get(name) for name in theirs} == theirs
+
+
+def airflow_of(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run `./tidemark airflow …` as somebody whose home folder is empty."""
+    return subprocess.run(
+        [sys.executable, "-m", "include.cli", "airflow", *arguments],
+        env={**os.environ, "HOME": str(tmp_path / "user")},
+        capture_output=True,
+        text=True,
+        cwd=REPOSITORY,
+        check=False,
+    )
+
+
+def test_command_works_on_the_embedded_airflow_when_it_was_started_before(tmp_path: Path) -> None:
+    write_state("airflow", address="http://127.0.0.1:8080", port=8080, pid=None)
+    told = airflow_of(tmp_path, "config", "get-value", "database", "sql_alchemy_conn")
+    assert (told.returncode, told.stdout) == (0, "postgresql+psycopg2://tidemark:secret@127.0.0.1:5432/airflow\n")
+    assert airflow_of(tmp_path, "no-such-command").returncode == 2
+    # Without its settings it makes a database of its own there, and cleans that one.
+    assert not (tmp_path / "user" / "airflow").exists()
+
+
+def test_command_is_refused_when_no_airflow_was_started(tmp_path: Path) -> None:
+    told = airflow_of(tmp_path, "db", "clean", "--yes")
+    assert (told.returncode, told.stdout) == (64, "")
+    assert told.stderr == (
+        f"tidemark: no Airflow was ever started by Tidemark in {tmp_path} — ./tidemark up airflow; for an Airflow of "
+        "your own, its command airflow in its environment\n"
+    )
+
+
+def test_shell_of_the_database_has_psql_when_the_machine_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    write_state("airflow", address="http://127.0.0.1:8080", port=8080, pid=None)
+    ran: list[Mapping[str, str]] = []
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setattr(airflow.os, "execve", lambda _program, _arguments, environment: ran.append(environment))
+    airflow.run_command(["db", "shell"])
+    assert shutil.which("psql", path=ran[0]["PATH"])
+
+
+def test_command_is_named_by_the_verb_when_the_home_has_an_airflow() -> None:
+    assert settings().airflow_command() == "airflow"
+    write_state("airflow", address="http://127.0.0.1:8080", port=8080, pid=None)
+    assert settings().airflow_command() == "./tidemark airflow"
 
 
 def test_parts_start_when_the_environment_was_moved(monkeypatch: pytest.MonkeyPatch) -> None:
