@@ -122,8 +122,8 @@ def erase_from_delta(pipeline: Pipeline, erasure: Begun, lease: Lease, tell: Tel
         raise AnotherWriter(
             "the lease was lost while the Delta table was written again, and files of another driver may be gone, too: "
             "the erasure is unfinished",
-            remedy=f"pause stream__{pipeline.name} if Airflow runs it, `./tidemark stream {pipeline.name} --stop`, and "
-            f"when it has ended: ./tidemark erase {pipeline.name} --resume",
+            remedy=f"{writers.how_to_stop(pipeline.name)}, and when it has ended: "
+            f"./tidemark erase {pipeline.name} --resume",
             pipeline=pipeline.name,
         ) from error
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import shlex
+import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from functools import cache
@@ -250,6 +252,45 @@ def test_every_option_exists_when_a_page_names_it_alone() -> None:
     known = {option for verb in verbs().values() for option in verb.options}
     named = {code.split()[0].split("=")[0] for text in PAGES.values() for code in code_spans(text) if code[:2] == "--"}
     assert named - known == set()
+
+
+def test_airflow_stops_before_the_streams_when_code_is_replaced() -> None:
+    upgrade = docs("runbook").split("**Upgrades.**")[1].split("\n**")[0]
+    stopping = upgrade.split("\n2. ")[0]
+    # Else it starts the next driver, which goes on over the copy and the migration.
+    assert stopping.index("./tidemark down airflow") < stopping.index("--stop")
+    assert "`no driver is running`" in stopping
+    assert "no driver is running" in _text(REPOSITORY / "include" / "cli" / "jobs.py")
+
+
+def test_restored_postgresql_is_the_one_that_was_backed_up_when_the_runbook_s_commands_ran(tmp_path: Path) -> None:
+    """With a command that only notes what it is asked for."""
+    operations = section(docs("runbook"), "## Operations")
+    backup, restore = [each for each in re.findall(r"^```\n(.*?)^```$", operations, re.M | re.S) if "cp -a" in each]
+    home, copies = tmp_path / "a home", tmp_path / "copies"
+    for folder in (home / "postgres", home / "services", copies):
+        folder.mkdir(parents=True)
+    (home / "services" / "postgres.json").write_text("password")
+    (tmp_path / "tidemark").write_text("#!/bin/sh\necho $* >> asked\n")
+    (tmp_path / "tidemark").chmod(0o700)
+    kept = home / "postgres" / "PG_VERSION"
+
+    def run(commands: str) -> None:
+        named = commands.replace("COPY", str(copies)).replace("ASIDE", str(tmp_path / "aside"))
+        environment = {**os.environ, "TIDEMARK_HOME": str(home)}
+        subprocess.run(["sh", "-e", "-c", named], cwd=tmp_path, env=environment, check=True)
+
+    kept.write_text("when it was backed up")
+    run(backup)
+    kept.write_text("later")
+    (home / "postgres" / "of later").touch()
+    run(restore)
+    assert [(each.name, each.read_text()) for each in (home / "postgres").iterdir()] == [
+        ("PG_VERSION", "when it was backed up")
+    ]
+    assert (copies / "postgres.json").read_text() == "password"
+    # A running server's files are no copy.
+    assert (tmp_path / "asked").read_text().split("\n") == ["down", "down", "up", ""]
 
 
 # Settings

@@ -107,10 +107,15 @@ def acquire(pipeline: str) -> Lease:
 
 
 def stop_first(pipeline: str) -> str:
-    """Return how a stream is stopped, for a command that needs its lease: Airflow starts another driver at once."""
+    """Return what a command that needs the lease asks for."""
+    return f"stop it first: {how_to_stop(pipeline)}, and repeat this when it has ended"
+
+
+def how_to_stop(pipeline: str) -> str:
+    """Return how a stream is stopped for good: Airflow, or a Deployment, starts another driver at once."""
     return (
-        f"stop it first: pause stream__{pipeline} if Airflow runs it, then `./tidemark stream {pipeline} --stop`, "
-        "and repeat this when it has ended"
+        f"pause stream__{pipeline} if Airflow runs it (a Deployment of Kubernetes: scale it to 0), then "
+        f"`./tidemark stream {pipeline} --stop`"
     )
 
 

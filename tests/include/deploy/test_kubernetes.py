@@ -18,6 +18,7 @@ import pytest
 import yaml
 
 from include.deploy import check_driver
+from include.ledger.streams import writers
 from include.settings import REPOSITORY, Settings, secret_variables
 from include.spark import kubernetes
 
@@ -276,3 +277,13 @@ def test_entrypoint_is_the_image_s_when_a_pod_runs_it() -> None:
 )
 def test_command_line_is_known_when_a_manifest_starts_a_stream(command: str, pipeline: str | None) -> None:
     assert check_driver.streamed_pipeline(command.split()) == pipeline
+
+
+def test_stream_that_kubernetes_starts_again_is_stopped_by_the_command_of_the_page() -> None:
+    page = (REPOSITORY / "include" / "docs" / "deployment.md").read_text()
+    [(namespace, name)] = re.findall(r"kubectl -n (\S+) scale deployment (\S+) --replicas=0", page)
+    streams = [each for each in OBJECTS if each["kind"] == "Deployment" and each["metadata"]["name"] == name]
+    assert [each["spec"]["replicas"] for each in streams] == [1]
+    assert namespace == KUSTOMIZATION["namespace"]
+    # What the errors say on every page and in every message.
+    assert "scale it to 0" in writers.how_to_stop("isp_hits")

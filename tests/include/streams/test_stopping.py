@@ -73,8 +73,8 @@ def test_status_names_the_stream_and_its_end_when_its_pipeline_is_removed(postgr
 def test_remedy_pauses_the_dag_first_when_a_command_needs_the_lease(postgres: Home, lease: writers.Lease) -> None:
     # A stream that is only stopped, Airflow starts again at once.
     remedy = (
-        f"stop it first: pause stream__{NAME} if Airflow runs it, then `./tidemark stream {NAME} --stop`, "
-        "and repeat this when it has ended"
+        f"stop it first: pause stream__{NAME} if Airflow runs it (a Deployment of Kubernetes: scale it to 0), then "
+        f"`./tidemark stream {NAME} --stop`, and repeat this when it has ended"
     )
     with pytest.raises(AnotherWriter) as refused, no_stream(NAME):
         pass
