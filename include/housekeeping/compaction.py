@@ -185,7 +185,7 @@ def _merge(pipeline: str, paths: Sequence[str], noted: Mapping[str, int], target
             if (rows := digest.rows - before) != noted[path]:
                 raise TidemarkError(
                     f"{path} holds {rows} rows, the ledger counts {noted[path]}; its day was not compacted",
-                    remedy="./tidemark doctor; restore the file",
+                    remedy="./tidemark doctor --deep; restore the file",
                     pipeline=pipeline,
                 )
 

@@ -32,7 +32,7 @@ def read_file(
     except (OSError, ArrowInvalid) as error:
         raise FileUnreadable(
             f"the quarantine's file {file.path} cannot be read: {one_line(str(error))}",
-            remedy="put it back; ./tidemark doctor lists all that is missing or damaged",
+            remedy="put it back; ./tidemark doctor --deep lists all that is missing or damaged",
             pipeline=pipeline,
         ) from error
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -12,14 +13,17 @@ import pytest
 from include import lake
 from include.erasure.keys import Keys
 from include.erasure.quarantined import find_quarantined
-from include.errors import UsageError
+from include.errors import FileUnreadable, UsageError
 from include.ledger import quarantine as ledger_quarantine
 from include.ledger.database import session
 from include.ledger.models import LandingFileRow
+from include.ledger.quarantine import QuarantineFile
 from include.monitor.history.quarantine import MOST_RECORDS, read_quarantine
 from include.offsets import OffsetRange, TopicPartition
 from include.pipelines import load_pipeline
 from include.quarantine import Selection, discard, find, latest_records, printable, records, records_within
+from include.quarantine.reading import read_file
+from include.settings import settings
 from tests.conftest import Home
 from tests.support.committed import TP, commit, commit_recreated, write_quarantined
 
@@ -63,6 +67,24 @@ def test_bytes_are_printable_when_shown(value: bytes | None) -> None:
 
 def test_length_is_told_when_a_value_is_cut() -> None:
     assert printable(b"x" * 5000).endswith("(5000 bytes)")
+
+
+def test_error_names_the_command_that_finds_damage_when_a_file_has_its_size_and_other_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIDEMARK_LAKE", tmp_path.as_uri())
+    settings.cache_clear()
+    try:
+        path = "quarantine/nest_cameras/a.parquet"
+        (tmp_path / path).parent.mkdir(parents=True)
+        write_quarantined(path, [0, 1])
+        file = tmp_path / path
+        file.write_bytes(bytes(file.stat().st_size))
+        # Without `--deep`, doctor compares sizes alone and finds nothing.
+        with pytest.raises(FileUnreadable, match=f"{path} cannot be read: .* — .*/tidemark doctor --deep "):
+            list(read_file("nest_cameras", QuarantineFile(path, {}), ["kafka_offset"]))
+    finally:
+        settings.cache_clear()
 
 
 @pytest.mark.services

@@ -71,7 +71,7 @@ def test_day_is_not_compacted_when_a_file_holds_other_rows_than_the_ledger_count
     _, at = lake.filesystem(lake.uri(paths[0]))
     pq.write_table(pq.ParquetFile(at).read().slice(1), at)
     (day,) = compaction.closed_days(pipeline, datetime.now(UTC))
-    with pytest.raises(TidemarkError, match="holds 2 rows, the ledger counts 3"):
+    with pytest.raises(TidemarkError, match=r"holds 2 rows, the ledger counts 3.*doctor --deep"):
         compaction.compact(pipeline, day, lambda: None)
     assert landing_files.files_covering(pipeline, [span(0, 20)], "quarantined") == paths
 
