@@ -373,16 +373,41 @@ def _literal(node: ast.AST) -> str:
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
 
 
-def test_symptom_of_the_runbook_is_a_message_of_the_code_when_it_is_quoted() -> None:
-    messages = [text for node in _nodes("include", "spark_jobs", "expectations") if (text := _literal(node))]
+@cache
+def symptoms() -> dict[str, re.Pattern[str]]:
+    """The messages that the runbook's tables quote, each with the pattern of what it stands for."""
     parts = re.findall(r"^### Exit code .*?(?=^##)", docs("runbook"), re.MULTILINE | re.DOTALL)
     cells = [row[0] for part in parts for row in rows(part)]
-    symptoms = [
-        code for cell in cells for code in code_spans(cell) if " " in code and not code.startswith("./tidemark")
+    quoted = [code for cell in cells for code in code_spans(cell) if " " in code and not code.startswith("./tidemark")]
+    return {symptom: re.compile(".*".join(map(re.escape, symptom.split("…")))) for symptom in quoted}
+
+
+def test_symptom_of_the_runbook_is_a_message_of_the_code_when_it_is_quoted() -> None:
+    messages = [text for node in _nodes("include", "spark_jobs", "expectations") if (text := _literal(node))]
+    assert len(symptoms()) > 40
+    assert [each for each, pattern in symptoms().items() if not any(map(pattern.search, messages))] == []
+
+
+OF_OPERATION = {
+    kind.__name__ for kind in _kinds() if 2 <= kind.exit_code <= 7 and kind is not errors.ServiceUnreachable
+} | {"MetadataGone", "FileUnreadable", "MessageRefused", "CheckpointDamaged", "PipelinesClash"}
+"""Errors that only operation raises; others are raised for wrong arguments and declarations, too."""
+
+FILLED_IN = {"… …, nothing was registered", "… …; nothing was registered", "… was …", "……"} | {
+    "… in …, nothing was registered yet: …"
+}
+"""Messages whose own words are filled in."""
+
+
+def test_message_has_a_row_of_the_runbook_when_it_is_met_in_operation() -> None:
+    raised = [
+        _literal(node.args[0])
+        for node in _nodes("include", "spark_jobs", "expectations")
+        if isinstance(node, ast.Call) and node.args and ast.unparse(node.func).split(".")[-1] in OF_OPERATION
     ]
-    assert len(symptoms) > 40
-    patterns = {symptom: re.compile(".*".join(map(re.escape, symptom.split("…")))) for symptom in symptoms}
-    assert [each for each, pattern in patterns.items() if not any(map(pattern.search, messages))] == []
+    messages = {each for each in raised if each} - FILLED_IN
+    assert len(messages) > 50
+    assert {each for each in messages if not any(of.search(each) for of in symptoms().values())} == set()
 
 
 def test_reasons_equal_the_code_when_documented() -> None:
