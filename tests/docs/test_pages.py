@@ -393,8 +393,12 @@ OF_OPERATION = {
 } | {"MetadataGone", "FileUnreadable", "MessageRefused", "CheckpointDamaged", "PipelinesClash"}
 """Errors that only operation raises; others are raised for wrong arguments and declarations, too."""
 
-FILLED_IN = {"… …, nothing was registered", "… …; nothing was registered", "… was …", "……"} | {
-    "… in …, nothing was registered yet: …"
+FILLED_IN = {
+    "… …, nothing was registered",
+    "… …; nothing was registered",
+    "… in …, nothing was registered yet: …",
+    "… was …",
+    "……",
 }
 """Messages whose own words are filled in."""
 
