@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import psutil
@@ -440,7 +441,14 @@ def postgres(clean_home: Callable[..., AbstractContextManager[Home]]) -> Iterato
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def short_folder() -> Iterator[str]:
+    """A folder for sockets, whose paths have at most 107 bytes; a run's own folder may be longer."""
+    with TemporaryDirectory(prefix="tidemark-") as folder:
+        yield folder
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory, short_folder: str) -> Iterator[Any]:
     """One small local session for all tests of transforms and decoding."""
     from pyspark.sql import SparkSession
 
@@ -465,6 +473,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         .config("spark.driver.extraClassPath", str(class_archive.driver_jar()))
         .config("spark.driver.extraJavaOptions", " ".join(options))
         .config("spark.sql.warehouse.dir", str(folder))
+        # Each result is fetched through a socket that takes one connection. At a port, a client of another test that
+        # tries again may be that one.
+        .config("spark.python.unix.domain.socket.enabled", "true")
+        .config("spark.python.unix.domain.socket.dir", short_folder)
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("ERROR")
