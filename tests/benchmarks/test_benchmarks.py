@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from include.pipelines import load_pipeline, pipeline_names
+from include.pipelines import load_pipeline
 from include.spark.submission import FIRST_COMPILER
 from tests.benchmarks import archive, batches, commands, flags, interval, pages, pipelines, reads, scale
+from tests.support.shipped import SHIPPED
 
 pytestmark = [pytest.mark.services, pytest.mark.benchmarks]
 
@@ -92,7 +93,7 @@ def test_interval_reads_hardly_more_from_the_broker_than_its_ranges_hold() -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", pipeline_names())
+@pytest.mark.parametrize("name", SHIPPED)
 def test_costs_of_a_pipeline_are_told_for_each_of_its_queries(name: str) -> None:
     told = pipelines.run([name], events=2000, rounds=1)
     found, views = told[name], [view.name for view in load_pipeline(name).views]

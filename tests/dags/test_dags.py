@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from include.pipelines import pipeline_names
+from include.pipelines import load_pipeline, pipeline_names
 from tests.conftest import REPOSITORY
+from tests.support.shipped import SHIPPED
 
 SCRIPT = """
 import json, sys
@@ -86,6 +87,14 @@ def run_script(script: str, folder: Path, *arguments: str) -> Any:
     return json.loads(line.removeprefix("RESULT"))
 
 
+def dags_of_pipelines() -> set[str]:
+    """The DAGs of all declared pipelines; one whose intervals are not hours has none of its days."""
+    every = {f"{kind}__{name}" for name in pipeline_names() for kind in ("interval", "stream")}
+    daily = {f"daily__{name}" for name in pipeline_names() if load_pipeline(name).schedule.is_hourly}
+    assert daily >= {f"daily__{name}" for name in SHIPPED}
+    return every | daily
+
+
 @pytest.fixture(scope="module")
 def parsed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     found: dict[str, Any] = run_script(SCRIPT, tmp_path_factory.mktemp("airflow"))
@@ -93,8 +102,7 @@ def parsed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def test_stream_interval_and_daily_dag_exist_when_a_pipeline_is_declared(parsed: dict[str, Any]) -> None:
-    of_pipelines = {f"{kind}__{name}" for name in pipeline_names() for kind in ("interval", "stream", "daily")}
-    assert set(parsed["dags"]) == {"housekeeping", "watch", "decide"} | of_pipelines
+    assert set(parsed["dags"]) == {"housekeeping", "watch", "decide"} | dags_of_pipelines()
     assert all(dag["paused"] for dag in parsed["dags"].values())
 
 
@@ -272,9 +280,7 @@ def test_dags_of_other_pipelines_exist_and_one_file_names_the_error_when_a_decla
     (declared / "common.py").write_text("TOPIC = 'doors'")
     told = run_script(BESIDE_BROKEN, tmp_path, str(declared))
     names = set(pipeline_names())
-    assert {each for each in told["found"] if "__" in each.strip("_")} >= {
-        f"{kind}__{name}" for name in names for kind in ("interval", "stream", "daily")
-    }
+    assert {each for each in told["found"] if "__" in each.strip("_")} >= dags_of_pipelines()
     assert not [each for each in told["found"] if "broken" in each or "common" in each]
     assert set(told["kept"]) == names
     assert set(told["looked"]) == names | {"refused broken"}
@@ -311,7 +317,7 @@ print("RESULT" + json.dumps({"found": found, "error": error, "registered": regis
 
 def test_dags_of_other_pipelines_exist_when_one_cannot_be_made(tmp_path: Path) -> None:
     told = run_script(UNMADE, tmp_path)
-    every = {f"{kind}__{name}" for name in pipeline_names() for kind in ("interval", "stream", "daily")}
+    every = dags_of_pipelines()
     assert every - set(told["found"]) == {"interval__isp_hits", "interval__gps_positions", "daily__gps_positions"}
     assert set(told["found"]) <= every
     assert "include/pipelines/isp_hits.py: interval_dag: ValueError: pool slots for build_interval" in told["error"]

@@ -19,6 +19,7 @@ from include.services import supervisor
 from include.times import every
 from tests.conftest import Home
 from tests.support import s3_server
+from tests.support.shipped import UNUSED
 
 
 @pytest.mark.services
@@ -47,7 +48,7 @@ def test_demo_starts_nothing_and_says_what_is_missing_when_it_cannot_produce(
     if missing == "topic":
         pipeline = replace(pipeline, source=KafkaTopics(pattern="door-.*"))
     else:
-        pipeline, said = replace(pipeline, name="door_bells"), "include/producing/messages/door_bells.py is not there"
+        pipeline, said = replace(pipeline, name=UNUSED), f"include/producing/messages/{UNUSED}.py is not there"
     with pytest.raises(UsageError, match=said):
         run_demo(pipeline, lambda _: None)
 

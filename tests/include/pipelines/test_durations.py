@@ -7,9 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from include.errors import UsageError
-from include.pipelines import all_pipelines
+from include.pipelines import load_pipeline
 from include.pipelines.spec import CompactedTopic, EventTimeWithin, Flags, Retention, TimeWindow
 from include.times import every
+from tests.support.shipped import SHIPPED
 
 FLAGS = {"topic": "t", "rules": "r", "limits": "l", "learned_from": (), "columns": ()}
 
@@ -47,4 +48,4 @@ def test_several_series_are_made_when_windows_overlap() -> None:
     windows = TimeWindow("10m", slide="5m", start="2m")
     assert windows.tumbling() == (TimeWindow("10m", "", "120s"), TimeWindow("10m", "", "420s"))
     assert str(windows) == "10 minutes every 5 minutes from 2 minutes"
-    assert [str(view.windows) for pipeline in all_pipelines() for view in pipeline.views].count("1 hour") == 4
+    assert [str(view.windows) for name in SHIPPED for view in load_pipeline(name).views].count("1 hour") == 4

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from include.errors import UsageError
-from include.pipelines import all_pipelines
+from include.pipelines import load_pipeline
 from include.pipelines.spec import Archive, Fits, Required
 from include.pipelines.spec.ddl import Field, fields_of
 from include.pipelines.spec.file_formats import FILE_FORMATS, format_of
+from tests.support.shipped import SHIPPED
 
 EVERYTHING = """
     a STRING NOT NULL COMMENT 'of a, b', `odd name` STRUCT<x: MAP<STRING, ARRAY<BINARY>>, y DECIMAL(10, 2)>,
@@ -30,7 +31,7 @@ def test_nested_columns_are_read_when_a_type_has_them() -> None:
 
 
 def test_columns_are_read_when_a_shipped_pipeline_declares_them() -> None:
-    for pipeline in all_pipelines():
+    for pipeline in map(load_pipeline, SHIPPED):
         assert len(fields_of(pipeline.archive.columns)) > 2
         assert pipeline.archive.file_format == "parquet"
 

@@ -30,6 +30,9 @@ from include.services.process import ServiceStatus
 
 Write = Callable[[str, str], None]
 
+OTHERS = list(pipelines.pipeline_names())
+"""The pipelines beside which a test declares its own."""
+
 DOOR = """
 from include.pipelines.spec import *
 
@@ -103,13 +106,7 @@ def test_error_names_pipeline_or_file_when_a_declaration_cannot_be_loaded(declar
 def test_other_pipelines_are_found_when_one_cannot_be_loaded(declare: Write) -> None:
     declare("broken", door("broken", at="att"))
     found = declarations()
-    assert [each.name for each in found.pipelines] == [
-        "auction_bids",
-        "gps_positions",
-        "isp_hits",
-        "nest_cameras",
-        "wiki_changes",
-    ]
+    assert [each.name for each in found.pipelines] == OTHERS
     assert [reason.split(": event_time")[0] for reason in found.reasons] == ["include/pipelines/broken.py: broken"]
     assert load_pipeline("nest_cameras").name == pipeline_of_table("nest_cameras").name
     with pytest.raises(UsageError, match="event_time names 'att'"):
@@ -121,7 +118,7 @@ def test_neither_pipeline_runs_when_both_write_what_must_be_of_one(declare: Writ
     declare("door_b", door("door_b", "doors"))
     found = declarations()
     assert {"door_a", "door_b"} <= {each.name for each in found.loaded}
-    assert len(found.pipelines) == 5
+    assert [each.name for each in found.pipelines] == OTHERS
     said = "door_a and door_b both write the topic doors — rename it in include/pipelines/door_b.py"
     assert found.reasons == [f"include/pipelines/{name}.py: {said}" for name in ("door_a", "door_b")]
 
@@ -139,7 +136,7 @@ def test_commands_over_all_pipelines_go_on_and_name_the_refused_one(
     assert reason.startswith("include/pipelines/broken.py cannot be loaded: SyntaxError")
     list_pipelines(as_json=True)
     listed = capsys.readouterr()
-    assert len(json.loads(listed.out)) == 5
+    assert [each["name"] for each in json.loads(listed.out)] == OTHERS
     assert "include/pipelines/broken.py cannot be loaded" in " ".join(listed.err.split())
     monkeypatch.setattr(examine, "examine_machine", tuple)
     monkeypatch.setattr(examine, "_lake", tuple)
@@ -156,7 +153,7 @@ def test_house_is_kept_for_the_others_and_the_refused_one_named(
     with pytest.raises(typer.Exit) as ended:
         housekeeping(as_json=True)
     assert ended.value.exit_code == 64
-    assert len(kept) == 5
+    assert kept == OTHERS
     assert "include/pipelines/broken.py cannot be loaded" in " ".join(capsys.readouterr().err.split())
 
 
@@ -168,7 +165,7 @@ def test_lag_of_the_others_is_measured_when_one_is_refused(
     declare("broken", "PIPELINE = (")
     lag(metrics=True)
     told = capsys.readouterr()
-    assert told.out.count("tidemark_missing_intervals{") == 5
+    assert told.out.count("tidemark_missing_intervals{") == len(OTHERS)
     assert "include/pipelines/broken.py cannot be loaded" in " ".join(told.err.split())
 
 
@@ -195,7 +192,7 @@ def test_driver_of_a_refused_pipeline_is_left_alone(declare: Write, monkeypatch:
 def test_module_without_a_pipeline_is_none_when_it_lies_beside_declarations(declare: Write) -> None:
     declare("common", "TOPICS = ('a',)  # for each PIPELINE")
     assert "common" not in pipelines.pipeline_names()
-    assert len(all_pipelines()) == 5
+    assert [each.name for each in all_pipelines()] == OTHERS
     with pytest.raises(UsageError, match=r"include/pipelines/common.py declares no PIPELINE"):
         load_pipeline("common")
     with pytest.raises(UsageError, match="unknown pipeline 'uncommon'"):

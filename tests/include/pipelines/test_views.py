@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from include.errors import UsageError
-from include.pipelines import load_pipeline, pipeline_names
+from include.pipelines import load_pipeline
 from include.pipelines.spec import AdditiveView, CompactedTopic, Threshold, TimeWindow, Top
+from tests.support.shipped import SHIPPED
 
 VIEW = load_pipeline("nest_cameras").views[0]
 
@@ -165,7 +166,7 @@ def test_top_report_is_refused_when_its_view_has_no_windows() -> None:
         replace(load_pipeline("isp_hits"), reports=(top,))
 
 
-@pytest.mark.parametrize("name", pipeline_names())
+@pytest.mark.parametrize("name", SHIPPED)
 def test_something_is_shown_live_when_a_pipeline_is_shipped(name: str) -> None:
     pipeline = load_pipeline(name)
     # A declared report is checked against its view.

@@ -15,6 +15,7 @@ from include.errors import ServiceUnreachable, UsageError
 from include.pipelines import load_pipeline
 from include.pipelines.spec import Pipeline
 from include.producing import follower, generate, messages
+from tests.support.shipped import SHIPPED, UNUSED
 
 
 def test_topic_is_not_created_when_no_message_can_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -31,18 +32,18 @@ def test_topic_is_not_created_when_no_message_can_be_made(monkeypatch: pytest.Mo
 
 
 @pytest.fixture
-def door_bells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Pipeline]]:
+def with_generator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Pipeline]]:
     """Write a pipeline's generator, and return the pipeline."""
     monkeypatch.setattr(messages, "__path__", [*messages.__path__, str(tmp_path)])
     monkeypatch.setattr(kafka, "create_topic", lambda *_: pytest.fail("no topic is created"))
 
     def write(text: str) -> Pipeline:
         if text:
-            (tmp_path / "door_bells.py").write_text(text)
-        return replace(load_pipeline("isp_hits"), name="door_bells")
+            (tmp_path / f"{UNUSED}.py").write_text(text)
+        return replace(load_pipeline("isp_hits"), name=UNUSED)
 
     yield write
-    sys.modules.pop("include.producing.messages.door_bells", None)
+    sys.modules.pop(f"include.producing.messages.{UNUSED}", None)
 
 
 @pytest.mark.parametrize(
@@ -54,9 +55,9 @@ def door_bells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Call
     ],
 )
 def test_file_is_named_with_its_functions_when_a_pipeline_has_no_generator(
-    door_bells: Callable[[str], Pipeline], text: str, said: str
+    with_generator: Callable[[str], Pipeline], text: str, said: str
 ) -> None:
-    pipeline = door_bells(text)
+    pipeline = with_generator(text)
     for check in (lambda: generate.produce(pipeline, events=3), lambda: generate.check_producible(pipeline)):
         with pytest.raises(UsageError) as refused:
             check()
@@ -66,13 +67,13 @@ def test_file_is_named_with_its_functions_when_a_pipeline_has_no_generator(
         assert "or send records by other means" in refused.value.remedy
 
 
-def test_module_that_a_generator_imports_is_named_when_it_is_missing(door_bells: Callable[[str], Pipeline]) -> None:
+def test_module_that_a_generator_imports_is_named_when_it_is_missing(with_generator: Callable[[str], Pipeline]) -> None:
     with pytest.raises(ModuleNotFoundError, match="no_such_package"):
-        generate.check_producible(door_bells("import no_such_package"))
+        generate.check_producible(with_generator("import no_such_package"))
 
 
 def test_every_shipped_pipeline_has_a_generator_when_it_is_demonstrated() -> None:
-    for name in ("auction_bids", "gps_positions", "isp_hits", "nest_cameras", "wiki_changes"):
+    for name in SHIPPED:
         pipeline = load_pipeline(name)
         generate.check_producible(pipeline)
         assert messages.module_of(pipeline) is not None
@@ -80,8 +81,8 @@ def test_every_shipped_pipeline_has_a_generator_when_it_is_demonstrated() -> Non
 
 @pytest.mark.parametrize("text", ["", "def message(moment, rng): return None, b''"])
 def test_pipeline_cannot_follow_a_stream_when_nothing_describes_its_events(
-    door_bells: Callable[[str], Pipeline], text: str
+    with_generator: Callable[[str], Pipeline], text: str
 ) -> None:
-    pipeline = door_bells(text)
+    pipeline = with_generator(text)
     with pytest.raises(UsageError, match=f"{pipeline.name} cannot follow an event stream"):
         follower.follow(pipeline, "http://127.0.0.1:1/", until=1, seconds=None, tell=lambda _: None)

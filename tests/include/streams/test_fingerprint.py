@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from include.errors import UsageError
-from include.pipelines import load_pipeline
+from include.pipelines import load_pipeline, pipeline_names
 from include.pipelines.spec import Csv, JdbcTable, Json, KafkaDeserializer, Pipeline, Reference, Text, UserDefined
 from include.streams import fingerprint
 
@@ -529,7 +529,7 @@ def test_fact_of_newer_code_is_named_as_such_when_this_code_does_not_know_it(pip
     assert "reference gone: a INT → none" in str(refused.value)
 
 
-@pytest.mark.parametrize("name", ["nest_cameras", "isp_hits", "wiki_changes", "auction_bids", "gps_positions"])
+@pytest.mark.parametrize("name", pipeline_names())
 def test_each_fact_that_is_noted_is_known_as_one_of_this_code(name: str) -> None:
     declared = load_pipeline(name)
     for facts in fingerprint.fingerprints_of(declared).values():

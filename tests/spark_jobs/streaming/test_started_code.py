@@ -23,6 +23,7 @@ from spark_jobs.lines import line_sinks, line_stream
 from spark_jobs.sinks import landing, speed_view
 from spark_jobs.streaming import kafka_stream, started_code
 from spark_jobs.streaming.started_code import StreamVersions, load_code, versions_of
+from tests.support.shipped import UNUSED
 
 LEASE = Lease("nest_cameras", 7, "here")
 CACHED = (versions.decoder_version, versions.view_version, versions.rules_version)
@@ -221,5 +222,5 @@ def test_transform_that_is_not_there_is_wrong_usage_when_a_stream_starts(of: str
 
 
 def test_module_of_transforms_is_named_when_it_is_not_there() -> None:
-    with pytest.raises(UsageError, match=r"spark_jobs/transforms/door_bells\.py has no function"):
-        load_code(replace(load_pipeline("nest_cameras"), name="door_bells"))
+    with pytest.raises(UsageError, match=rf"spark_jobs/transforms/{UNUSED}\.py has no function"):
+        load_code(replace(load_pipeline("nest_cameras"), name=UNUSED))

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from include.errors import UsageError
 from include.ledger.streams.generations import StreamGeneration
 from include.ledger.streams.writers import Lease
-from include.pipelines import load_pipeline, pipeline_names
+from include.pipelines import load_pipeline
 from include.pipelines.spec import AdditiveView
 from spark_jobs.archive.schema import archive_schema
 from spark_jobs.decoding.records import load_references
@@ -28,6 +28,7 @@ from spark_jobs.streaming import speed_base
 from spark_jobs.views.aggregate import aggregate_view
 from spark_jobs.views.measures import declared_measures
 from spark_jobs.views.stored_base import StoredBase
+from tests.support.shipped import SHIPPED
 
 pytestmark = pytest.mark.spark
 
@@ -205,7 +206,7 @@ def test_interval_ends_before_it_writes_the_view_when_a_measure_outgrows_its_dec
     assert written == ([] if is_over else [MOST])
 
 
-@pytest.mark.parametrize("name", pipeline_names())
+@pytest.mark.parametrize("name", SHIPPED)
 def test_plan_of_a_view_stays_the_same_when_its_aggregate_returns_the_declared_types(spark: Any, name: str) -> None:
     pipeline = load_pipeline(name)
     rows = empty_frame(spark, archive_schema(pipeline)).withColumn("event_time", F.col(pipeline.archive.event_time))
