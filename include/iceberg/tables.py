@@ -15,8 +15,8 @@ from include.iceberg.statement import completeness_of, put_completeness, stateme
 from include.ledger import proofs
 from include.ledger.completeness.properties import Properties
 from include.ledger.intervals import attempts, revisions
-from include.ledger.intervals.builds import Changes
 from include.ledger.intervals.findings import IcebergSnapshot
+from include.ledger.intervals.revisions import Changes
 from include.ledger.lineage import BuiltRevision
 from include.pipelines.spec import Pipeline
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
@@ -84,9 +83,8 @@ def refuse(question: Question, *, by: str, reason: str) -> Verdict:
             )
         decided = approvals.decide(question.id, approved=False, by=by, reason=reason)
         spec = attempts.load_attempt(question.attempt)
-        if decided.decision and spec.build == question.build and spec.findings.validation is not None:
-            validation = replace(spec.findings.validation, question=decided.id, decision=decided.decision.as_json())
-            builds.reject(spec, validation)
+        if decided.decision and spec.build == question.build:
+            builds.refuse(spec, decided.id, decided.decision.as_json())
         notify_decided(decided)
         return steps.announce(question.attempt)
 

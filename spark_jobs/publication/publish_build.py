@@ -108,7 +108,10 @@ def _approved(run: IntervalRun, build: int) -> Question | None:
 
 
 def _reject_or_ask(run: IntervalRun, build: int, validation: Validation) -> Validation:
-    """Reject a build that did not pass, or ask a person about it; what is registered stays either way."""
+    """Reject a build that did not pass, or ask a person about it; what is registered stays either way.
+
+    Raises AnotherWriter when records of the interval were erased since it was built.
+    """
     if not validation.is_only_warned:
         builds.reject(run.attempt, validation)
         return validation

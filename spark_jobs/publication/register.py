@@ -15,9 +15,10 @@ from include.lake.revision_files import damaged_files
 from include.ledger.completeness.properties import properties_after
 from include.ledger.held_locks import Check
 from include.ledger.intervals import builds, locks, revisions
-from include.ledger.intervals.builds import Changes, Registration
+from include.ledger.intervals.builds import Registration
 from include.ledger.intervals.findings import Validation
 from include.ledger.intervals.pins import PinnedInterval
+from include.ledger.intervals.revisions import Changes
 from include.ledger.lineage import BuiltRevision
 from include.pipelines.spec import Pipeline
 from include.serving import follow

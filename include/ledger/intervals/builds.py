@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
-from sqlalchemy import delete, func, select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session, object_session
 
 from include.errors import AnotherWriter
@@ -20,25 +19,12 @@ from include.ledger.erasures.coordinates import check_noted, check_registered, l
 from include.ledger.intervals.attempts import AttemptSpec, latest_build, note_fates
 from include.ledger.intervals.findings import BuildFindings, DeltaVersion, Findings, Validation, findings_of
 from include.ledger.intervals.pins import PinnedInterval, pinned_of
-from include.ledger.intervals.revisions import as_built, move, rows_of_build
+from include.ledger.intervals.revisions import Changes, changes_of, move, rows_of_build
 from include.ledger.intervals.states import PUBLISHABLE, IntervalState, RevisionState
 from include.ledger.lineage import BuiltRevision
 from include.ledger.listings import ListedReport, replace_listed
-from include.ledger.models import Attempt, Build, Erasure, ExpectationRow, IntervalRow, Repin, Revision
-
-
-@dataclass(frozen=True)
-class Changes:
-    """What registering a build changes; noted before the first change is made."""
-
-    points: tuple[BuiltRevision, ...] = ()
-    """Revisions that the catalog is to point at."""
-    drops: tuple[BuiltRevision, ...] = ()
-    """Registered revisions of table partitions that the build does not deliver."""
-    kept: tuple[BuiltRevision, ...] = ()
-    """Revisions equal to the registered ones: these stay, the new files go."""
-    undeclared: tuple[BuiltRevision, ...] = ()
-    """Noted points that were not made, because their tables are no longer declared; found when it is finished."""
+from include.ledger.models import Attempt, Build, Erasure, IntervalRow, Repin, Revision
+from include.ledger.validation.results import keep_results
 
 
 @dataclass(frozen=True)
@@ -121,19 +107,7 @@ def _keep(attempt: Attempt, build: Build, findings: Findings) -> None:
             setattr(build, name, count)
     if findings.validation is not None:
         build.passed = findings.validation.success
-        _keep_expectations(object_session(build), build, findings.validation)
-
-
-def _keep_expectations(ledger: Session | None, build: Build, validation: Validation) -> None:
-    """Copy what expectations found into rows: a chart over a month of builds would read a month of findings."""
-    assert ledger is not None
-    ledger.execute(delete(ExpectationRow).where(ExpectationRow.build_id == build.id))
-    for number, each in enumerate(validation.expectations):
-        values = asdict(each)
-        names = {"table_name": values.pop("table"), "column_name": values.pop("column")}
-        # These stay with the findings: no chart draws them.
-        del values["severity"], values["examples"]
-        ledger.add(ExpectationRow(build_id=build.id, number=number, **names, **values))
+        keep_results(object_session(build), build, findings.validation)
 
 
 def is_published(build: int) -> bool:
@@ -143,20 +117,42 @@ def is_published(build: int) -> bool:
 
 
 def reject(attempt: AttemptSpec, validation: Validation) -> None:
-    """Note that a build did not pass, and reject its revisions; what is registered stays."""
+    """Note that a build did not pass, and reject its revisions; what is registered stays.
+
+    Raises AnotherWriter like `begin_registration`.
+    """
+    with session() as ledger:
+        _reject_revisions(ledger, _judged(ledger, attempt, validation))
+
+
+def refuse(attempt: AttemptSpec, question: int, decision: Mapping[str, str]) -> None:
+    """Note that a person refused a build that waits, and reject its revisions; what is registered stays.
+
+    Raises AnotherWriter when the attempt was built again meanwhile.
+    """
     with session() as ledger:
         row, build = _latest(ledger, attempt)
-        _keep(row, build, replace(findings_of(build.findings), validation=validation))
-        for each in rows_of_build(ledger, build.id):
-            if each.state in PUBLISHABLE:
-                move(each, RevisionState.REJECTED)
+        # As the ledger has it now: an erasure may have cleaned it since the attempt was read.
+        findings = findings_of(build.findings)
+        if findings.validation is not None:
+            refused = replace(findings.validation, question=question, decision=dict(decision))
+            _keep(row, build, replace(findings, validation=refused))
+            _reject_revisions(ledger, build)
+
+
+def _reject_revisions(ledger: Session, build: Build) -> None:
+    for each in rows_of_build(ledger, build.id):
+        if each.state in PUBLISHABLE:
+            move(each, RevisionState.REJECTED)
 
 
 def hold(attempt: AttemptSpec, validation: Validation) -> None:
-    """Note that a build waits for a person: its revisions and what is registered stay as they are."""
+    """Note that a build waits for a person: its revisions and what is registered stay as they are.
+
+    Raises AnotherWriter like `begin_registration`.
+    """
     with session() as ledger:
-        row, build = _latest(ledger, attempt)
-        _keep(row, build, replace(findings_of(build.findings), validation=validation))
+        _judged(ledger, attempt, validation)
 
 
 def begin_registration(attempt: AttemptSpec, validation: Validation, changes: Changes) -> Registration:
@@ -165,27 +161,38 @@ def begin_registration(attempt: AttemptSpec, validation: Validation, changes: Ch
     Raises AnotherWriter when the attempt was built again meanwhile, or records were erased since it was built.
     """
     with session() as ledger:
-        row, build = _latest(ledger, attempt)
-        check_registered(ledger, attempt.pinned, build.id)
-        _keep(row, build, replace(findings_of(build.findings), validation=validation))
+        build = _judged(ledger, attempt, validation)
         points = {(each.revision, each.table, each.partition) for each in changes.points}
         for each in rows_of_build(ledger, build.id):
             move(each, RevisionState.VALIDATED)
             if (each.id, each.table_name, each.table_partition) in points:
                 move(each, RevisionState.REGISTERING)
-        build.registering_at, build.changes = func.now(), _as_json(changes)
+        build.registering_at, build.changes = func.now(), changes.as_json()
         return Registration(build.id, attempt.pinned, changes)
 
 
 def note_replaced(attempt: AttemptSpec, validation: Validation) -> None:
-    """Note that a build passed, but a later one of its interval is registered already, and stays."""
+    """Note that a build passed, but a later one of its interval is registered already, and stays.
+
+    Raises AnotherWriter like `begin_registration`.
+    """
     with session() as ledger:
-        row, build = _latest(ledger, attempt)
-        _keep(row, build, replace(findings_of(build.findings), validation=validation))
+        build = _judged(ledger, attempt, validation)
         for each in rows_of_build(ledger, build.id):
             move(each, RevisionState.VALIDATED)
             move(each, RevisionState.SUPERSEDED)
         build.published_at = func.now()
+
+
+def _judged(ledger: Session, attempt: AttemptSpec, validation: Validation) -> Build:
+    """Note what the checkpoint found in the attempt's latest build, and return the build, locked.
+
+    Nothing that it read of records that were erased since comes into the ledger.
+    """
+    row, build = _latest(ledger, attempt)
+    check_registered(ledger, attempt.pinned, build.id)
+    _keep(row, build, replace(findings_of(build.findings), validation=validation))
+    return build
 
 
 def note_delta(attempt: AttemptSpec, version: DeltaVersion) -> None:
@@ -229,7 +236,7 @@ def begun_registrations(pipeline: str) -> list[Registration]:
             .where(IntervalRow.pipeline == pipeline, Build.registering_at.is_not(None), Build.published_at.is_(None))
             .order_by(Build.id)
         ).all()
-        return [Registration(row.id, pinned_of(ledger, of), _changes_of(ledger, row)) for row, of in rows]
+        return [Registration(row.id, pinned_of(ledger, of), changes_of(ledger, row)) for row, of in rows]
 
 
 def finish_registration(registration: Registration) -> None:
@@ -283,18 +290,3 @@ def _is_erased_since(ledger: Session, build: Build) -> bool:
     """Return whether records of the interval were erased since: their fates were then counted again."""
     later = (Erasure.intervals.contains([build.interval_id]), Erasure.last_build >= build.id)
     return ledger.scalar(select(Erasure.id).where(*later).limit(1)) is not None
-
-
-def _as_json(changes: Changes) -> dict[str, Any]:
-    return {
-        name: [{"table": each.table, "partition": each.partition, "revision": each.revision} for each in part]
-        for name, part in (("points", changes.points), ("drops", changes.drops), ("kept", changes.kept))
-    }
-
-
-def _changes_of(ledger: Session, build: Build) -> Changes:
-    def part(name: str) -> tuple[BuiltRevision, ...]:
-        keys = [(each["revision"], each["table"], each["partition"]) for each in (build.changes or {}).get(name, ())]
-        return tuple(as_built(ledger.get_one(Revision, key)) for key in keys)
-
-    return Changes(part("points"), part("drops"), part("kept"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session
@@ -24,6 +25,37 @@ class RegisteredRevision(BuiltRevision):
     """A revision that the catalog points at."""
 
     interval_id: int
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What registering a build changes; noted before the first change is made."""
+
+    points: tuple[BuiltRevision, ...] = ()
+    """Revisions that the catalog is to point at."""
+    drops: tuple[BuiltRevision, ...] = ()
+    """Registered revisions of table partitions that the build does not deliver."""
+    kept: tuple[BuiltRevision, ...] = ()
+    """Revisions equal to the registered ones: these stay, the new files go."""
+    undeclared: tuple[BuiltRevision, ...] = ()
+    """Noted points that were not made, because their tables are no longer declared; found when it is finished."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the form that the ledger keeps."""
+        return {
+            name: [{"table": each.table, "partition": each.partition, "revision": each.revision} for each in part]
+            for name, part in (("points", self.points), ("drops", self.drops), ("kept", self.kept))
+        }
+
+
+def changes_of(ledger: Session, build: Build) -> Changes:
+    """Return what was noted that registering a build changes."""
+
+    def part(name: str) -> tuple[BuiltRevision, ...]:
+        keys = [(each["revision"], each["table"], each["partition"]) for each in (build.changes or {}).get(name, ())]
+        return tuple(as_built(ledger.get_one(Revision, key)) for key in keys)
+
+    return Changes(part("points"), part("drops"), part("kept"))
 
 
 def as_built(row: Revision) -> BuiltRevision:

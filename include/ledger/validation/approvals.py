@@ -17,8 +17,10 @@ from sqlalchemy.orm import Session
 from include.errors import UsageError
 from include.ledger.connection import check_version
 from include.ledger.database import session
+from include.ledger.erasures.coordinates import check_registered
 from include.ledger.intervals.attempts import REBUILD
 from include.ledger.intervals.findings import ExpectationKey, ExpectationResult
+from include.ledger.intervals.pins import pinned_of
 from include.ledger.models import Approval, Attempt, Build, IntervalRow
 from include.times import Interval, format_time
 
@@ -63,10 +65,15 @@ class Question:
 
 
 def ask(build: int, suite: str, warnings: Sequence[ExpectationResult]) -> Question:
-    """Ask a person about a build's warnings, unless the last question is the same; return the question."""
+    """Ask a person about a build's warnings, unless the last question is the same; return the question.
+
+    Raises AnotherWriter when records of its interval were erased since it was built: the warnings may show them.
+    """
     with session() as ledger:
+        interval = ledger.get_one(Build, build).interval_id
+        check_registered(ledger, pinned_of(ledger, ledger.get_one(IntervalRow, interval)), build)
         # Two publications at the same time ask one question.
-        interval = ledger.get_one(Build, build, with_for_update=True).interval_id
+        ledger.get_one(Build, build, with_for_update=True)
         last = _first(ledger, _of_build(build))
         if last is not None and last.suite == suite and last.keys >= {each.key for each in warnings}:
             return last

@@ -26,6 +26,7 @@ from include.erasure.keys import FORGOTTEN, Keys, hashes_of
 from include.erasure.run import Wish, account, erase
 from include.erasure.views import check_built
 from include.errors import AnotherWriter, ServiceUnreachable, UsageError
+from include.intervals import approving
 from include.intervals.steps import announce, report_uri, write_report
 from include.ledger.archive import landing_files, removal
 from include.ledger.database import session
@@ -40,7 +41,13 @@ from include.ledger.erasures.coordinates import (
 )
 from include.ledger.erasures.intent import Found, Request
 from include.ledger.intervals import attempts, builds, evidence, locks, pins
-from include.ledger.intervals.findings import BuildFindings, DeltaVersion, RecordCounts, Validation
+from include.ledger.intervals.findings import (
+    BuildFindings,
+    DeltaVersion,
+    ExpectationResult,
+    RecordCounts,
+    Validation,
+)
 from include.ledger.listings import Listed, ListedReport
 from include.ledger.models import (
     Attempt,
@@ -63,6 +70,7 @@ from include.ledger.models import (
 )
 from include.ledger.quarantine import RecordKey, replayed_into
 from include.ledger.streams import generations, writers
+from include.ledger.validation import approvals
 from include.offsets import Fate, Fates, OffsetRange
 from include.pipelines import load_pipeline
 from include.reconciliation import Difference, DifferenceClass, ReconciliationCounts
@@ -757,6 +765,75 @@ def test_build_is_registered_only_when_it_was_made_after_the_erasure(pipeline: s
     made.register(again, made.note_build(again))
     assert unfinished.intervals_to_build(begun) == []
     assert unfinished.attempts_to_announce(begun) == [again]
+
+
+NAMING = ExpectationResult(
+    "cameras", "expect_set", "kind", "kind is a", False, '["cam-1"]', 1, severity="warn",
+    examples=({"device_id": "cam-1"},),
+)  # fmt: skip
+"""What a checkpoint found in a row of the camera that is erased."""
+
+
+def judged(attempt: int) -> str:
+    """What the ledger holds of the judgement of the attempt's latest build."""
+    with session() as ledger:
+        build = ledger.scalars(select(Build).where(Build.attempt_id == attempt).order_by(Build.id.desc())).first()
+        assert build is not None
+        observed = ledger.scalars(select(ExpectationRow.observed).where(ExpectationRow.build_id == build.id)).all()
+        return json.dumps([build.findings, ledger.get_one(Attempt, attempt).verdict, list(observed)])
+
+
+@pytest.mark.parametrize("note", [builds.reject, builds.hold, builds.note_replaced])
+def test_no_key_comes_back_when_an_erased_build_is_judged(
+    pipeline: str, note: Callable[[attempts.AttemptSpec, Validation], None]
+) -> None:
+    attempt = made.begin_attempt(pipeline)
+    made.note_build(attempt)
+    spec = attempts.load_attempt(attempt)
+    erase_from(pipeline, attempt)
+    with pytest.raises(AnotherWriter, match="was built before records of it were erased") as refused:
+        note(spec, Validation(False, pipeline, (NAMING,)))
+    assert refused.value.remedy == "run the interval again"
+    assert "cam-1" not in judged(attempt)
+
+
+def test_nobody_is_asked_about_rows_of_a_person_when_they_were_erased_while_a_build_was_judged(pipeline: str) -> None:
+    attempt = made.begin_attempt(pipeline)
+    made.note_build(attempt)
+    build = attempts.load_attempt(attempt).build
+    assert build is not None
+    erase_from(pipeline, attempt)
+    with pytest.raises(AnotherWriter, match="was built before records of it were erased"):
+        approvals.ask(build, "suite-1", (NAMING,))
+    assert approvals.last_of_build(build) is None
+
+
+def test_refusal_brings_no_key_back_when_an_erasure_begins_while_a_person_refuses(
+    pipeline: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt = made.begin_attempt(pipeline)
+    made.note_build(attempt)
+    spec = attempts.load_attempt(attempt)
+    assert spec.build is not None
+    asked = approvals.ask(spec.build, "suite-1", (NAMING,))
+    builds.hold(spec, Validation(False, pipeline, (NAMING,), question=asked.id))
+    assert "cam-1" in judged(attempt)
+    load = attempts.load_attempt
+
+    def load_early(number: int) -> attempts.AttemptSpec:
+        loaded = load(number)
+        monkeypatch.setattr(attempts, "load_attempt", load)
+        erase_from(pipeline, attempt)
+        return loaded
+
+    monkeypatch.setattr(attempts, "load_attempt", load_early)
+    monkeypatch.setattr(approving, "notify_decided", lambda _: None)
+    monkeypatch.setattr(approving.steps, "announce", lambda _: None)
+    approving.refuse(asked, by="me@here", reason="rows are missing")
+    assert "cam-1" not in judged(attempt)
+    findings = load(attempt).findings.validation
+    assert findings is not None
+    assert (findings.question, findings.decision["decision"]) == (asked.id, "refused")
 
 
 def test_interval_stays_to_be_built_when_no_later_build_is_registered(pipeline: str) -> None:
