@@ -1,23 +1,22 @@
-"""Rows that reports with notifications list per interval, and which of them operators were notified of."""
+"""Rows that reports with notifications list per build, and which of them operators were notified of."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from types import MappingProxyType
 from typing import Any
 
-from sqlalchemy import func, select
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy import ScalarSelect, delete, func, select
 from sqlalchemy.orm import Session
 
 from include.ledger.database import session
 from include.ledger.intervals.pins import PinnedInterval
-from include.ledger.models import IntervalRow, ListedRow
+from include.ledger.models import Build, IntervalRow, ListedRow
 from include.times import format_time, utc
 
 
@@ -32,13 +31,11 @@ class Listed:
 
 @dataclass(frozen=True)
 class ListedReport:
-    """What a listing of an interval holds."""
+    """What a listing of an interval holds, as a build of it found."""
 
     report: str
     """The listing's title."""
     rows: tuple[Listed, ...]
-    former: Mapping[str, str] = field(default_factory=dict)
-    """Names that key columns had before, with the present ones. What was recorded by such a name keeps its key."""
 
 
 LONGEST_KEY = 2400
@@ -53,32 +50,34 @@ LEAST_ABBREVIATED = 50
 NOT_RENAMED: Mapping[str, str] = MappingProxyType({})
 
 
-def replace_listed(ledger: Session, interval_id: int, listed: ListedReport) -> None:
-    """Record what a listing of the interval holds, within a transaction; what was sent before stays marked as sent."""
-    by_key = {each.key: dict(each.row) for each in listed.rows}
-    recorded: dict[str, str] = {}
-    own = ListedRow.interval_id == interval_id, ListedRow.report == listed.report
-    for old in ledger.scalars(select(ListedRow).where(*own)).all():
-        key = present_key(old.key, listed.former)
-        if key in by_key and key not in recorded:
-            recorded[key] = old.key
-        else:
-            ledger.delete(old)
-    for key, row in by_key.items():
-        values = {"interval_id": interval_id, "report": listed.report, "key": recorded.get(key, key), "row": row}
-        ledger.execute(
-            insert(ListedRow)
-            .values(**values)
-            .on_conflict_do_update(index_elements=["interval_id", "report", "key"], set_={"row": row})
-        )
+def note_listed(ledger: Session, build: Build, listed: Iterable[ListedReport]) -> None:
+    """Record what the listings of a new build hold, within a transaction; it counts once the build is registered.
+
+    Of builds that can no longer be registered, or were replaced, only what was sent stays: nobody is told of it again.
+    """
+    wanted = select(Build.id).where(Build.attempt_id == build.attempt_id, Build.id < build.id)
+    built_again = wanted.where(Build.registering_at.is_(None), Build.published_at.is_(None))
+    useless = ListedRow.build_id.in_(built_again) | (ListedRow.build_id < _registered_build(build.interval_id))
+    unsent = ListedRow.interval_id == build.interval_id, ListedRow.notified_at.is_(None)
+    ledger.execute(delete(ListedRow).where(*unsent, useless).execution_options(synchronize_session=False))
+    for report in listed:
+        by_key = {each.key: dict(each.row) for each in report.rows}
+        own = {"interval_id": build.interval_id, "build_id": build.id, "report": report.report}
+        ledger.add_all(ListedRow(**own, key=key, row=row) for key, row in by_key.items())
+
+
+def _registered_build(interval: int | ScalarSelect[int]) -> ScalarSelect[int]:
+    """Return the build of an interval whose rows count; 0 where it was registered before builds were noted."""
+    wanted = select(func.coalesce(func.max(Build.id), 0))
+    return wanted.where(Build.interval_id == interval, Build.published_at.is_not(None)).scalar_subquery()
 
 
 @contextmanager
 def sending_new(pinned: PinnedInterval, report: str, former: Mapping[str, str] = NOT_RENAMED) -> Iterator[list[Listed]]:
     """Yield what is newly listed in the interval and was not sent, and mark it as sent when the block succeeds.
 
-    `former`: names that key columns had before, with the present ones. The rows are locked meanwhile: two runs of the
-    interval at once send each once.
+    Only what registered builds list counts. `former`: names that key columns had before, with the present ones. The
+    rows are locked meanwhile: two runs of the interval at once send each once.
     """
     before = (
         select(IntervalRow.id)
@@ -91,21 +90,24 @@ def sending_new(pinned: PinnedInterval, report: str, former: Mapping[str, str] =
         .limit(1)
         .scalar_subquery()
     )
-    listed_before = select(ListedRow.key).where(ListedRow.interval_id == before, ListedRow.report == report)
+    of_report, is_own = ListedRow.report == report, ListedRow.interval_id == pinned.id
+    is_before = (ListedRow.interval_id == before) & (ListedRow.build_id == _registered_build(before))
+    known_keys = select(ListedRow.key).where(of_report, is_before | (is_own & ListedRow.notified_at.is_not(None)))
     with session() as ledger:
         new = ledger.scalars(
             select(ListedRow)
             .where(
-                ListedRow.interval_id == pinned.id,
-                ListedRow.report == report,
+                of_report,
+                is_own,
+                ListedRow.build_id == _registered_build(pinned.id),
                 ListedRow.notified_at.is_(None),
-                ListedRow.key.not_in(listed_before),
+                ListedRow.key.not_in(known_keys),
             )
             .order_by(ListedRow.key)
             .with_for_update()
         ).all()
         if new:
-            known = {present_key(key, former) for key in ledger.scalars(listed_before)}
+            known = {present_key(key, former) for key in ledger.scalars(known_keys)}
             new = [row for row in new if present_key(row.key, former) not in known]
         yield [Listed(row.key, row.row) for row in new]
         for row in new:

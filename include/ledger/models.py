@@ -497,16 +497,19 @@ class Revision(Base):
 
 
 class ListedRow(Base):
-    """A row that a report with notifications lists."""
+    """A row that a report with notifications lists, as a build found."""
 
     __tablename__ = "listed_rows"
-    __table_args__ = {"comment": "What reports with notifications list per interval, and what was sent of it"}
+    __table_args__ = {"comment": "What reports with notifications list per build, and what was sent of it"}
 
     interval_id: Mapped[int] = mapped_column(
         ForeignKey("intervals.id", ondelete="CASCADE"), primary_key=True, comment="The interval"
     )
     report: Mapped[str] = mapped_column(primary_key=True, comment="Title of the report")
     key: Mapped[str] = mapped_column(primary_key=True, comment="JSON object of the report's key columns")
+    build_id: Mapped[int] = mapped_column(
+        primary_key=True, autoincrement=False, comment="The build that lists it; 0: noted before builds were"
+    )
     row: Mapped[dict[str, Any]] = mapped_column(comment="The row as it was listed")
     notified_at: Mapped[datetime | None] = mapped_column(comment="When the operators were told of it")
 

@@ -109,7 +109,7 @@ def _noted_listing(pipeline: Pipeline, report: Listing, rows: DataFrame) -> tupl
     # By their keys: what else changes in a row changes nothing in which ones are noted.
     noted = listed.orderBy(*_in_order(listed, report.key)).limit(notifications.MOST).collect()
     plain = ({name: listings.plain(row[name]) for name in row.asDict()} for row in noted)
-    of_report = notifications.listed_of(pipeline, report, plain)
+    of_report = notifications.listed_of(report, plain)
     listed.unpersist()
     return section, of_report
 

@@ -1,7 +1,8 @@
 """Notifications to the operators: rows that a report lists and the interval before did not.
 
-The build records what each listing holds; announcing an interval that passed sends what is new in it and marks it as
-sent. A crash between the two sends a notification again: its `id` shows that it is the same one.
+The build records what each listing holds, which counts once the build is registered; announcing an interval that
+passed sends what is new in it and marks it as sent. A crash between the two sends a notification again: its `id` shows
+that it is the same one.
 
 For a watched report the archive query notes with each micro-batch what goes down and what is up again. The stream's
 driver sends it within a second of the commit; what a driver left unsent, the next one or an interval sends.
@@ -33,10 +34,10 @@ MOST = 10_000
 """How many rows of a listing are recorded; nobody reads more notifications than that."""
 
 
-def listed_of(pipeline: Pipeline, listing: Listing, rows: Iterable[Mapping[str, Any]]) -> ListedReport:
+def listed_of(listing: Listing, rows: Iterable[Mapping[str, Any]]) -> ListedReport:
     """Return what a listing of an interval holds, as the ledger records it with the build."""
     listed = (Listed(listings.key_of(row, listing.key), row) for row in rows)
-    return ListedReport(listing.title, tuple(listed), pipeline.archive.former_in(listing.key))
+    return ListedReport(listing.title, tuple(listed))
 
 
 def notify(pipeline: Pipeline, pinned: PinnedInterval) -> int:

@@ -22,7 +22,7 @@ from include.ledger.intervals.pins import PinnedInterval, pinned_of
 from include.ledger.intervals.revisions import Changes, changes_of, move, rows_of_build
 from include.ledger.intervals.states import PUBLISHABLE, IntervalState, RevisionState
 from include.ledger.lineage import BuiltRevision
-from include.ledger.listings import ListedReport, replace_listed
+from include.ledger.listings import ListedReport, note_listed
 from include.ledger.models import Attempt, Build, Erasure, IntervalRow, Repin, Revision
 from include.ledger.validation.results import keep_results
 
@@ -52,7 +52,7 @@ def note_build(
     """Note what an attempt has built and found, discard what it built before, and return the build's id.
 
     Earlier revisions that are registered, or being registered, stay. `known` is the last erasure when the build began,
-    `columns` are its tables' declared columns. Unless something is unexplained, its listings replace the interval's.
+    `columns` are its tables' declared columns. What its listings hold is kept unless something is unexplained.
     Raises AnotherWriter when another erasure of the pipeline began since.
     """
     with session() as ledger:
@@ -70,8 +70,7 @@ def note_build(
         # Transactions that only refer to the row are not blocked; another attempt's build waits for this one.
         interval = ledger.get_one(IntervalRow, row.interval_id, with_for_update={"key_share": True})
         if not findings.reconciliation.unexplained:
-            for report in listed:
-                replace_listed(ledger, interval.id, report)
+            note_listed(ledger, build, listed)
             if interval.state != IntervalState.REGISTERED:
                 # Later attempts are compared with these; a registered build keeps its own until another is (`finish`).
                 note_fates(ledger, interval.id, findings.fates)

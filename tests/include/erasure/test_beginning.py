@@ -138,10 +138,14 @@ def test_records_move_from_their_fates_to_erased_in_every_count_when_they_are_er
         row = ledger.get_one(IntervalRange, (interval, "events", 0))
         row.archived, row.empty, row.quarantined, row.gaps = 6, 0, 2, 0
         ledger.add(
-            ListedRow(interval_id=interval, report="Offline", key='{"device_id": "cam-1"}', row={"name": "porch"})
+            ListedRow(
+                interval_id=interval, build_id=1, report="Offline", key='{"device_id": "cam-1"}', row={"name": "porch"}
+            )
         )
         ledger.add(
-            ListedRow(interval_id=interval, report="Offline", key='{"device_id": "cam-10"}', row={"name": "yard"})
+            ListedRow(
+                interval_id=interval, build_id=1, report="Offline", key='{"device_id": "cam-10"}', row={"name": "yard"}
+            )
         )
     assert [each.from_time for each in intervals_with(pipeline, {at(1)})]
     assert intervals_with(pipeline, {at(9)}) == []
@@ -178,7 +182,8 @@ def test_outages_and_listed_rows_of_others_stay_when_they_only_mention_an_erased
     with session() as ledger:
         for offset, (device, row) in enumerate(rows.items(), 1):
             ledger.add(noted_outage(pipeline, device, row, offset))
-            ledger.add(ListedRow(interval_id=interval, report="Offline", key=f'{{"device_id": "{device}"}}', row=row))
+            key = json.dumps({"device_id": device})
+            ledger.add(ListedRow(interval_id=interval, build_id=1, report="Offline", key=key, row=row))
         # It is up again by a row that mentions the key.
         ended = {"end_micro_batch": 1, "end_topic": "events", "end_topic_id": "id", "end_partition": 0}
         places = {"end_offset": 7, "end_element": 0, "ended_at": DAY, "end_row": {"name": "was cam-1"}}

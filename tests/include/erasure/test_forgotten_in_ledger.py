@@ -88,7 +88,7 @@ def note(pipeline: str, *keys: dict[str, object]) -> int:
                     topic_partition=0, record_offset=offset, element=0, began_at=DAY, row={},
                 )
             )  # fmt: skip
-            ledger.add(ListedRow(interval_id=interval, report="Offline", key=key, row={}))
+            ledger.add(ListedRow(interval_id=interval, build_id=1, report="Offline", key=key, row={}))
     return interval
 
 

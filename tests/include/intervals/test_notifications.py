@@ -12,7 +12,6 @@ import pytest
 from include.intervals.telling.notifications import fitting, listed_of, notify
 from include.ledger.intervals import attempts
 from include.ledger.intervals.pins import PinnedInterval
-from include.ledger.lineage import BuiltRevision
 from include.pipelines import load_pipeline
 from include.pipelines.spec import Listing, Pipeline
 from tests.conftest import Home
@@ -31,7 +30,7 @@ def test_messages_have_ids_of_their_own_when_two_listings_with_equal_keys_share_
     attempt = begin_attempt(pipeline.name, hour())
     pinned = attempts.load_attempt(attempt).pinned
     row = {"device": "a", "id": 7, "interval": "mine", "celsius": 80}
-    listed = tuple(listed_of(pipeline, listing, [row]) for listing in listings)
+    listed = tuple(listed_of(listing, [row]) for listing in listings)
     register(attempt, note_build(attempt, listed=listed))
 
     assert notify(pipeline, pinned) == 2
@@ -64,25 +63,22 @@ def test_nothing_is_told_again_when_the_key_s_column_is_renamed_and_intervals_ar
     back = renamed(second, "device_id", "camera_id", ())
 
     def listed(pipeline: Pipeline, number: int, *devices: str) -> PinnedInterval:
-        attempt = begin_attempt(name, hour(number))
-        register(attempt, note(pipeline, attempt, *devices))
-        return attempts.load_attempt(attempt).pinned
-
-    def note(pipeline: Pipeline, attempt: int, *devices: str) -> BuiltRevision:
         (report,) = pipeline.reports
         assert isinstance(report, Listing)
         rows = [{report.key[0]: each, "celsius": 80} for each in devices]
-        return note_build(attempt, listed=(listed_of(pipeline, report, rows),))
+        attempt = begin_attempt(name, hour(number))
+        register(attempt, note_build(attempt, listed=(listed_of(report, rows),)))
+        return attempts.load_attempt(attempt).pinned
 
     hours = [listed(first, 0, "a"), listed(first, 1, "a", "b")]
     assert [notify(first, each) for each in hours] == [1, 1]
     for pipeline in (second, back):
         # In any order; the last one lists another, too.
-        note(pipeline, begin_attempt(name, hour(1)), "a", "b")
+        listed(pipeline, 1, "a", "b")
         assert notify(pipeline, hours[1]) == 0
-        note(pipeline, begin_attempt(name, hour(0)), "a")
+        listed(pipeline, 0, "a")
         assert notify(pipeline, hours[0]) == 0
-    note(second, begin_attempt(name, hour(1)), "a", "b", "c")
+    listed(second, 1, "a", "b", "c")
     assert notify(second, hours[1]) == 1
     # Of the next interval, too, what the one before lists by another name is not new.
     assert notify(back, listed(back, 2, "b", "c", "d")) == 1
@@ -127,7 +123,7 @@ def test_others_are_told_when_the_text_of_one_is_too_large_for_a_message(in_proc
     pinned = attempts.load_attempt(attempt).pinned
     # With two bytes each the first one fits, as the record did that it came from.
     names = {"a": "é" * 400_000, "b": "é" * 1_500_000, "c": "c"}
-    listed = listed_of(pipeline, listing, [{"device": device, "name": name} for device, name in names.items()])
+    listed = listed_of(listing, [{"device": device, "name": name} for device, name in names.items()])
     register(attempt, note_build(attempt, listed=(listed,)))
 
     assert notify(pipeline, pinned) == 3

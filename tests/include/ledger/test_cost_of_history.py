@@ -97,8 +97,8 @@ UPDATE intervals SET verdict = (SELECT verdict FROM attempts WHERE interval_id =
 INSERT INTO expectation_results
     (build_id, number, table_name, expectation, column_name, words, success, observed, unexpected_count)
 SELECT id, 0, '{PIPELINE}', 'distinct', 'bidder', 'is one of "these"', true, '["Anna"]', 0 FROM builds;
-INSERT INTO listed_rows (interval_id, report, key, "row")
-SELECT id, 'Bidders', '{{"bidder": "Anna ' || id || '"}}', '{{"said": "\\"no\\""}}' FROM intervals;
+INSERT INTO listed_rows (interval_id, build_id, report, key, "row")
+SELECT id, 0, 'Bidders', '{{"bidder": "Anna ' || id || '"}}', '{{"said": "\\"no\\""}}' FROM intervals;
 INSERT INTO outages (pipeline, report, key, micro_batch, topic, topic_id, topic_partition, record_offset, element,
     began_at, "row")
 SELECT '{PIPELINE}', 'Bidders', '{{"bidder": "Anna ' || id || '"}}', 1, '{TOPIC}', '{TOPIC_ID}', 0, id, 0, now(), '{{}}'

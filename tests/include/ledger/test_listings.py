@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import json
 import secrets
+from collections.abc import Callable
 
 import pytest
+from sqlalchemy import func, select
 
-from include.ledger.intervals import attempts
+from include.ledger.database import session
+from include.ledger.intervals import attempts, builds
+from include.ledger.intervals.findings import Validation
 from include.ledger.intervals.pins import PinnedInterval
+from include.ledger.intervals.revisions import Changes
 from include.ledger.listings import LONGEST_KEY, Listed, ListedReport, key_of, present_key, sending_new
+from include.ledger.models import ListedRow
 from tests.support.attempts import begin_attempt, hour, note_build, register
 
 pytestmark = [pytest.mark.services]
@@ -37,7 +43,7 @@ def test_row_is_notified_again_only_when_an_interval_did_not_list_it(pipeline: s
     first = listed(pipeline, 0, "a", "b")
     assert told(first) == ["a", "b"]
     # The interval runs again and lists another, too.
-    note_build(begin_attempt(pipeline, hour(0)), listed=(holding("a", "b", "c"),))
+    listed(pipeline, 0, "a", "b", "c")
     assert told(first) == ["c"]
     assert told(first) == []
     assert told(listed(pipeline, 1, "b", "d")) == ["d"]
@@ -58,6 +64,71 @@ def test_row_is_not_notified_again_when_a_build_with_something_unexplained_did_n
     assert told(listed(pipeline, 1, "a")) == []
     note_build(begin_attempt(pipeline, hour(0)), listed=(holding("a"),))
     assert told(first) == []
+
+
+def unregistered(pipeline: str, number: int, *keys: str) -> int:
+    """The attempt of an interval whose build lists these, and is not registered."""
+    attempt = begin_attempt(pipeline, hour(number))
+    note_build(attempt, listed=(holding(*keys),))
+    return attempt
+
+
+@pytest.mark.parametrize("judge", [builds.reject, builds.hold])
+def test_rows_of_a_build_do_not_count_when_it_was_rejected_or_waits_for_a_person(
+    pipeline: str, judge: Callable[[attempts.AttemptSpec, Validation], None]
+) -> None:
+    first = listed(pipeline, 0, "a")
+    assert told(first) == ["a"]
+    attempt = unregistered(pipeline, 0, "b")
+    judge(attempts.load_attempt(attempt), Validation(False, pipeline))
+    assert told(first) == []
+    # What the interval before lists is what is registered of it.
+    assert told(listed(pipeline, 1, "a", "b")) == ["b"]
+
+
+def test_rows_of_a_build_count_when_it_is_registered_after_it_waited(pipeline: str) -> None:
+    first = listed(pipeline, 0, "a")
+    waiting = begin_attempt(pipeline, hour(0))
+    built = note_build(waiting, listed=(holding("a", "b"),))
+    builds.hold(attempts.load_attempt(waiting), Validation(False, pipeline))
+    assert told(first) == ["a"]
+    register(waiting, built)
+    assert told(first) == ["b"]
+
+
+def test_rows_of_an_interrupted_registration_count_when_it_is_finished_after_another_build(pipeline: str) -> None:
+    attempt = begin_attempt(pipeline)
+    built = note_build(attempt, listed=(holding("a"),))
+    passed = Validation(True, pipeline)
+    begun = builds.begin_registration(attempts.load_attempt(attempt), passed, Changes(points=(built,)))
+    # A kill; the task runs again, and builds before anybody finishes.
+    note_build(attempt, listed=(holding("b"),))
+    pinned = attempts.load_attempt(attempt).pinned
+    assert told(pinned) == []
+    builds.finish_registration(begun)
+    assert told(pinned) == ["a"]
+
+
+def test_nobody_is_told_twice_when_another_build_lists_a_row_that_was_sent(pipeline: str) -> None:
+    first = listed(pipeline, 0, "a", "b")
+    assert told(first) == ["a", "b"]
+    listed(pipeline, 0, "b")
+    listed(pipeline, 0, "a", "c")
+    assert told(first) == ["c"]
+
+
+def test_rows_of_builds_that_are_never_registered_go_when_the_interval_is_built_again(pipeline: str) -> None:
+    first = listed(pipeline, 0, "sent", "unsent")
+    with session() as ledger:
+        row = ledger.scalars(select(ListedRow).where(ListedRow.interval_id == first.id, ListedRow.key == "sent")).one()
+        row.notified_at = func.now()
+    attempt = unregistered(pipeline, 0, "built twice")
+    note_build(attempt, listed=(holding("rejected"),))
+    listed(pipeline, 0, "registered")
+    unregistered(pipeline, 0, "last")
+    with session() as ledger:
+        keys = ledger.scalars(select(ListedRow.key).where(ListedRow.interval_id == first.id)).all()
+    assert sorted(keys) == ["last", "registered", "sent"]
 
 
 def test_key_is_recorded_when_it_is_longer_than_an_index_takes(pipeline: str) -> None:

@@ -194,3 +194,34 @@ def test_event_time_is_that_of_the_newest_started_generation_and_unknown_when_it
         noted = connection.execute(text("SELECT pipeline, number, event_time FROM generations ORDER BY 1, 2")).all()
     assert [tuple(each) for each in noted if each.event_time] == [("p", 1, "b")]
     old.dispose()
+
+
+_LISTED = """
+INSERT INTO intervals (id, pipeline, from_time, to_time, pinned_by, state)
+SELECT h, 'p', '2026-01-01Z'::timestamptz + h * interval '1 hour',
+    '2026-01-01Z'::timestamptz + (h + 1) * interval '1 hour', 'test', CASE h WHEN 3 THEN 'failed' ELSE 'registered' END
+FROM generate_series(1, 4) h;
+INSERT INTO attempts (id, interval_id, run_by, code_version, source)
+SELECT id, id, 'test', '1', 'kafka' FROM intervals;
+INSERT INTO builds (id, attempt_id, interval_id, findings, registering_at, published_at, unexplained) VALUES
+    (11, 1, 1, '{}', now(), now(), 0), (12, 1, 1, '{}', NULL, NULL, 0),
+    (21, 2, 2, '{}', now(), now(), 0), (22, 2, 2, '{}', now(), NULL, 0),
+    (31, 3, 3, '{}', NULL, NULL, 0), (32, 3, 3, '{}', NULL, NULL, 1);
+INSERT INTO listed_rows (interval_id, report, key, "row", notified_at)
+SELECT id, 'Offline', k, '{}', CASE k WHEN 'sent' THEN now() END FROM intervals, unnest(ARRAY['sent', 'unsent']) k;
+"""
+
+
+def test_listed_rows_are_of_the_build_that_is_or_may_be_registered_when_they_are_migrated(database: str) -> None:
+    with create_engine(database, isolation_level="AUTOCOMMIT").connect() as connection:
+        connection.execute(text("CREATE DATABASE before_listed_rows_of_builds"))
+    old = create_engine(make_url(database).set(database="before_listed_rows_of_builds"))
+    with old.begin() as connection:
+        upgrade(connection, "0059")
+        connection.exec_driver_sql(_LISTED)
+        upgrade(connection)
+        rows = text("SELECT interval_id, build_id, key, notified_at IS NOT NULL FROM listed_rows ORDER BY 1, 2, 3")
+        noted = list(map(tuple, connection.execute(rows)))
+    builds = {1: 11, 2: 22, 3: 31, 4: 0}
+    assert noted == [(at, of, key, key == "sent") for at, of in builds.items() for key in ("sent", "unsent")]
+    old.dispose()
