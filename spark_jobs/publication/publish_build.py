@@ -53,7 +53,7 @@ def _publish_alone(run: IntervalRun, check: Check) -> None:
     finish_registrations(run.pipeline, catalog)
     prepare_iceberg(run.pipeline)
     if builds.is_published(build):
-        point_at_registered(run, catalog)
+        point_at_registered(catalog, revisions.registered_of_interval(run.pinned.id), check)
         follow_in_iceberg(run.pipeline, run.pinned)
         follow_ledger(run.pipeline)
         serve_registered(run.pipeline)

@@ -6,6 +6,7 @@ was begun, so that a kill leaves nothing half done for longer than that.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from include import completeness, lake
@@ -26,6 +27,9 @@ from spark_jobs.publication.catalog import Catalog
 from spark_jobs.publication.iceberg import follow_columns_in_iceberg, put_in_iceberg
 from spark_jobs.reconciliation.interval_run import IntervalRun
 from spark_jobs.spark.log import log_of
+
+Place = tuple[str, str]
+"""A table and its partition."""
 
 
 def register(
@@ -62,26 +66,10 @@ def _changes(run: IntervalRun, catalog: Catalog, built: list[BuiltRevision]) -> 
 
 
 def _finish(registration: Registration, catalog: Catalog, check: Check) -> None:
-    """Make the noted changes, also those that were made before, then note that all are made.
-
-    Between two changes, rows that move to another table partition are missing for a reader, never doubled: where rows
-    may have moved, no partition gets its new rows while another one of the table still has its old ones.
-    """
+    """Make the noted changes, also those that were made before, then note that all are made."""
     registration = _without_undeclared(registration, catalog)
-    first, cleared, others = _in_order(registration, catalog)
-    check()
-    # What is refused is refused before the first change: partitions that were dropped would stay missing. The revisions
-    # of a table are alike: one declaration wrote them.
-    for revision in {each.table: each for each in registration.changes.points}.values():
-        catalog.prepare(revision)
-    for stale in (*registration.changes.drops, *cleared):
-        check()
-        catalog.drop(stale)
-        crash_point("partition_dropped")
-    for revision in (*first, *cleared, *others):
-        check()
-        catalog.point_at(revision)
-        crash_point("partition_registered")
+    changes = registration.changes
+    _point_in_order(catalog, changes.points, _with_other_rows(registration, catalog), check, drops=changes.drops)
     with completeness.locked_properties(catalog.pipeline.name):
         properties = properties_after(registration)
         put_in_iceberg(catalog.pipeline, registration, properties)
@@ -97,27 +85,60 @@ def _finish(registration: Registration, catalog: Catalog, check: Check) -> None:
     serve_registered(catalog.pipeline)
 
 
-def _in_order(registration: Registration, catalog: Catalog) -> tuple[list[BuiltRevision], ...]:
-    """Return the points in the order in which they are made: one of each table, those to drop before it, the others.
+def _point_in_order(
+    catalog: Catalog,
+    points: Sequence[BuiltRevision],
+    with_other_rows: Collection[Place],
+    check: Check,
+    drops: Sequence[BuiltRevision] = (),
+) -> None:
+    """Drop partitions of an interval from the catalog, and point others at revisions, so that no row is doubled.
 
-    Only partitions that are registered with other rows need an order, and only where other code may have given a row
-    another one of them: readers find all rows that stay when the same code has read late records. One of a table is
-    swapped, so that readers never find the table without rows for nothing; the rest of them are dropped before, and
-    added again after it.
+    Between two changes, rows that move to another table partition are missing for a reader: where rows may have moved,
+    no partition gets its new rows while another one of the table still has its old ones. Of those `with_other_rows` in
+    the catalog one of a table is swapped, so that readers never find the table without rows for nothing; the rest of
+    them are dropped before, and added again after it.
     """
-    if revisions.is_of_registered_code(registration.pinned.id, registration.build):
-        return [], [], list(registration.changes.points)
-    hashes = {(e.table, e.partition): e.content_hash for e in revisions.registered_of_interval(registration.pinned.id)}
     first: dict[str, BuiltRevision] = {}
     cleared, others = [], []
-    for each in registration.changes.points:
-        is_changed = hashes.get((each.table, each.partition), each.content_hash) != each.content_hash
-        # The catalog does not point at anything new in a table that is no longer declared: what it shows stays.
-        if not is_changed or each.table not in catalog.pipeline.tables:
+    for each in points:
+        if _place(each) not in with_other_rows:
             others.append(each)
         elif first.setdefault(each.table, each) is not each:
             cleared.append(each)
-    return list(first.values()), cleared, others
+    check()
+    # What is refused is refused before the first change: partitions that were dropped would stay missing. The revisions
+    # of a table are alike: one declaration wrote them.
+    for revision in {each.table: each for each in points}.values():
+        catalog.prepare(revision)
+    for stale in (*drops, *cleared):
+        check()
+        catalog.drop(stale)
+        crash_point("partition_dropped")
+    for revision in (*first.values(), *cleared, *others):
+        check()
+        catalog.point_at(revision)
+        crash_point("partition_registered")
+
+
+def _place(revision: BuiltRevision) -> Place:
+    return revision.table, revision.partition
+
+
+def _with_other_rows(registration: Registration, catalog: Catalog) -> set[Place]:
+    """Return the partitions to point whose registered rows are others and may have moved between them.
+
+    None where the same code has read late records: readers then find all rows that stay.
+    """
+    if revisions.is_of_registered_code(registration.pinned.id, registration.build):
+        return set()
+    hashes = {_place(each): each.content_hash for each in revisions.registered_of_interval(registration.pinned.id)}
+    return {
+        _place(each)
+        for each in registration.changes.points
+        # The catalog does not point at anything new in a table that is no longer declared: what it shows stays.
+        if each.table in catalog.pipeline.tables and hashes.get(_place(each), each.content_hash) != each.content_hash
+    }
 
 
 def serve_registered(pipeline: Pipeline) -> None:
@@ -166,15 +187,18 @@ def finish_interval(pinned: PinnedInterval, catalog: Catalog, check: Check) -> N
             _finish(begun, catalog, check)
 
 
-def point_at_registered(run: IntervalRun, catalog: Catalog) -> None:
-    """Point the catalog at the registered revisions again where somebody has pointed it elsewhere."""
-    for revision in revisions.registered_of_interval(run.pinned.id):
-        is_declared = revision.table in run.pipeline.tables
-        if is_declared and (location := catalog.location(revision)) != revision.location:
-            catalog.point_at(revision)
-            log_of(run.pipeline.name).warning(
-                "%s %s: repaired, the catalog pointed at %s", revision.table, revision.partition, location or "nothing"
-            )
+def point_at_registered(catalog: Catalog, registered: Iterable[BuiltRevision], check: Check) -> None:
+    """Point the catalog at registered revisions of an interval again where somebody has pointed it elsewhere.
+
+    What it points at, in a metastore that was put back from a copy, may be of other code.
+    """
+    declared = [each for each in registered if each.table in catalog.pipeline.tables]
+    found = [(each, location) for each in declared if (location := catalog.location(each)) != each.location]
+    _point_in_order(catalog, [each for each, _ in found], {_place(each) for each, location in found if location}, check)
+    for each, location in found:
+        log_of(catalog.pipeline.name).warning(
+            "%s %s: repaired, the catalog pointed at %s", each.table, each.partition, location or "nothing"
+        )
 
 
 def _disagreement(catalog: Catalog, registered: BuiltRevision) -> str:

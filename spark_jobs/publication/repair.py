@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
@@ -11,10 +12,12 @@ from include.catalog.declared import check_storage
 from include.errors import AnotherWriter, UsageError
 from include.ledger.held_locks import Check
 from include.ledger.intervals import locks, revisions
+from include.ledger.lineage import BuiltRevision
 from include.pipelines import load_pipeline
 from include.pipelines.spec import Pipeline
+from include.times import Interval
 from spark_jobs.publication.catalog import Catalog
-from spark_jobs.publication.register import finish_registrations
+from spark_jobs.publication.register import finish_registrations, point_at_registered
 from spark_jobs.spark.log import log_of
 
 if TYPE_CHECKING:
@@ -24,40 +27,55 @@ if TYPE_CHECKING:
 def repair(spark: SparkSession, changes: Sequence[CatalogChange]) -> None:
     """Make the changes; those of an interval that is being published are logged.
 
-    Raises UsageError for a table that the pipeline does not have.
+    Raises UsageError for a table that its pipeline does not have.
     """
-    for change in changes:
-        pipeline, table, partition = load_pipeline(change.pipeline), change.table, change.partition
-        if table not in pipeline.tables:
-            raise UsageError(f"unknown table {table!r}", pipeline=pipeline.name)
+    for name in dict.fromkeys(each.pipeline for each in changes):
+        pipeline, of_pipeline = load_pipeline(name), [each for each in changes if each.pipeline == name]
+        if unknown := {each.table for each in of_pipeline}.difference(pipeline.tables):
+            raise UsageError(f"unknown table {min(unknown)!r}", pipeline=name)
         check_storage(pipeline)
         catalog = Catalog(spark, pipeline)
         catalog.create_tables()
         finish_registrations(pipeline, catalog)
+        _repair_tables(catalog, of_pipeline)
+
+
+def _repair_tables(catalog: Catalog, changes: Sequence[CatalogChange]) -> None:
+    pipeline, by_interval = catalog.pipeline, defaultdict(list)
+    for change in changes:
         if change.repair == "follow the declaration":
-            catalog.follow_declaration(table)
-            continue
+            catalog.follow_declaration(change.table)
+        else:
+            by_interval[_interval_of(pipeline, change.partition)].append(change)
+    for interval, together in by_interval.items():
         try:
-            with _publishing(pipeline, partition) as check:
-                _repair(catalog, change, check)
+            with _publishing(pipeline, interval) as check:
+                _repair_partitions(catalog, together, check)
         except AnotherWriter as error:
-            log_of(pipeline.name).warning("%s %s is left: %s", table, partition, error.message)
+            for each in together:
+                log_of(pipeline.name).warning("%s %s is left: %s", each.table, each.partition, error.message)
 
 
-def _publishing(pipeline: Pipeline, partition: str) -> AbstractContextManager[Check]:
-    """Hold the lock on publishing the partition's interval: a publication changes the catalog before the ledger.
+def _interval_of(pipeline: Pipeline, partition: str) -> Interval | None:
+    parts = dict(part.split("=", 1) for part in partition.split("/") if "=" in part)
+    return pipeline.schedule.labelled(parts.get("interval", ""))
+
+
+def _publishing(pipeline: Pipeline, interval: Interval | None) -> AbstractContextManager[Check]:
+    """Hold the lock on publishing the partitions' interval: a publication changes the catalog before the ledger.
 
     No publication changes a partition that names no interval. Raises AnotherWriter at once.
     """
-    parts = dict(part.split("=", 1) for part in partition.split("/") if "=" in part)
-    interval = pipeline.schedule.labelled(parts.get("interval", ""))
     return locks.publishing(pipeline.name, interval, locks.AT_ONCE) if interval else nullcontext(lambda: None)
 
 
-def _repair(catalog: Catalog, change: CatalogChange, check: Check) -> None:
-    registered = revisions.registered(change.table, change.partition)
-    check()
-    if registered:
-        catalog.point_at(registered[0])
-    elif change.repair == "drop from the catalog":
-        catalog.drop_partition(change.table, change.partition)
+def _repair_partitions(catalog: Catalog, changes: Sequence[CatalogChange], check: Check) -> None:
+    """Repair partitions of one interval; rows may have moved between them."""
+    registered: list[BuiltRevision] = []
+    for change in changes:
+        found = revisions.registered(change.table, change.partition)
+        registered += found[:1]
+        if not found and change.repair == "drop from the catalog":
+            check()
+            catalog.drop_partition(change.table, change.partition)
+    point_at_registered(catalog, registered, check)

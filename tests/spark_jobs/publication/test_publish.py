@@ -8,6 +8,8 @@ from dataclasses import replace
 
 import pytest
 
+from include.doctor import repair as doctor_repair
+from include.doctor.tables import check_tables
 from include.errors import ReconciliationFailed, UsageError, ValidationFailed
 from include.ledger.intervals import attempts, builds, locks, pins
 from include.ledger.lineage import BuiltRevision
@@ -143,6 +145,39 @@ def test_rows_stay_visible_while_others_join_them_unless_other_code_may_have_mov
     publications.publish(publications.build(after, code=code, decoders=decoders))
     assert seen[-1] == [A, B, C, D]
     assert all({A, C} <= set(visible) for visible in seen) == stays
+
+
+@pytest.mark.parametrize(
+    ("by", "before"),
+    [
+        pytest.param("doctor", {"2026-11-20": {A, B}, "2026-11-21": {C}, "2026-11-22": {D}}, id="doctor"),
+        # It drops no partition that the ledger does not have.
+        pytest.param("publication", {"2026-11-20": {A, B}, "2026-11-21": {C, D}}, id="publication"),
+    ],
+)
+def test_no_row_is_visible_twice_when_a_catalog_that_was_put_back_from_a_copy_is_repaired(
+    publications: Publications, by: str, before: dict[str, set[Row]]
+) -> None:
+    world, seen = publications.world, []
+    publications.publish(publications.build(before))
+    copy = dict(world.catalog)
+    attempt = publications.build({"2026-11-20": {A, C}, "2026-11-21": {B, D}}, code="2")
+    publications.publish(attempt)
+    world.catalog.clear()
+    world.catalog.update(copy)
+    point_at = MemoryCatalog.point_at
+
+    def look(catalog: MemoryCatalog, revision: BuiltRevision) -> None:
+        point_at(catalog, revision)
+        seen.append(sorted(row for _, row in world.visible()))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MemoryCatalog, "point_at", look)
+        if by == "doctor":
+            doctor_repair.repair([*check_tables(world.pipeline, deep=True)], lambda line: None)
+        else:
+            publications.publish(attempt)
+    assert seen == [[A, C], [A, B, C, D]]
 
 
 def test_all_rows_stay_visible_when_the_table_refuses_a_revision(
