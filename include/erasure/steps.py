@@ -44,11 +44,14 @@ _LONG_AGO = timedelta(days=30)
 def rewrite(pipeline: Pipeline, erasure: Begun, tell: Tell, check: Check) -> None:
     """Rewrite landing and quarantine without the records, and delete reports that may list them.
 
-    Reports of intervals that are not built again are written again without the keys.
+    Reports of intervals that are not built again are written again without the keys. Raises AnotherWriter when one is
+    announced for longer than the lock's patience.
     """
     written = rewrite_files(pipeline, erasure, check)
-    for label in unfinished.labels_to_report_again(erasure):
-        lake.delete(lake.uri("reports", pipeline.name, f"{label}.html"))
+    for interval in unfinished.intervals_to_report_again(erasure):
+        # Whoever announces it now may have read the ledger before the erasure, and be killed with the page written.
+        with locks.announcing(pipeline.name, interval):
+            lake.delete(steps.report_uri(pipeline.name, interval.label))
     for report in cleaned_reports(erasure, FORGOTTEN):
         uri = steps.report_uri(pipeline.name, report.label)
         steps.write_report(uri, pipeline, report.verdict, report.data)

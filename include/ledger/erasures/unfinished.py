@@ -256,12 +256,12 @@ def view_is_built(pipeline: str, view: str, query_id: str, version: int) -> bool
         return ledger.scalar(wanted.limit(1)) is not None
 
 
-def labels_to_report_again(erasure: Begun) -> list[str]:
-    """Return the labels of the intervals whose last report may show the records."""
+def intervals_to_report_again(erasure: Begun) -> list[Interval]:
+    """Return the intervals whose last report may show the records, oldest first."""
     with session() as ledger:
         rows = ledger.scalars(select(IntervalRow).where(IntervalRow.id.in_(list(erasure.intervals))))
         old = [row for row in rows if _old(ledger, row.id, erasure.last_build)]
-        return sorted(Interval(row.from_time, row.to_time).label for row in old)
+        return sorted((Interval(row.from_time, row.to_time) for row in old), key=lambda each: each.from_time)
 
 
 def finish(erasure: int, counts: Mapping[str, Any]) -> Begun:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pyarrow as pa
@@ -80,6 +81,7 @@ from include.times import Interval
 from tests.conftest import Home, wait_for
 from tests.support import attempts as made
 from tests.support.committed import DAY, TP, commit, register, span
+from tests.support.ledger_faults import Killed
 from tests.support.ledger_waits import waiting_query, waits_with
 
 pytestmark = pytest.mark.services
@@ -655,6 +657,38 @@ def test_verdict_and_report_keep_no_key_when_an_erasure_begins_while_they_are_wr
         assert ledger.get_one(Attempt, attempt).exit_code == verdict.exit_code
     assert FORGOTTEN in noted
     assert "cam-1" not in noted
+
+
+def test_report_keeps_no_key_when_its_announcement_is_killed_while_an_erasure_deletes_reports(
+    pipeline: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It has read the ledger before the erasure, and nobody announces the interval again."""
+    declared = replace(load_pipeline("nest_cameras"), name=pipeline)
+    monkeypatch.setattr("include.intervals.steps.load_pipeline", lambda name: declared)
+    attempt = made.begin_attempt(pipeline)
+    named = Difference(DifferenceClass.UNEXPLAINED, "cameras", json.dumps({"device_id": "cam-1"}), "3 instead of 2")
+    made.note_build(attempt, differences=(named,), unexplained=1)
+    has_begun, has_deleted = Event(), Event()
+
+    def write_late(uri: str, *content: Any) -> None:
+        erase_from(pipeline, attempt)
+        has_begun.set()
+        wait_for("the erasure to delete, or to wait", lambda: has_deleted.is_set() or "being announced" in caplog.text)
+        write_report(uri, *content)
+        assert "cam-1" in lake.read_text(uri)
+        raise Killed
+
+    monkeypatch.setattr("include.intervals.steps.write_report", write_late)
+    with ThreadPoolExecutor(1) as others:
+        announced = others.submit(announce, attempt)
+        assert has_begun.wait(30)
+        begun = unfinished.unfinished(pipeline)
+        assert begun is not None
+        steps.rewrite(declared, begun, lambda line: None, lambda: None)
+        has_deleted.set()
+        with pytest.raises(Killed):
+            announced.result(30)
+    assert not lake.exists(report_uri(pipeline, made.hour().label))
 
 
 def test_build_does_not_know_an_erasure_when_it_begins_after_the_views_were_asked_for(
