@@ -14,6 +14,7 @@ from include.errors import UsageError
 from include.pipelines import all_pipelines, load_pipeline
 from include.pipelines.spec import Pipeline
 from include.pipelines.spec.ddl import fields_of
+from tests.support.spark_types import SPARK_HAS
 
 PIPELINE = load_pipeline("nest_cameras")
 
@@ -39,6 +40,9 @@ def columns(ddl: str, *partition_by: str) -> Columns:
         ("a INT, b INT", "b INT, a INT", "the columns stand in another order"),
         ("a INT NOT NULL COMMENT 'x'", "a INTEGER", ""),
         ("a VARCHAR(9), b TIMESTAMP", "a STRING, b TIMESTAMP_LTZ", ""),
+        ("a STRING, b FLOAT", "a CHARACTER(3), b REAL", ""),
+        ("a TIMESTAMP, b TIMESTAMP_NTZ", "a TIMESTAMP WITH LOCAL TIME ZONE, b TIMESTAMP WITHOUT TIME ZONE", ""),
+        ("a STRUCT<x: TIMESTAMP_NTZ>", "a STRUCT<x: timestamp without time zone>", ""),
     ],
 )  # fmt: skip
 def test_catalog_follows_when_files_of_before_are_read_by_the_declared_columns(
@@ -132,6 +136,13 @@ def test_columns_are_the_declared_ones_when_read_from_spark_s_json() -> None:
     declared = columns("n INT, price DECIMAL(12, 2), at TIMESTAMP, deep ARRAY<STRUCT<m: MAP<STRING, BIGINT>>>")
     assert changes(found, declared) == changes(declared, declared)
     assert [type_name(each) for each in found.fields][-1] == "array<struct<m:map<string,bigint>>>"
+
+
+@pytest.mark.spark
+def test_column_does_not_lag_when_spark_stored_a_type_by_another_word(spark: Any) -> None:
+    for kind in SPARK_HAS:
+        stored = columns_of_json(StructType.fromDDL(f"a {kind}").json(), [])
+        assert changes(stored, Columns(fields_of(f"a {kind}"), ())) == changes(stored, stored), kind
 
 
 @pytest.mark.spark
