@@ -250,11 +250,13 @@ def names_before(renamed: Renamed) -> dict[str, tuple[str, ...]]:
 def check_renamed(renamed: Renamed, columns: str) -> None:
     """Raise UsageError unless each renamed column is declared and no former name is, nor another column's."""
     # To readers, names that differ in case alone are one.
-    declared = {each.name.lower() for each in fields_of(columns)}
+    declared = {each.name.lower(): each.name for each in fields_of(columns)}
     former = names_before(renamed)
     for name, before in former.items():
-        if name.lower() not in declared:
+        if (spelled := declared.get(name.lower())) is None:
             raise UsageError(f"the renamed column {name!r} is not declared", remedy=_RENAME)
+        if name != spelled:
+            raise UsageError(f"the renamed column {name!r} is declared as {spelled}", remedy=f"write {spelled}")
         if not before:
             raise UsageError(f"it is not said what the column {name!r} was called before", remedy=_RENAME)
         for each in before:
@@ -262,6 +264,6 @@ def check_renamed(renamed: Renamed, columns: str) -> None:
                 raise UsageError(f"{each!r} is no column of a table", remedy=_RENAME)
             if each.lower() in declared:
                 raise UsageError(f"{name} was {each}, and {each} is declared, too", remedy=_RENAME)
-    listed = [each for before in former.values() for each in before]
+    listed = [each.lower() for before in former.values() for each in before]
     for each in {each for each in listed if listed.count(each) > 1}:
-        raise UsageError(f"two columns were called {each}", remedy=_RENAME)
+        raise UsageError(f"the former name {each} stands twice", remedy="name it once, of one column")
