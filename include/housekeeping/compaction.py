@@ -13,17 +13,23 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from include import lake
-from include.errors import AnotherWriter, TidemarkError
+from include.errors import AnotherWriter, TidemarkError, one_line
 from include.lake.scan import COMPACTED, scan_files
 from include.ledger.archive import landing_files, removal
 from include.ledger.archive.landing_files import LandingFile
 from include.ledger.held_locks import Check
 from include.offsets import Fate
+from include.pipelines.spec import KAFKA_COLUMNS
+from include.pipelines.spec.ddl import fields_of
 
 _TEMPORARY = re.compile(r"\.\d{4}-\d{2}-\d{2}-[a-z]+")
 
 KEPT = (Fate.EMPTY, Fate.QUARANTINED)
 """Fates whose files stay as evidence of what became of their records."""
+
+_COLUMNS = {Fate.EMPTY: [each.name for each in fields_of(KAFKA_COLUMNS)], Fate.QUARANTINED: None}
+"""Columns of a merged file; None for all. Those of the archive are null in files of empty records, and of the types
+that the rows function returned on their day, which need not go together."""
 
 
 @dataclass(frozen=True)
@@ -103,8 +109,8 @@ def compact(pipeline: str, day: Day, check: Check) -> str:
     must hold the same rows, by their order-independent hash, and as many as the ledger counts; it is moved
     to its place; one transaction moves the ledger's rows to it. The old files go later
     (`include/housekeeping/sweep.py`), because somebody may be reading them. `check` is called before each change.
-    Raises TidemarkError, with nothing changed, when the rows differ or a file is not there, AnotherWriter when an
-    erasure wrote one of the files anew meanwhile.
+    Raises TidemarkError, with nothing changed, when the rows differ, a file is damaged or not there, AnotherWriter when
+    an erasure wrote one of the files anew meanwhile.
     """
     if len(day.paths) == 1:
         check()
@@ -143,10 +149,18 @@ def leftovers(pipeline: str) -> dict[str, int]:
 
 def _merged(pipeline: str, day: Day, noted: Mapping[str, int], temporary: str) -> str:
     """Write a day's files to a temporary one, and return the location at which it belongs."""
-    before = _merge(pipeline, day.paths, noted, temporary)
-    after = RowDigest()
-    for table in _read(temporary):
-        after = after.plus(table)
+    try:
+        before = _merge(pipeline, day.paths, noted, temporary, _COLUMNS[day.fate])
+        after = RowDigest()
+        for table in _read(temporary):
+            after = after.plus(table)
+    except pa.ArrowException as error:
+        raise TidemarkError(
+            f"the files of {day.fate} records of {day.day} cannot be merged ({one_line(str(error))}); "
+            "its day was not compacted",
+            remedy="./tidemark doctor lists damaged files; if it lists none, report this",
+            pipeline=pipeline,
+        ) from error
     if after != before:
         raise TidemarkError(
             f"the compacted file of {day.fate} on {day.day} holds {after.rows} rows, its sources {before.rows}, "
@@ -158,8 +172,13 @@ def _merged(pipeline: str, day: Day, noted: Mapping[str, int], temporary: str) -
     return f"{folder}/{day.day}-{after.total:032x}"[: len(folder) + 24] + ".parquet"
 
 
-def _merge(pipeline: str, paths: Sequence[str], noted: Mapping[str, int], target: str) -> RowDigest:
-    """Write the rows of the files to one, with the columns of all, and return the digest of what was read."""
+def _merge(
+    pipeline: str, paths: Sequence[str], noted: Mapping[str, int], target: str, columns: Sequence[str] | None = None
+) -> RowDigest:
+    """Write the rows of the files to one, with these columns or those of all, and return the digest of what was read.
+
+    Raises pyarrow's errors for a damaged file, and for a column of which two files have types that do not go together.
+    """
     for path in paths:
         if not lake.exists(lake.uri(path)):
             raise TidemarkError(
@@ -168,7 +187,7 @@ def _merge(pipeline: str, paths: Sequence[str], noted: Mapping[str, int], target
                 pipeline=pipeline,
             )
     # Thousands of files have few different schemas.
-    schemas = dict.fromkeys(_schema(lake.uri(path)).remove_metadata() for path in paths)
+    schemas = dict.fromkeys(_schema(lake.uri(path), columns) for path in paths)
     schema = pa.unify_schemas([*schemas], promote_options="permissive")
     system, at = lake.filesystem(target)
     lake.make_parents(target)
@@ -178,7 +197,7 @@ def _merge(pipeline: str, paths: Sequence[str], noted: Mapping[str, int], target
         nonlocal digest
         for path in paths:
             before = digest.rows
-            for table in _read(lake.uri(path)):
+            for table in _read(lake.uri(path), columns):
                 digest = digest.plus(table)
                 parts = [schema.empty_table(), table.replace_schema_metadata(None)]
                 yield pa.concat_tables(parts, promote_options="permissive")
@@ -194,11 +213,11 @@ def _merge(pipeline: str, paths: Sequence[str], noted: Mapping[str, int], target
     return digest
 
 
-def _schema(location: str) -> pa.Schema:
+def _schema(location: str, columns: Sequence[str] | None) -> pa.Schema:
     with lake.open_parquet(location) as file:
-        return file.schema_arrow
+        return pa.schema([each for each in file.schema_arrow if columns is None or each.name in columns])
 
 
-def _read(location: str) -> Iterator[pa.Table]:
+def _read(location: str, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
     with lake.open_parquet(location, page_by_page=True) as file:
-        yield from lake.portions_of(file)
+        yield from lake.portions_of(file, columns)

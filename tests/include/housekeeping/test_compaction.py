@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -135,8 +135,8 @@ def test_day_is_not_compacted_when_its_file_does_not_read_back_as_its_sources(
     (day,) = compaction.closed_days(pipeline, datetime.now(UTC))
     read = compaction._read
 
-    def read_damaged(location: str) -> Iterator[pa.Table]:
-        for table in read(location):
+    def read_damaged(location: str, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+        for table in read(location, columns):
             if not location.rsplit("/", 1)[-1].startswith("."):
                 yield table
             elif damage == "row lost":
@@ -265,6 +265,49 @@ def test_large_records_are_merged_in_portions_and_row_groups_of_bounded_bytes(
     assert max(sizes) < 3 * bound
     assert max(digested) < 2 * bound
     assert merged.read()["kafka_offset"].to_pylist() == [*range(2 * each)]
+
+
+def day_of(fate: Fate, *tables: pa.Table) -> tuple[compaction.Day, dict[str, int]]:
+    """A day with a file for each table, written, and the numbers of their rows."""
+    paths = {f"{number}.parquet": table for number, table in enumerate(tables)}
+    for path, table in paths.items():
+        pq.write_table(table, lake.filesystem(lake.uri(path))[1])
+    files = tuple(LandingFile(fate, path, table.num_rows, 10) for path, table in paths.items())
+    return compaction.Day(fate, DAY.date(), files), {path: table.num_rows for path, table in paths.items()}
+
+
+@pytest.fixture
+def lake_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setenv("TIDEMARK_LAKE", tmp_path.as_uri())
+    settings.cache_clear()
+    yield tmp_path.as_uri()
+    settings.cache_clear()
+
+
+def test_empty_records_are_merged_when_a_transform_returned_another_type_that_day(lake_alone: str) -> None:
+    coordinates = {"kafka_topic": ["events"] * 2, "kafka_partition": [0] * 2, "kafka_timestamp": [DAY] * 2}
+    kinds = pa.timestamp("us"), pa.timestamp("us", "UTC"), pa.date32()
+    day, noted = day_of(
+        Fate.EMPTY,
+        *(
+            pa.table({**coordinates, "kafka_offset": [2 * n, 2 * n + 1], "at": pa.nulls(2, kind)})
+            for n, kind in enumerate(kinds)
+        ),
+    )
+    compaction._merged("p", day, noted, target := f"{lake_alone}/merged")
+    merged = pq.ParquetFile(lake.filesystem(target)[1]).read()
+    assert merged.select([*coordinates, "kafka_offset"]).to_pylist() == [
+        {"kafka_topic": "events", "kafka_partition": 0, "kafka_timestamp": DAY, "kafka_offset": offset}
+        for offset in range(6)
+    ]
+    assert "at" not in merged.column_names
+
+
+def test_only_its_day_is_left_when_files_do_not_go_together(lake_alone: str) -> None:
+    kinds = pa.int64(), pa.string()
+    day, noted = day_of(Fate.QUARANTINED, *(pa.table({"kafka_offset": pa.nulls(1, kind)}) for kind in kinds))
+    with pytest.raises(TidemarkError, match=r"files of quarantined records of 2026-11-18 cannot be merged \(.*int64"):
+        compaction._merged("p", day, noted, f"{lake_alone}/merged")
 
 
 def test_digest_counts_a_timestamp_when_python_cannot_hold_it() -> None:
