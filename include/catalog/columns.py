@@ -115,7 +115,7 @@ def _paths(path: str, field: Field) -> Iterator[str]:
 
 def inner_fields(field: Field) -> list[tuple[str, Field]]:
     """Return the fields inside of one by their names; an array's element and a map's key and value have one, too."""
-    match _kind(field):
+    match kind_of(field):
         case "ARRAY":
             return [("element", field.inner[0])]
         case "MAP":
@@ -232,7 +232,7 @@ def _compared(
 
 
 def _compared_types(path: str, before: Field, now: Field) -> Iterator[tuple[ColumnChange, bool]]:
-    kinds = _kind(before), _kind(now)
+    kinds = kind_of(before), kind_of(now)
     match kinds:
         case ("STRUCT", "STRUCT"):
             yield from _compared(before.inner, now.inner, f"{path}.")
@@ -245,13 +245,14 @@ def _compared_types(path: str, before: Field, now: Field) -> Iterator[tuple[Colu
 
 
 def _is_wider(before: Field, now: Field) -> bool:
-    if _kind(before) == _kind(now) == "DECIMAL":
+    if kind_of(before) == kind_of(now) == "DECIMAL":
         (precision, scale), (new_precision, new_scale) = _decimal(before), _decimal(now)
         return new_scale >= scale and new_precision - new_scale >= precision - scale
-    return _kind(now) in _WIDER.get(_kind(before), ())
+    return kind_of(now) in _WIDER.get(kind_of(before), ())
 
 
-def _kind(field: Field) -> str:
+def kind_of(field: Field) -> str:
+    """Return a field's type by the word that Spark stores, in upper case and without collation and numbers."""
     return _SAME.get(field.kind.split(" COLLATE ")[0], field.kind.split(" COLLATE ")[0])
 
 
@@ -262,7 +263,7 @@ def _decimal(field: Field) -> tuple[int, int]:
 
 def type_name(field: Field) -> str:
     """Return a field's type as Spark writes it, e.g. `array<decimal(12,2)>`."""
-    kind = _kind(field)
+    kind = kind_of(field)
     if kind == "DECIMAL":
         return "decimal({},{})".format(*_decimal(field))
     inner = [f"{each.name}:{type_name(each)}" if kind == "STRUCT" else type_name(each) for each in field.inner]

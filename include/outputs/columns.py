@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from include.catalog.columns import kind_of
 from include.outputs.dialects import Dialect
 from include.pipelines.spec.ddl import Field
 from include.serving.shape import DECIMALS, PLAIN_TYPES
@@ -24,7 +25,7 @@ _APPROXIMATE = {"real": 6, "float": 6, "double": 15, "double precision": 15}
 _DIGITS = {name: _WHOLE[kind] for name, kind in PLAIN_TYPES.items() if kind in _WHOLE} | {"TINYINT": 3, "BYTE": 3}
 """Spark's whole numbers with the digits of the largest."""
 
-_TIMES = ("TIMESTAMP", "TIMESTAMP_LTZ", "TIMESTAMP_NTZ")
+_TIMES = ("TIMESTAMP", "TIMESTAMP_NTZ")
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ def loses(field: Field, stored: Stored) -> bool:
     Only kinds are compared that databases coerce silently, or that widen: whole numbers, decimals, times against dates,
     and doubles. Other columns are the user's choice, such as a varchar for a text.
     """
-    if field.kind in _TIMES:
+    if kind_of(field) in _TIMES:
         return stored.kind == "date"
     if field.kind == "DOUBLE":
         return stored.kind in _WHOLE or _APPROXIMATE.get(stored.kind, 15) < 15

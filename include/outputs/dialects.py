@@ -14,6 +14,7 @@ import psycopg2
 from psycopg2.errors import IdleInTransactionSessionTimeout, ProgramLimitExceeded
 from psycopg2.extras import execute_values
 
+from include.catalog.columns import kind_of
 from include.errors import ServiceUnreachable, TidemarkError, one_line
 from include.outputs.connection import Database
 from include.pipelines.spec.ddl import Field
@@ -88,12 +89,13 @@ class Dialect(ABC):
 
     def type_of(self, field: Field) -> str:
         """Return the type of a column: JSON for nested ones, text for kinds that have no other."""
-        if field.kind in DECIMALS:
+        kind = kind_of(field)
+        if kind in DECIMALS:
             precision, scale = (*(field.arguments or (10,)), 0)[:2]
             return f"decimal({precision},{scale})"
-        if field.kind in NESTED:
+        if kind in NESTED:
             return self.types["NESTED"]
-        return PLAIN_TYPES.get(field.kind) or self.types.get(field.kind, self.types["STRING"])
+        return PLAIN_TYPES.get(kind) or self.types.get(kind, self.types["STRING"])
 
     @contextmanager
     def transaction(self) -> Iterator[Any]:
@@ -129,7 +131,6 @@ class Postgres(Dialect):
         "FLOAT": "double precision",
         "DOUBLE": "double precision",
         "TIMESTAMP": "timestamptz",
-        "TIMESTAMP_LTZ": "timestamptz",
         "TIMESTAMP_NTZ": "timestamp",
         "BINARY": "bytea",
         "NESTED": "jsonb",
@@ -195,7 +196,6 @@ class Mariadb(Dialect):
         "FLOAT": "double",
         "DOUBLE": "double",
         "TIMESTAMP": "datetime(6)",
-        "TIMESTAMP_LTZ": "datetime(6)",
         "TIMESTAMP_NTZ": "datetime(6)",
         "BINARY": "longblob",
         "NESTED": "json",

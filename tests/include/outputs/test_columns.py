@@ -37,6 +37,7 @@ def changed(declared: str, stored: Stored, dialect: Dialect = POSTGRES) -> dict[
         ("DOUBLE", Stored("bigint", 64, 0)),
         ("TIMESTAMP", Stored("date")),
         ("TIMESTAMP_NTZ", Stored("date")),
+        ("TIMESTAMP WITH LOCAL TIME ZONE", Stored("date")),
     ],
 )
 def test_column_loses_values_when_it_is_narrower_than_declared(declared: str, stored: Stored) -> None:
@@ -80,6 +81,23 @@ def test_column_of_a_created_table_loses_nothing_whatever_is_declared() -> None:
             [each] = fields_of(f"n {declared}")
             kind = dialect.type_of(each)
             assert changed(declared, created.get(kind, Stored(kind)), dialect) == {}, (declared, kind)
+
+
+@pytest.mark.parametrize("dialect", [POSTGRES, MARIADB])
+@pytest.mark.parametrize(
+    ("declared", "stored"),
+    [
+        ("REAL", "FLOAT"),
+        ("INTEGER", "INT"),
+        ("NUMERIC(5, 2)", "DECIMAL(5, 2)"),
+        ("TIMESTAMP_LTZ", "TIMESTAMP"),
+        ("TIMESTAMP WITH LOCAL TIME ZONE", "TIMESTAMP"),
+        ("TIMESTAMP WITHOUT TIME ZONE", "TIMESTAMP_NTZ"),
+    ],
+)
+def test_column_is_created_alike_when_its_type_has_another_word(dialect: Dialect, declared: str, stored: str) -> None:
+    [one], [other] = fields_of(f"n {declared}"), fields_of(f"n {stored}")
+    assert dialect.type_of(one) == dialect.type_of(other) != dialect.types["STRING"]
 
 
 def test_action_widens_and_never_narrows_when_a_column_is_changed() -> None:
