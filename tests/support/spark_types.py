@@ -44,7 +44,7 @@ SPARK_HAS = (
     "GEOGRAPHY(ANY)",
     "ARRAY<INT>",
     "MAP<STRING, ARRAY<DECIMAL(5,2)>>",
-    "STRUCT<a: INT, b: STRUCT<c STRING NOT NULL COMMENT 'of, it'>>",
+    "STRUCT<a: INT, b: STRUCT<c STRING COMMENT 'of, it'>>",
     "INT NOT NULL",
     "INT COMMENT 'TEXT'",
 )

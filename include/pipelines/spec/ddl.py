@@ -59,7 +59,7 @@ def check_apart(fields: Iterable[Field], what: str, remedy: str = _RENAME) -> No
 def check_stored(columns: str, what: str) -> None:
     """Raise UsageError for columns that no file of a table can hold, or that readers cannot name."""
     declared = fields_of(columns)
-    _check_no_colon(columns)
+    _check_spelling(columns, what)
     _check_types(declared, what)
     for each in declared:
         if "." in each.name:
@@ -73,7 +73,7 @@ def check_stored(columns: str, what: str) -> None:
 def check_types(columns: str, what: str) -> None:
     """Raise UsageError for a type that Spark does not have, at any depth.
 
-    Not by the reader itself, for the reason of `_check_no_colon`.
+    Not by the reader itself, for the reason of `_check_spelling`.
     """
     _check_types(fields_of(columns), what)
 
@@ -131,22 +131,31 @@ def check_path(path: str, columns: str, what: str, *, into_maps: bool = True, in
     return found
 
 
-def _check_no_colon(columns: str) -> None:
-    """Raise UsageError where a colon stands before a column's type: `CREATE TABLE` takes one inside a STRUCT only.
+def _check_spelling(columns: str, what: str) -> None:
+    """Raise UsageError for a colon before a column's type, and for NOT NULL inside of a column.
 
+    `CREATE TABLE` takes a colon inside a STRUCT only. Spark reads all that is inside of a column as nullable, and casts
+    nothing nullable to what is not.
     Not by the reader itself: decoding reads columns with it, whose code is part of what versions are made of.
     """
-    reader, depth, name = _Reader(columns), 0, ""
+    reader, depth, before, column = _Reader(columns), 0, "", ""
     while reader.current:
+        if not depth and before in ("", ","):
+            column = reader.current
         if not reader.is_word:
             if reader.current == ":" and not depth:
                 reader.step()
                 raise UsageError(
-                    f"the column {name!r} of a table is declared with a colon, which stands inside a STRUCT only",
-                    remedy=f"write {name} {reader.current}",
+                    f"the column {column!r} of a table is declared with a colon, which stands inside a STRUCT only",
+                    remedy=f"write {column} {reader.current}",
                 )
             depth += {"<": 1, "(": 1, ">": -1, ")": -1}.get(reader.current, 0)
-        name = reader.step()
+        elif depth and (before.upper(), reader.current.upper()) == ("NOT", "NULL"):
+            raise UsageError(
+                f"{what} has NOT NULL inside of the column {column}, which no file keeps",
+                remedy="leave it out",
+            )
+        before = reader.step()
 
 
 class _Reader:

@@ -84,6 +84,11 @@ def test_fields_of_an_avro_record_are_refused_when_their_names_differ_in_case_al
             "a: INT",
             "the column 'a' of a table is declared with a colon, which stands inside a STRUCT only — write a",
         ),
+        (
+            "p STRUCT<a: INT, b: DOUBLE not null>",
+            "has NOT NULL inside of the column p, which no file keeps — leave it out",
+        ),
+        ("p INT NOT NULL, q ARRAY<STRUCT<a: DECIMAL(5, 2) NOT NULL>>", "NOT NULL inside of the column q"),
         ("`a.b` INT", "the column 'a.b': a dot leads to a field inside of a column — call it a_b"),
     ],
 )
@@ -172,7 +177,7 @@ def test_event_time_is_refused_when_it_is_no_time(kind: str) -> None:
 
 
 def test_event_time_is_accepted_when_its_view_can_use_it() -> None:
-    assert timed("p STRUCT<t: timestamp_ltz NOT NULL>", "p.t", "update").views
+    assert timed("p STRUCT<t: timestamp_ltz COMMENT 'not null'>", "p.t", "update").views
     assert timed("t DATE", "t", "complete").views
     with pytest.raises(UsageError, match="event_time t is BIGINT"):
         timed("t BIGINT", "t", "complete")
@@ -215,6 +220,11 @@ def test_path_is_refused_when_it_leads_to_nothing_that_is_declared(declare: Call
 @pytest.mark.parametrize("where", MESSAGES)
 def test_message_is_accepted_when_its_columns_are_declared_with_colons(where: str) -> None:
     assert MESSAGES[where]("a: STRING, b: STRUCT<c: INT>")
+
+
+@pytest.mark.parametrize("where", MESSAGES)
+def test_message_is_accepted_when_a_field_of_its_structs_is_declared_with_not_null(where: str) -> None:
+    assert MESSAGES[where]("a STRUCT<b: STRUCT<c STRING NOT NULL COMMENT 'of, it'>>")
 
 
 def test_schema_of_a_message_is_accepted_when_its_comments_are_in_quotes_of_either_kind() -> None:

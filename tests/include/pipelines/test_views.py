@@ -108,7 +108,7 @@ def test_window_is_refused_when_its_column_is_declared_as_another_type(kind: str
 
 
 def test_window_is_accepted_when_its_type_is_written_otherwise() -> None:
-    columns = "zip_code STRING, window struct<`start`: timestamp NOT NULL, end timestamp_ltz>, count BIGINT"
+    columns = "zip_code STRING, window struct<`start`: timestamp COMMENT 'of it', end timestamp_ltz>, count BIGINT"
     assert replace(VIEW, columns=columns).windows
 
 
