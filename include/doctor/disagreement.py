@@ -52,6 +52,9 @@ Repair = (
 
 REPAIR = "./tidemark doctor --repair"
 
+MOVES_ASIDE = f"{REPAIR} moves it aside, ./tidemark housekeeping deletes it"
+"""What to do about a leftover."""
+
 
 @dataclass(frozen=True)
 class Disagreement:

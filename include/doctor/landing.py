@@ -6,9 +6,10 @@ from collections.abc import Collection, Iterator
 from datetime import UTC, datetime
 
 from include import lake
-from include.doctor.disagreement import REPAIR, Disagreement, Kind
+from include.doctor.disagreement import MOVES_ASIDE, REPAIR, Disagreement, Kind
 from include.housekeeping import replaced
 from include.housekeeping.in_flight import InFlight
+from include.intervals.lake_of_ledger import why_unknown_stay
 from include.lake.scan import COMPACTED, Folder, scan_files, scan_landing
 from include.ledger.archive import landing_files, removal
 from include.ledger.archive.landing_files import LandingFile
@@ -32,14 +33,16 @@ def check_landing(pipeline: Pipeline, *, deep: bool = False) -> Iterator[Disagre
     unknown = [file for file in loose if lake.below_lake(file.location) not in known]
     for folder in folders:
         unknown += _unknown_parts(folder, known)
+    # Another ledger may have known them, and an erasure looks for its key's files where they lie.
+    stay = why_unknown_stay(pipeline) if unknown else ""
     for each in unknown:
         if not in_flight.may_hold(each):
             yield Disagreement(
                 "landing unknown to the ledger",
                 pipeline.name,
                 f"{lake.below_lake(each.location)} belongs to no committed micro-batch",
-                f"{REPAIR} moves it aside, ./tidemark housekeeping deletes it",
-                "move landing aside",
+                stay or MOVES_ASIDE,
+                "" if stay else "move landing aside",
                 location=each.location,
             )
 

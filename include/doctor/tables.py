@@ -10,9 +10,9 @@ from include import lake
 from include.catalog import CatalogPartition, comparable_location, partitions, storage
 from include.catalog.columns import column_changes, columns_of_json, refusal
 from include.catalog.renames import shown_names
-from include.doctor.disagreement import REPAIR, Disagreement, Kind
+from include.doctor.disagreement import MOVES_ASIDE, REPAIR, Disagreement, Kind
 from include.housekeeping.sweep import ORPHAN_AGE, attempt_of
-from include.intervals.lake_of_ledger import TO_ITS_LAKE, revisions_elsewhere
+from include.intervals.lake_of_ledger import TO_ITS_LAKE, revisions_elsewhere, why_unknown_stay
 from include.lake.revision_files import damaged_files, described
 from include.lake.scan import Folder, TableScan, scan_table
 from include.ledger.intervals.states import RevisionState
@@ -165,20 +165,17 @@ def _directories(
         for location, folder in {**scan.revisions, **scan.unfinished}.items()
         if comparable_location(location) not in known and attempt_of(location) not in running
     }
+    # Removed revisions wait for the next housekeeping.
     removed = states_at(table, unknown)
-    for location, folder in unknown.items():
-        # Removed revisions wait for the next housekeeping.
-        if location in removed:
-            continue
+    left = {location: folder for location, folder in unknown.items() if location not in removed}
+    stay = _why_they_stay(pipeline, elsewhere) if left else ""
+    for location, folder in left.items():
         yield Disagreement(
             "revision unknown to the ledger",
             pipeline.name,
             f"{table}: {lake.below_lake(location)} ({len(folder.files)} files) is in no attempt's revisions",
-            # It may be one of those: where the lake was moved, all that is registered looks unknown.
-            f"{elsewhere}: {TO_ITS_LAKE}"
-            if elsewhere
-            else f"{REPAIR} moves it aside, ./tidemark housekeeping deletes it",
-            "" if elsewhere else "move aside",
+            stay or MOVES_ASIDE,
+            "" if stay else "move aside",
             table,
             location=location,
         )
@@ -193,3 +190,9 @@ def _directories(
                 table,
                 location=location,
             )
+
+
+def _why_they_stay(pipeline: Pipeline, elsewhere: str) -> str:
+    """Return why unknown directories are not moved, empty when they may be."""
+    # They may be those revisions: where the lake was moved, all that is registered looks unknown.
+    return f"{elsewhere}: {TO_ITS_LAKE}" if elsewhere else why_unknown_stay(pipeline)

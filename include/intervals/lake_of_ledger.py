@@ -169,6 +169,11 @@ def kept_checkpoints(pipeline: Pipeline) -> dict[str, str]:
     return {folder: why for folder, why in found.items() if why}
 
 
+def why_unknown_stay(pipeline: Pipeline) -> str:
+    """Return why files that the ledger does not know stay, and until when, in words; empty when they may go."""
+    return "; ".join(f"{lake.below_lake(each)}: {why}" for each, why in kept_checkpoints(pipeline).items())
+
+
 def revisions_elsewhere(pipeline: Pipeline, others: Collection[str] = ()) -> str:
     """Return which revisions the ledger knows outside of the lake, in words; empty when there are none.
 

@@ -87,6 +87,13 @@ def disagreements(home: Home) -> set[str]:
     return {each["kind"] for each in examined if not each["ok"] and each["kind"]}
 
 
+def check_nothing_moves(home: Home) -> None:
+    """What only the former ledger knew stays where it is, as the runbook says, when the rest is repaired."""
+    before = files(home)
+    home.run("doctor", "--repair", expect=1)
+    assert before <= files(home)
+
+
 def check_all(home: Home, former: int) -> None:
     """Every record has one fate, the tables hold each row once, and nothing else is left once it is let go.
 
@@ -140,6 +147,7 @@ def test_rest_is_read_again_when_the_ledger_was_restored_from_an_older_copy(home
     check_refused(home, "of generation 0, the ledger at")
     assert "put back" in home.run(*NEW_GENERATION).stderr
     assert not {"landing file missing", "landing file of wrong size"} & disagreements(home)
+    check_nothing_moves(home)
     home.run(*STREAM)
     check_all(home, former=0)
 
@@ -148,5 +156,6 @@ def test_all_that_kafka_has_is_read_again_when_the_ledger_was_made_anew(home: Ho
     replace_postgres(home, None)
     check_refused(home, "has generation 1 of the stream, the ledger at")
     home.run(*NEW_GENERATION)
+    check_nothing_moves(home)
     home.run(*STREAM)
     check_all(home, former=1)

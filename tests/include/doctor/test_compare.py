@@ -8,7 +8,9 @@ from sqlalchemy import select
 from include import lake
 from include.doctor import tables
 from include.doctor.compare import disagreements_of
+from include.doctor.disagreement import MOVES_ASIDE
 from include.doctor.tables import check_tables
+from include.intervals.lake_of_ledger import OF_OTHER_LEDGER
 from include.lake.scan import TableScan, scan_table
 from include.ledger import inventory
 from include.ledger.database import session
@@ -60,6 +62,22 @@ def test_changed_content_is_found_only_when_the_look_is_deep(postgres: Home) -> 
         for deep in (False, True)
     ]
     assert damaged[1] - damaged[0] == {"changed content"}
+
+
+def test_unknown_revision_stays_when_the_lake_keeps_checkpoints_of_another_ledger(postgres: Home) -> None:
+    pipeline = load_pipeline("gps_positions")
+    location = lake.uri("tables", pipeline.table, "date=2026-11-18", "interval=2026-11-18T05", "r20261118T06-1")
+    lake.write_text(f"{location}/part-0.parquet", "rows")
+    checkpoint = lake.uri("checkpoints", pipeline.name, "g0", "archive")
+    lake.write_text(f"{checkpoint}/metadata", '{"id": "of another ledger"}')
+    lake.write_text(f"{checkpoint}/commits/6", "v1\n{}")
+
+    def found() -> list[tuple[str, str, str]]:
+        return [(each.location, each.repair, each.remedy) for each in check_tables(pipeline, deep=False)]
+
+    assert found() == [(location, "", f"checkpoints/{pipeline.name}/g0: {OF_OTHER_LEDGER}")]
+    lake.delete(lake.uri("checkpoints", pipeline.name))
+    assert found() == [(location, "move aside", MOVES_ASIDE)]
 
 
 def test_removed_revisions_are_not_read_when_a_table_had_many(postgres: Home, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ from include.doctor.disagreement import Disagreement
 from include.doctor.landing import check_landing
 from include.doctor.repair import repair
 from include.housekeeping.run import holding_files
+from include.intervals.lake_of_ledger import OF_OTHER_LEDGER
 from include.ledger import quarantine
 from include.ledger.archive import snapshots
 from include.ledger.database import session
@@ -116,6 +117,21 @@ def test_files_stay_when_they_are_committed_after_the_examination(postgres: Home
         ledger.add(LandingFileRow(micro_batch_id=batch.id, fate="archived", path=below, rows=1, bytes=4))
     repair(disagreements, lambda _: None)
     assert path.exists()
+
+
+def test_files_stay_when_the_lake_keeps_checkpoints_of_another_ledger(postgres: Home) -> None:
+    """They may be the only copy of records, and an erasure deletes them where they lie, once nobody needs them."""
+    paths = [landed("0a1b2c3d-000000006-1"), written("quarantine", PIPELINE, "0a1b2c3d-000000006.parquet")]
+    checkpoint = lake.uri("checkpoints", PIPELINE, "g0", "archive")
+    lake.write_text(f"{checkpoint}/metadata", '{"id": "of another ledger"}')
+    lake.write_text(f"{checkpoint}/commits/6", "v1\n{}")
+    found = [*check_landing(load_pipeline(PIPELINE))]
+    assert {(each.repair, each.remedy) for each in found} == {("", f"checkpoints/{PIPELINE}/g0: {OF_OTHER_LEDGER}")}
+    assert repaired() == []
+    assert all(path.exists() for path in paths)
+    lake.delete(lake.uri("checkpoints", PIPELINE))
+    repaired()
+    assert not any(path.exists() for path in paths)
 
 
 def test_files_stay_when_housekeeping_may_be_compacting_them(postgres: Home) -> None:

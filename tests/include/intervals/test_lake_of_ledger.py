@@ -132,6 +132,9 @@ def check_kept(home: Home, log: Log, table_file: Path, generations_: list[str]) 
     assert [each["what"] for each in examined if each["remedy"] == OF_OTHER_LEDGER] == [
         f"{name}: {each}" for each in checkpoints
     ]
+    # Nor does a repair move them where neither housekeeping nor an erasure looks.
+    home.run("doctor", "--repair", expect=None)
+    assert all(file.exists() for file in unknown)
     wish = Wish(("somebody",), ("camera",), "asked", "test@host")
     match = f"{checkpoints[0]} has micro-batches that this ledger does not know"
     with pytest.raises(UsageError, match=match):
