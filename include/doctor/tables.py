@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -39,7 +39,7 @@ def check_tables(pipeline: Pipeline, *, deep: bool) -> Iterator[Disagreement]:
         for each in revisions_of(table):
             # What is known of its files is needed here alone, and is most of a revision.
             known[comparable_location(each.location)] = without_files = replace(each, files={})
-            if each.state == RevisionState.REGISTERED:
+            if each.state == RevisionState.REGISTERED and _counts(pipeline, each, catalog):
                 registered[each.partition] = without_files
                 yield from _files(pipeline, each, scan.revisions.get(each.location), deep=deep)
         yield from _catalog(pipeline, table, registered, known, catalog, set(running))
@@ -53,6 +53,17 @@ def check_tables(pipeline: Pipeline, *, deep: bool) -> Iterator[Disagreement]:
             _again(pipeline, interval),
             interval=interval,
         )
+
+
+def _counts(pipeline: Pipeline, revision: KnownRevision, catalog: Mapping[tuple[str, str], CatalogPartition]) -> bool:
+    """Return whether readers are to find a registered revision of the pipeline's table.
+
+    Another pipeline's, whose view the table was before, counts while the catalog points at it. Once it was dropped, it
+    is not put back: readers would add up the rows of both.
+    """
+    entry = catalog.get((revision.table, revision.partition))
+    is_read = entry is not None and comparable_location(entry.location) == comparable_location(revision.location)
+    return is_read or revision.pipeline == pipeline.name
 
 
 def _again(pipeline: Pipeline, interval: Interval) -> str:

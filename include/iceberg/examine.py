@@ -59,7 +59,7 @@ def deviations(pipeline: Pipeline) -> Iterator[Deviation]:
 
 def _of_table(catalog: SqlCatalog, pipeline: Pipeline, table: str, begun: set[str]) -> Iterator[Deviation]:
     named = f"the Iceberg table {DATABASE}.{table}"
-    registered = revisions.registered(table)
+    registered = revisions.registered(table, pipeline=pipeline.name)
     stored = find(catalog, pipeline, table)
     if stored is None:
         if registered:
@@ -105,7 +105,7 @@ def restore(pipeline: Pipeline) -> list[str]:
 
 def _restore_table(catalog: SqlCatalog, pipeline: Pipeline, table: str, begun: set[str]) -> list[str]:
     named, done = f"{DATABASE}.{table}", []
-    registered = revisions.registered(table)
+    registered = revisions.registered(table, pipeline=pipeline.name)
     try:
         stored = ensure_table(catalog, pipeline, table)
         before = _head_of(stored)

@@ -35,6 +35,8 @@ class KnownRevision(BuiltRevision):
 
     state: RevisionState
     attempt: int
+    pipeline: str
+    """The pipeline of that interval: not the one that declares the table when its view was another's before."""
     interval: Interval
 
 
@@ -49,6 +51,7 @@ def _known(revision: Revision, interval: IntervalRow) -> KnownRevision:
         dict(revision.files),
         RevisionState(revision.state),
         revision.attempt_id,
+        interval.pipeline,
         Interval(interval.from_time, interval.to_time),
     )
 

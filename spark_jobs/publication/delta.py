@@ -56,7 +56,7 @@ def pin_view(spark: SparkSession, pipeline: Pipeline, version: int) -> None:
 
 def restore_rows(spark: SparkSession, pipeline: Pipeline, properties: Mapping[str, str], *delivered: int) -> None:
     """Write the rows of all registered intervals, and no others, into the table again; `delivered`: more intervals."""
-    every = revisions.registered(pipeline.table)
+    every = revisions.registered(pipeline.table, pipeline=pipeline.name)
     files = [f"{each.location}/{name}" for each in every for name in sorted(each.files)]
     intervals = {*delivered, *(each.interval_id for each in every)}
     _replace(spark, pipeline, "interval IS NOT NULL", intervals, files, properties)

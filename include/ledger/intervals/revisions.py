@@ -88,12 +88,18 @@ def registered_of_interval(interval_id: int) -> list[BuiltRevision]:
         return [as_built(row) for row in rows]
 
 
-def registered(table: str, partition: str | None = None) -> list[RegisteredRevision]:
-    """Return the registered revisions of a table, or of one of its partitions, by table partition."""
+def registered(table: str, partition: str | None = None, *, pipeline: str | None = None) -> list[RegisteredRevision]:
+    """Return the registered revisions of a table, or of one of its partitions, by table partition.
+
+    `pipeline`: those of its intervals. A table has others, too, when its view was another pipeline's before.
+    """
     with session() as ledger:
         wanted = select(Revision).where(Revision.table_name == table, Revision.state == RevisionState.REGISTERED)
         if partition is not None:
             wanted = wanted.where(Revision.table_partition == partition)
+        if pipeline is not None:
+            wanted = wanted.join(IntervalRow, IntervalRow.id == Revision.interval_id)
+            wanted = wanted.where(IntervalRow.pipeline == pipeline)
         rows = ledger.scalars(wanted.order_by(Revision.table_partition))
         return [RegisteredRevision(**vars(as_built(row)), interval_id=row.interval_id) for row in rows]
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, update
 
 from include import lake
+from include.catalog import CatalogPartition
 from include.doctor import tables
 from include.doctor.compare import disagreements_of
 from include.doctor.disagreement import MOVES_ASIDE
@@ -78,6 +79,30 @@ def test_unknown_revision_stays_when_the_lake_keeps_checkpoints_of_another_ledge
     assert found() == [(location, "", f"checkpoints/{pipeline.name}/g0: {OF_OTHER_LEDGER}")]
     lake.delete(lake.uri("checkpoints", pipeline.name))
     assert found() == [(location, "move aside", MOVES_ASIDE)]
+
+
+def test_another_pipelines_revision_is_not_missed_when_its_table_was_dropped(
+    postgres: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A view `c` of pipeline `a_b` has the table that a view `b_c` of pipeline `a` had."""
+    world = World(load_pipeline("nest_cameras"), last_hours(8))
+    table, entries = world.pipeline.table, dict[tuple[str, str], CatalogPartition]()
+    monkeypatch.setattr(tables, "partitions", lambda _: entries)
+    theirs, own = (world.run(world.stream()) for _ in range(2))
+    with session() as ledger:
+        ledger.execute(update(IntervalRow).where(IntervalRow.id == theirs.id).values(pipeline="auction"))
+
+    def found() -> set[tuple[str, str]]:
+        # The support's files have another size than it notes.
+        every = [each for each in check_tables(world.pipeline, deep=False) if each.table == table]
+        return {(each.kind, each.interval.label if each.interval else "") for each in every}
+
+    label = own.interval.label
+    assert found() == {("revision not in the catalog", label), ("wrong size", label)}
+    # While readers find it, its files are looked at.
+    for each in inventory.revisions_of(table):
+        entries[table, each.partition] = CatalogPartition(table, each.partition, each.location)
+    assert found() == {("wrong size", label), ("wrong size", theirs.interval.label)}
 
 
 def test_removed_revisions_are_not_read_when_a_table_had_many(postgres: Home, monkeypatch: pytest.MonkeyPatch) -> None:

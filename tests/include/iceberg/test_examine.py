@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from pyiceberg.expressions import EqualTo
+from sqlalchemy import update
 
 from include import lake
 from include.doctor.open_tables import check_open_tables
@@ -15,7 +16,9 @@ from include.errors import UsageError
 from include.iceberg import catalog as iceberg_catalog
 from include.iceberg import examine, tables
 from include.iceberg.examine import deviations, restore
+from include.ledger.database import session
 from include.ledger.intervals import builds, revisions
+from include.ledger.models import IntervalRow
 from tests.support.open_tables import PASSED, OpenTable, pipeline_named, rows_of
 
 pytestmark = pytest.mark.services
@@ -47,6 +50,17 @@ def assert_mended(archive: OpenTable) -> None:
 def test_nothing_is_found_when_the_tables_follow_the_ledger(archive: OpenTable) -> None:
     assert kinds(archive) == []
     assert list(check_open_tables(archive.pipeline)) == []
+
+
+def test_nothing_is_found_when_the_table_has_registered_revisions_of_another_pipeline(archive: OpenTable) -> None:
+    """Its view had the table before. It was dropped, and the ledger still lists what was registered."""
+    spec, built = archive.build(2, {"2026-11-18": rows_of(2, 3)})
+    builds.finish_registration(builds.begin_registration(spec, PASSED, archive.changes(spec, built)))
+    assert kinds(archive) == ["other files"]
+    with session() as ledger:
+        ledger.execute(update(IntervalRow).where(IntervalRow.id == spec.pinned.id).values(pipeline="another"))
+    assert kinds(archive) == []
+    assert restore(archive.pipeline) == []
 
 
 def test_append_is_named_and_rolled_back_when_it_is_foreign(archive: OpenTable) -> None:

@@ -32,3 +32,21 @@ def test_all_rows_are_put_into_the_table_when_an_interval_was_registered_without
     run: Any = SimpleNamespace(spark=None, pipeline=load_pipeline("isp_hits"), attempt=None)
     delta.publish_delta(run)
     assert put == [trusted]
+
+
+def test_rows_of_another_pipeline_are_left_out_when_all_are_put_into_the_table_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A view of it had the archive's table before."""
+    asked: list[tuple[str, str | None]] = []
+
+    def registered(table: str, partition: str | None = None, *, pipeline: str | None = None) -> list[Any]:
+        assert partition is None
+        asked.append((table, pipeline))
+        return []
+
+    monkeypatch.setattr(delta.revisions, "registered", registered)
+    monkeypatch.setattr(delta, "_replace", lambda *_: None)
+    nothing: Any = None
+    delta.restore_rows(nothing, load_pipeline("isp_hits"), {})
+    assert asked == [("isp_hits", "isp_hits")]

@@ -6,9 +6,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from sqlalchemy import update
 
 from include.catalog.changes import CatalogChange, CatalogRepair
+from include.ledger.database import session
 from include.ledger.intervals import locks
+from include.ledger.models import IntervalRow
 from spark_jobs.publication import repair
 from tests.conftest import Home
 from tests.support.attempts import begin_attempt, hour, note_build, register
@@ -57,6 +60,22 @@ def test_partition_is_not_pointed_back_when_a_publication_is_registering_it_agai
     assert session_of.catalog[key] == "file:///being-registered"
     repair.repair(session_of, plan)
     assert session_of.catalog[key] == built.location
+
+
+def test_partition_is_not_pointed_at_the_revision_of_another_pipeline(session_of: Any) -> None:
+    """Its view had the table before, which was dropped; readers would add up the rows of both."""
+    attempt = begin_attempt(PIPELINE, hour(2))
+    built = note_build(attempt)
+    register(attempt, built)
+    plan = change(built.partition, "point the catalog")
+    with session() as ledger:
+        ledger.execute(update(IntervalRow).where(IntervalRow.from_time == hour(2).from_time).values(pipeline="nest"))
+    repair.repair(session_of, plan)
+    assert session_of.catalog == {}
+    with session() as ledger:
+        ledger.execute(update(IntervalRow).where(IntervalRow.pipeline == "nest").values(pipeline=PIPELINE))
+    repair.repair(session_of, plan)
+    assert session_of.catalog == {(PIPELINE, built.partition): built.location}
 
 
 def test_partition_that_names_no_interval_is_dropped(session_of: Any) -> None:
