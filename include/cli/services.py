@@ -14,10 +14,10 @@ from include.cli import PASS_ARGUMENTS_ON, AsJson
 from include.cli.output import clean, console, print_facts, print_json, print_table, progress, suggest, working
 from include.errors import TidemarkError
 from include.ledger.alerts import Alert, open_alerts
-from include.ledger.archive.waiting import WaitingOutput, waiting_outputs
 from include.ledger.completeness import Completeness, completeness
 from include.ledger.connection import reading
 from include.ledger.erasures.open import OpenErasure, open_erasures
+from include.ledger.outputs.waiting import WaitingOutput, waiting_outputs
 from include.ledger.streams import leases
 from include.ledger.streams.event_gaps import EventGap, gaps_of
 from include.monitor.missing import MissingSummary, summarize_missing

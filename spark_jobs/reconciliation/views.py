@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 from tenacity import Retrying, retry_if_result, stop_after_delay, wait_fixed
 
 from include.ledger.archive import micro_batches
-from include.ledger.archive.decoders import other_code
+from include.ledger.archive.other_code import other_code
 from include.ledger.intervals import evidence
 from include.ledger.intervals.evidence import SpeedPosition
 from include.pipelines.spec import AdditiveView

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
+from typing import Any
 
-from sqlalchemy import Boolean, ColumnElement, func, literal_column, select, true
+from sqlalchemy import Boolean, ColumnElement, and_, func, literal_column, select, true
 from sqlalchemy.orm import Session
 
 from include.ledger.archive.committed import ARCHIVE as ARCHIVE
@@ -69,12 +70,23 @@ def overlaps(table: type[MicroBatchRange] | type[IntervalRange], offsets: Offset
     The index over spans answers it.
     """
     first = offsets.topic_partition.partition * OFFSETS
-    span = func.numrange(
-        table.topic_partition * literal_column(f"{OFFSETS}::numeric") + table.from_offset,
-        table.topic_partition * literal_column(f"{OFFSETS}::numeric") + table.until_offset,
-    )
     wanted = func.numrange(Decimal(first + offsets.from_offset), Decimal(first + offsets.until_offset))
-    return span.op("&&", return_type=Boolean())(wanted)
+    return _span_of(table).op("&&", return_type=Boolean())(wanted)
+
+
+def overlap_each_other(table: type[MicroBatchRange] | type[IntervalRange], other: Any) -> ColumnElement[bool]:
+    """Return the condition that a row's offsets overlap those of another table's row, in the same topic partition.
+
+    `other` has the columns topic, topic_partition, from_offset and until_offset; the index over spans answers it.
+    """
+    overlap = _span_of(table).op("&&", return_type=Boolean())(_span_of(other))
+    return and_(table.topic == other.topic, overlap)
+
+
+def _span_of(table: Any) -> ColumnElement[Any]:
+    """Return the expression that the index over spans has (`models.SPAN`)."""
+    first = table.topic_partition * literal_column(f"{OFFSETS}::numeric")
+    return func.numrange(first + table.from_offset, first + table.until_offset)
 
 
 def ranges_with(table: str, record: str, topic_id: str = "=") -> str:

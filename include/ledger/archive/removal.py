@@ -133,7 +133,7 @@ def _read_as_landed(ledger: Session, pipeline: str, batches: Mapping[int, Sequen
     intervals = {interval for interval, _ in holders}
     locked = select(IntervalRow.id).where(IntervalRow.id.in_(intervals)).order_by(IntervalRow.id)
     ledger.execute(locked.with_for_update(read=True))
-    builds = {each: decoders_in(ledger, each) for each in intervals}
+    builds = decoders_in(ledger, intervals)
     noted = select(MicroBatch.id, MicroBatch.decoder_version).where(MicroBatch.id.in_(batches))
     versions = {batch: version or UNKNOWN for batch, version in ledger.execute(noted)}
     otherwise = {

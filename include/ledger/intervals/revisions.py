@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import func, or_, select
+from sqlalchemy import ColumnElement, false, func, or_, select
 from sqlalchemy.orm import Session
 
 from include.ledger.database import session
@@ -173,22 +173,30 @@ def decoders_of_content(interval_id: int) -> list[frozenset[str]]:
     published build noted them.
     """
     with session() as ledger:
-        return decoders_in(ledger, interval_id)
+        return decoders_in(ledger, [interval_id])[interval_id]
 
 
-def decoders_in(ledger: Session, interval_id: int) -> list[frozenset[str]]:
-    """Return `decoders_of_content` within the caller's transaction."""
-    published = select(Build).where(Build.interval_id == interval_id, Build.published_at.is_not(None))
-    builds: list[frozenset[str]] = []
-    for row in ledger.scalars(published.order_by(Build.id.desc())):
-        if builds and row.changes is None:
-            # It was published after a later build, which stayed.
+def decoders_in(ledger: Session, intervals: Iterable[int]) -> dict[int, list[frozenset[str]]]:
+    """Return `decoders_of_content` of each of the intervals, within the caller's transaction and in one statement."""
+    builds: dict[int, list[frozenset[str]]] = {each: [] for each in intervals}
+    # Not the whole rows: the rest of what a build found may be a thousand times as long.
+    is_noted = func.coalesce(func.jsonb_typeof(Build.changes) == "object", false())
+    is_changed = or_(*(_has_entries(Build.changes[name]) for name in ("points", "drops")))
+    wanted = select(Build.interval_id, Build.findings["decoder_versions"], is_noted, is_changed)
+    wanted = wanted.where(Build.interval_id.in_(builds), Build.published_at.is_not(None)).order_by(Build.id.desc())
+    known: set[int] = set()
+    for interval, versions, noted, changed in ledger.execute(wanted).tuples() if builds else ():
+        if interval in known or (builds[interval] and not noted):
+            # Not noted: it was published after a later build, which stayed.
             continue
-        found = findings_of(row.findings).build
-        builds += [frozenset(found.decoder_versions)] if found and found.decoder_versions else []
-        if row.changes is None or row.changes.get("points") or row.changes.get("drops"):
-            break
+        builds[interval] += [frozenset(versions)] if versions else []
+        if changed or not noted:
+            known.add(interval)
     return builds
+
+
+def _has_entries(listed: ColumnElement[Any]) -> ColumnElement[bool]:
+    return func.coalesce(listed != func.jsonb_build_array(), false())
 
 
 def _registered_builds(interval_id: int) -> list[BuildFindings | None]:

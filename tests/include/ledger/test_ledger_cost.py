@@ -14,9 +14,10 @@ from include import kafka
 from include.intervals.pinning import pin_interval
 from include.ledger import quarantine
 from include.ledger.archive import landing_files, micro_batches, removal, snapshots
-from include.ledger.archive.decoders import decoded_otherwise, decoders_of, other_code
+from include.ledger.archive.decoders import decoded_otherwise, decoders_of
 from include.ledger.archive.landing_files import LandingFile
 from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit
+from include.ledger.archive.other_code import other_code
 from include.ledger.database import engine
 from include.ledger.intervals import attempts, builds, evidence, revisions
 from include.ledger.intervals.builds import Changes

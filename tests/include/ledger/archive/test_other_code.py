@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from include.ledger.archive.decoders import other_code
+from include.ledger.archive.other_code import other_code
 from include.ledger.database import session
 from include.ledger.models import MicroBatch, MicroBatchRange
 from include.ledger.streams.generations import StreamGeneration

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from include import versions
-from include.ledger.archive.decoders import other_code
+from include.ledger.archive.other_code import other_code
 from include.ledger.database import session
 from include.ledger.models import MicroBatch, MicroBatchRange
 from include.pipelines import load_pipeline

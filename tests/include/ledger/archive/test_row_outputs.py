@@ -10,9 +10,9 @@ import pytest
 from include.errors import AnotherWriter
 from include.ledger.archive import micro_batches, row_outputs
 from include.ledger.archive.row_outputs import Refused, Unsent
-from include.ledger.archive.waiting import waiting_outputs
 from include.ledger.database import engine, session
 from include.ledger.models import MicroBatch, MicroBatchRange
+from include.ledger.outputs.waiting import waiting_outputs
 from include.ledger.quarantine import REPLAY
 from include.ledger.streams import writers
 from include.offsets import TopicPartition

@@ -10,11 +10,11 @@ import pytest
 from include.errors import AnotherWriter, UsageError
 from include.ledger.archive import micro_batches, row_outputs
 from include.ledger.archive.row_outputs import Refused
-from include.ledger.archive.waiting import waiting_outputs
 from include.ledger.database import session
 from include.ledger.models import MicroBatch
 from include.ledger.outputs import targets
 from include.ledger.outputs.targets import Reached
+from include.ledger.outputs.waiting import waiting_outputs
 from include.ledger.quarantine import REPLAY
 from include.ledger.streams import writers
 from tests.conftest import Home, settings_of
