@@ -215,14 +215,13 @@ def is_of_registered_code(interval_id: int, build: int) -> bool:
     Then a row of both has the table partition that it had.
     """
     is_meant = or_(Revision.state == RevisionState.REGISTERED, Revision.build_id == build)
-    wanted = (
-        select(Revision.code_version, Build.findings)
-        .outerjoin(Build, Build.id == Revision.build_id)
-        .where(Revision.interval_id == interval_id, is_meant)
-    )
+    # Once for each build, not for each of its table partitions, of which there may be thousands.
+    made = select(Revision.code_version, Revision.build_id).where(Revision.interval_id == interval_id, is_meant)
+    made_by = made.distinct().subquery().c
+    wanted = select(made_by.code_version, Build.findings["decoder_versions"])
     with session() as ledger:
-        found = [(version, findings_of(kept or {}).build) for version, kept in ledger.execute(wanted)]
-    codes = {(version, *(sorted(read.decoder_versions) if read else ())) for version, read in found}
+        found = ledger.execute(wanted.outerjoin(Build, Build.id == made_by.build_id)).tuples().all()
+    codes = {(version, *sorted(decoders or ())) for version, decoders in found}
     # A version of the code, and of the one decoder of all its rows.
     return [len(code) for code in codes] == [2]
 

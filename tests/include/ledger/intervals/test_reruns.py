@@ -10,7 +10,7 @@ from datetime import timedelta
 import pytest
 
 from include.errors import AnotherWriter
-from include.ledger.database import session
+from include.ledger.database import engine, session
 from include.ledger.intervals import attempts, builds, pins, revisions
 from include.ledger.intervals.attempts import AttemptSpec
 from include.ledger.intervals.builds import Changes
@@ -23,6 +23,7 @@ from include.ledger.models import Erasure, Revision
 from include.offsets import Fates
 from include.reconciliation import ReconciliationCounts
 from tests.support.attempts import begin_attempt, hour, note_build, register
+from tests.support.ledger_reads import rows_fetched
 
 pytestmark = pytest.mark.services
 
@@ -192,3 +193,31 @@ def note_build_again(attempt: int) -> int:
         ranges, {each.topic_partition: FateCounts(95, 2, 3) for each in ranges}, RecordCounts(), ReconciliationCounts()
     )
     return builds.note_build(spec, [], findings)
+
+
+def test_code_is_read_once_for_each_build_when_these_have_many_table_partitions(pipeline: str) -> None:
+    """What a build found may be as long as its table partitions are many."""
+
+    def build(*decoders: str) -> tuple[AttemptSpec, list[BuiltRevision]]:
+        attempt = begin_attempt(pipeline)
+        built = note_build(attempt)
+        spec = attempts.load_attempt(attempt)
+        assert spec.findings.build is not None
+        many = [replace(built, partition=f"zip={n}", revision=f"{built.revision}-again") for n in range(20)]
+        builds.note_build(spec, many, replace(spec.findings.build, decoder_versions=decoders))
+        return attempts.load_attempt(attempt), many
+
+    def is_of_registered_code(spec: AttemptSpec) -> bool:
+        with rows_fetched(engine()) as rows:
+            found = revisions.is_of_registered_code(spec.pinned.id, spec.build or 0)
+        assert sum(rows) <= 2
+        return found
+
+    first, points = build("decoder")
+    begun = builds.begin_registration(first, Validation(True, pipeline), Changes(points=tuple(points)))
+    assert is_of_registered_code(first)
+    builds.finish_registration(begun)
+    assert is_of_registered_code(build("decoder")[0])
+    assert not is_of_registered_code(build("another")[0])
+    assert not is_of_registered_code(build()[0])
+    assert not is_of_registered_code(build("another", "decoder")[0])
