@@ -7,11 +7,14 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from psycopg2.errors import LockNotAvailable
 from sqlalchemy import ColumnElement, and_, func, select
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from include.errors import AnotherWriter
 from include.ledger.archive.positions import topic_ids
+from include.ledger.connection import LOCK_SECONDS
 from include.ledger.database import lock, session
 from include.ledger.intervals.pinned import PinnedInterval
 from include.ledger.models import ErasedRecord, Erasure, IntervalRange, IntervalRow, Replay
@@ -80,8 +83,20 @@ def lock_erasing(ledger: Session, pipeline: str) -> None:
     """Keep what is noted of builds and registrations out of the transaction that begins an erasure.
 
     Whoever takes it takes it before any row of a build, an attempt or an interval: so does the erasure.
+    Raises AnotherWriter when an erasure holds it for longer than a statement waits for a lock: it holds it as long as
+    the person's records take, however many they are.
     """
-    lock(ledger, f"erasure:{pipeline}")
+    try:
+        lock(ledger, f"erasure:{pipeline}")
+    except OperationalError as error:
+        if isinstance(error.orig, LockNotAvailable):
+            raise AnotherWriter(
+                f"an erasure of {pipeline} has been beginning for more than {LOCK_SECONDS} s, and what is noted of "
+                "builds and registrations waits for it",
+                remedy=f"run this again when ./tidemark erase {pipeline} goes on or has ended",
+                pipeline=pipeline,
+            ) from error
+        raise
 
 
 def began_after(ledger: Session, pipeline: str, known: int) -> bool:

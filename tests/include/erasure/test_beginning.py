@@ -791,6 +791,20 @@ def test_step_waits_with_no_row_when_an_erasure_begins(pipeline: str, prepare: C
         begun.result(30)
 
 
+def test_registration_names_the_erasure_and_is_finished_later_when_that_takes_too_long_to_begin(pipeline: str) -> None:
+    """The catalog is switched then: PostgreSQL is not away, and nothing is to be started."""
+    attempt = made.begin_attempt(pipeline)
+    built, spec = made.note_build(attempt), attempts.load_attempt(attempt)
+    begun = builds.begin_registration(spec, Validation(True, pipeline), builds.Changes(points=(built,)))
+    with session() as erasing, session() as ledger:
+        lock_erasing(erasing, pipeline)
+        ledger.execute(text("SET LOCAL lock_timeout = '10ms'"))
+        with pytest.raises(AnotherWriter, match=f"an erasure of {pipeline} has been beginning"):
+            builds.finish(ledger, begun)
+    builds.finish_registration(begun)
+    assert builds.is_published(begun.build)
+
+
 def test_build_is_registered_only_when_it_was_made_after_the_erasure(pipeline: str) -> None:
     attempt = made.begin_attempt(pipeline)
     built = made.note_build(attempt)
