@@ -13,16 +13,18 @@ from pyspark.sql import functions as F
 from include.ledger.archive.decoders import replaced_by_other_code
 from include.ledger.archive.positions import stored_topics
 from include.ledger.erasures.coordinates import erased_within
+from include.ledger.intervals import evidence
+from include.ledger.intervals.evidence import Recorded
 from include.ledger.intervals.states import Source
 from include.ledger.streams import losses
-from include.offsets import ERASED, Fate, OffsetRange, TopicPartition, merged
-from include.pipelines.spec import Pipeline
+from include.offsets import ERASED, Fate, OffsetRange, TopicPartition, intersection, merged
+from include.pipelines.spec import IDENTITY, Pipeline
 from spark_jobs.archive.erased import without_erased
 from spark_jobs.archive.reader import read_archived, read_unarchived
 from spark_jobs.decoding.records import archive_rows, decode, load_references
 from spark_jobs.intervals.pinned_fates import withhold_quarantined
 from spark_jobs.intervals.report_sections import section_of
-from spark_jobs.reconciliation.code_changes import without_doubles
+from spark_jobs.reconciliation.code_changes import RECORD, count_left_out, without_doubles
 from spark_jobs.spark.kafka_source import read_ranges
 from spark_jobs.views.aggregate import aggregate_view
 
@@ -83,11 +85,25 @@ def _one_each(ranges: Sequence[OffsetRange]) -> list[list[OffsetRange]]:
 
 def _from_archive(spark: SparkSession, pipeline: Pipeline, ranges: Sequence[OffsetRange]) -> _Read:
     rows = read_archived(spark, pipeline, ranges).persist(StorageLevel.MEMORY_AND_DISK)
-    archived = rows.select(F.lit(Fate.ARCHIVED).alias("fate"), "kafka_element")
+    archived = rows.select(F.lit(Fate.ARCHIVED).alias("fate"), *IDENTITY)
     replaced = replaced_by_other_code(pipeline.name, ranges)
     unarchived = without_doubles(read_unarchived(spark, pipeline, ranges), rows, replaced)
-    without_rows = unarchived.select("fate", F.lit(0).alias("kafka_element"))
-    return _Read(rows, _by_fate(archived.unionByName(without_rows)))
+    records = archived.unionByName(unarchived.select("fate", *RECORD, F.lit(0).alias("kafka_element")))
+    counts = _by_fate(records)
+    counts[Fate.EMPTY] += count_left_out(spark, records, _wholly_inside(pipeline, ranges, replaced))
+    return _Read(rows, counts)
+
+
+def _wholly_inside(
+    pipeline: Pipeline, ranges: Sequence[OffsetRange], replaced: Sequence[OffsetRange]
+) -> list[Recorded]:
+    """Return what the intervals of the replaced offsets recorded, of their ranges that lie wholly inside of these.
+
+    They recorded how many records met which fate, and not which: of a part of their ranges, nothing is known.
+    """
+    wholes = merged(ranges)
+    recorded = evidence.recorded_around(pipeline.name, replaced) if replaced else []
+    return [each for each in recorded if any(intersection(each.range, whole) == each.range for whole in wholes)]
 
 
 def _by_fate(rows: DataFrame) -> dict[str, int]:

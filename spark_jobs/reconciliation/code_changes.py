@@ -7,15 +7,18 @@ code. Landing is then compared by coordinates; what differs in rows is of class 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import astuple
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from include.ledger.intervals.evidence import Recorded
 from include.offsets import Fate, OffsetRange, TopicPartition
 from include.pipelines.spec import IDENTITY
 from include.reconciliation import Difference, DifferenceClass, Reconciliation
 from spark_jobs.archive.files import within
 from spark_jobs.reconciliation.counted import coordinate_hashes
+from spark_jobs.spark.frames import frame_of
 
 NO_CHANGES = {"added": 0, "removed": 0, "changed": 0}
 
@@ -51,6 +54,27 @@ def without_doubles(records: DataFrame, rows: DataFrame, replaced: Sequence[Offs
         return records
     have_rows = rows.where(within(replaced)).select(*RECORD).distinct()
     return records.join(have_rows, list(RECORD), "left_anti").select(*records.columns)
+
+
+def count_left_out(spark: SparkSession, records: DataFrame, recorded: Sequence[Recorded]) -> int:
+    """Return how many records that registered builds counted in their ranges are not among these records.
+
+    Other code built what is registered after their landing was removed, and gave them no rows: they are empty, and the
+    archive holds them nowhere. `records` has the identity columns, and all records of the ranges that the archive has.
+    """
+    if not recorded:
+        return 0
+    places = [
+        (number, *astuple(each.range.topic_partition), each.range.from_offset, each.range.until_offset)
+        for number, each in enumerate(recorded)
+    ]
+    columns = "number INT, kafka_topic STRING, kafka_partition INT, from_offset BIGINT, until_offset BIGINT"
+    places_of = F.broadcast(frame_of(spark, places, columns))
+    held = records.where("kafka_element = 0").join(places_of, ["kafka_topic", "kafka_partition"])
+    held = held.where("kafka_offset >= from_offset AND kafka_offset < until_offset")
+    counts = {row["number"]: row["count"] for row in held.groupBy("number").count().collect()}
+    # Each for itself: what is missing in one place is not made up for in another.
+    return sum(max(each.fates.records - counts.get(number, 0), 0) for number, each in enumerate(recorded))
 
 
 def with_left_out(

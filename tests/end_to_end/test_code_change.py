@@ -203,6 +203,9 @@ def test_interval_passes_again_when_newer_code_ran_it_after_its_landing_was_remo
     assert archived["registered"] == first["registered"]
     assert archived["records"]["archived"] == first["records"]["archived"]
     assert archived["records"]["gaps"] == landed["records"]["gaps"]
+    asked = ",".join(f"{r['topic']}:{r['partition']}:{r['from_offset']}-{r['until_offset']}" for r in first["ranges"])
+    report = changed.json("report", "nest_cameras", "--ranges", asked, "--source", "archive", "--json")
+    assert report["records"] == {name: archived["records"][name] for name in report["records"]}
     by_old = home.json("interval", "nest_cameras", *bounds, "--source", "archive")
     assert by_old["registered"] == first["registered"]
     back = home.interval("nest_cameras", begin)

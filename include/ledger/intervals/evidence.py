@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from sqlalchemy import ARRAY, DateTime, Select, and_, func, literal, or_, select
 from sqlalchemy.orm import aliased
 
+from include.ledger.archive.holdings import registered_around
 from include.ledger.archive.landing_files import may_hold_events
 from include.ledger.archive.micro_batches import ARCHIVE
 from include.ledger.archive.positions import of_incarnation, overlaps
@@ -19,7 +20,7 @@ from include.ledger.database import session
 from include.ledger.intervals.pins import PinnedInterval
 from include.ledger.models import IntervalRange, LandingFileRow, MicroBatch, MicroBatchRange, Position
 from include.ledger.streams.generations import SPAN
-from include.offsets import Fate, Fates, OffsetRange, TopicPartition
+from include.offsets import Fate, Fates, OffsetRange, TopicPartition, merged
 
 NO_WATERMARK = datetime(1970, 1, 1, tzinfo=UTC)
 """What Spark drops late rows by before a query has a watermark, in update mode."""
@@ -233,15 +234,21 @@ def recorded_fates(pinned: PinnedInterval) -> list[Recorded]:
     """Return the fates that an earlier attempt recorded beside the interval's ranges; none before the first."""
     with session() as ledger:
         rows = ledger.scalars(select(IntervalRange).where(IntervalRange.interval_id == pinned.id)).all()
-    return [
-        Recorded(
-            OffsetRange(TopicPartition(r.topic, r.topic_partition), r.from_offset, r.until_offset),
-            Fates(r.archived, r.empty or 0, r.quarantined or 0, r.erased),
-            "an earlier attempt",
-        )
-        for r in rows
-        if r.archived is not None
-    ]
+    return [_recorded(row) for row in rows if row.archived is not None]
+
+
+def _recorded(row: IntervalRange) -> Recorded:
+    held = OffsetRange(TopicPartition(row.topic, row.topic_partition), row.from_offset, row.until_offset)
+    fates = Fates(row.archived or 0, row.empty or 0, row.quarantined or 0, row.erased)
+    return Recorded(held, fates, "an earlier attempt")
+
+
+def recorded_around(pipeline: str, ranges: Iterable[OffsetRange]) -> list[Recorded]:
+    """Return the fates of the pinned ranges of registered intervals that have offsets in common with these."""
+    with session() as ledger:
+        around = [found for each in merged(ranges) for found in registered_around(ledger, pipeline, each)]
+    rows = {(row.interval_id, held): row for row, held in around}
+    return [_recorded(row) for row in rows.values() if row.archived is not None]
 
 
 def noted_rows(paths: Iterable[str]) -> list[tuple[str, int]]:
