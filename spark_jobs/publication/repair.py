@@ -73,7 +73,7 @@ def _repair_partitions(catalog: Catalog, changes: Sequence[CatalogChange], check
     """Repair partitions of one interval; rows may have moved between them."""
     registered: list[BuiltRevision] = []
     for change in changes:
-        # Of its own: readers add up both next to another pipeline's, which stay registered when their table is dropped.
+        # Another pipeline's stay registered when the table is dropped; pointed at, readers would add up both.
         found = revisions.registered(change.table, change.partition, pipeline=change.pipeline)
         registered += found[:1]
         if not found and change.repair == "drop from the catalog":
