@@ -147,7 +147,8 @@ def produce(
             "exactly one of --events and --from-stream is needed", remedy="either --events N or --from-stream URL"
         )
     if events is None or from_stream:
-        written = _followed(declared, str(from_stream), accept_gap, contact, until=until, seconds=seconds)
+        bounds = {"until": until, "seconds": seconds}
+        written = _followed(declared, str(from_stream), topic, accept_gap, contact, **bounds)
         print_result(written, as_json=as_json)
         return
     first = parse_time(start) if start else None
@@ -167,7 +168,7 @@ def produce(
     suggest(f"./tidemark stream {declared.name} --until-caught-up")
 
 
-def _followed(pipeline: Pipeline, url: str, accept_gap: str, contact: str, **bounds: Any) -> dict[str, Any]:
+def _followed(pipeline: Pipeline, url: str, topic: str, accept_gap: str, contact: str, **bounds: Any) -> dict[str, Any]:
     from include.producing.follower import follow
     from include.producing.refused_position import parse_go_on
 
@@ -176,7 +177,8 @@ def _followed(pipeline: Pipeline, url: str, accept_gap: str, contact: str, **bou
     except ValueError as error:
         raise UsageError(f"--contact: {error}", remedy="e.g. --contact me@example.org") from None
     go_on = parse_go_on(accept_gap) if accept_gap else None
-    return follow(pipeline, url, tell=progress, contact=contact, go_on=go_on, **bounds)
+    topic = _checked_topic(pipeline, topic)
+    return follow(pipeline, url, tell=progress, topic=topic, contact=contact, go_on=go_on, **bounds)
 
 
 def _checked_topic(pipeline: Pipeline, topic: str) -> str:

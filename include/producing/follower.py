@@ -26,6 +26,7 @@ from include.pipelines.spec import EventTimeWithin, Pipeline
 from include.producing.event_stream import Event, EventFacts, EventStream, PositionRefused
 from include.producing.event_writer import EventWriter, Record
 from include.producing.followed import Followed, Pace
+from include.producing.generate import topic_of
 from include.producing.messages import module_of
 from include.producing.position import Reached, RefusedEvent, StreamPosition
 from include.producing.refused_position import GoOn, RefusedPosition
@@ -67,38 +68,40 @@ def follow(
     until: int | None,
     seconds: float | None,
     tell: Callable[[str], None],
+    topic: str = "",
     contact: str = "",
     go_on: GoOn | None = None,
 ) -> dict[str, Any]:
-    """Write the stream's events to the pipeline's first topic and return `Followed` as a dictionary.
+    """Write the stream's events to a topic, by default the first that the pipeline names; return `Followed` as a dict.
 
     The run ends on SIGTERM or SIGINT, after `until` events or after `seconds`; then Kafka has confirmed every event
-    and the last id is stored. Raise UsageError for a pipeline without a stream, AnotherWriter when another process
-    follows the stream, ServiceUnreachable when Kafka does not confirm or the URL is not an event stream, TidemarkError
-    when Kafka takes no events for the topic, and PositionTooOld when the service refuses the position and `go_on` does
-    not say where to go on.
+    and the last id is stored. Raise UsageError for a pipeline without a stream or when a topic must be named,
+    AnotherWriter when another process follows the stream, ServiceUnreachable when Kafka does not confirm or the URL is
+    not an event stream, TidemarkError when Kafka takes no events for the topic, and PositionTooOld when the service
+    refuses the position and `go_on` does not say where to go on.
     """
     describe = getattr(module_of(pipeline), "describe_event", None)
     if describe is None:
         raise UsageError(
             f"{pipeline.name} cannot follow an event stream", remedy="produce generated messages: --events N"
         )
-    position = StreamPosition(pipeline.name, url)
+    topic, position = topic_of(pipeline, topic), StreamPosition(pipeline.name, url)
     with position.locked() as reached:
-        kafka.create_topic(pipeline.source.subscribe[0], pipeline.source.topic_partitions)
+        kafka.create_topic(topic, pipeline.source.topic_partitions)
         last = reached.last_event_id
         stream = EventStream(url, last, tell, contact=contact or settings().contact)
         begin = f"after event {last[:200]}" if last else "from its next event on"
         tell(f"{pipeline.name}: following {stream.address} {begin}")
         beyond = RefusedPosition(pipeline, go_on)
-        limits = kafka.topic_limits(pipeline.source.subscribe[0])
-        follower = _Follower(pipeline, stream, position, reached, describe, tell, beyond, batch=limits.batch)
+        limits = kafka.topic_limits(topic)
+        follower = _Follower(pipeline, topic, stream, position, reached, describe, tell, beyond, batch=limits.batch)
         return asdict(asyncio.run(follower.run(until, seconds)))
 
 
 @dataclass(eq=False)
 class _Follower:
     pipeline: Pipeline
+    topic: str
     stream: EventStream
     position: StreamPosition
     confirmed: Reached
@@ -112,10 +115,9 @@ class _Follower:
     _seen: OrderedDict[str, None] = field(default_factory=OrderedDict)
 
     def __post_init__(self) -> None:
-        topic = self.pipeline.source.subscribe[0]
-        self.counts = Followed(self.pipeline.name, topic, last_event_id=self.confirmed.last_event_id)
+        self.counts = Followed(self.pipeline.name, self.topic, last_event_id=self.confirmed.last_event_id)
         self._producer = kafka.producer(**{"linger.ms": 20, "message.max.bytes": 4_000_000, "batch.size": self.batch})
-        self._writer = EventWriter(self.pipeline, topic, self._producer)
+        self._writer = EventWriter(self.pipeline, self.topic, self._producer)
         behind = [rule.bounds[0] for rule in self.pipeline.archive.rules if isinstance(rule, EventTimeWithin)]
         self._behind = min(behind, default=timedelta(days=1))
         self._queued = 0

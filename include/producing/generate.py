@@ -67,7 +67,7 @@ def messages(
 def check_producible(pipeline: Pipeline, topic: str = "") -> None:
     """Raise UsageError when the pipeline has no complete generator, or a topic must be named and is not."""
     _generator_module(pipeline)
-    _topic(pipeline, topic)
+    topic_of(pipeline, topic)
 
 
 def _generator(pipeline: Pipeline) -> Any:
@@ -110,7 +110,7 @@ def produce(
     start = start or datetime.now(UTC) - span
     if span > datetime.max.replace(tzinfo=UTC) - start:
         raise UsageError(f"{format_time(start)} and the span end after the year 9999", remedy="an earlier --start")
-    topic = _topic(pipeline, topic)
+    topic = topic_of(pipeline, topic)
     generated = messages(pipeline, events=events, seed=seed, bad_fraction=bad_fraction, start=start, span=span)
     # Before the topic is created: without a schema registry, for example, there may be no message to write.
     begin = list(islice(generated, 1))
@@ -148,8 +148,8 @@ def produce(
     return asdict(Produced(pipeline.name, topic, events, bad, first, last, dict(sorted(written.items()))))
 
 
-def _topic(pipeline: Pipeline, topic: str) -> str:
-    """Return the topic that is given, or the first that the pipeline names."""
+def topic_of(pipeline: Pipeline, topic: str = "") -> str:
+    """Return the topic that is given, or the first that the pipeline names. Raise UsageError when it names none."""
     if not (topic or pipeline.source.named):
         raise UsageError(
             f"the pipeline reads topics that match {pipeline.source.pattern!r}",

@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 
 from include import kafka
+from include.cli import demo
 from include.errors import ServiceUnreachable, UsageError
 from include.pipelines import load_pipeline
-from include.pipelines.spec import Pipeline
+from include.pipelines.spec import KafkaTopics, Pipeline
 from include.producing import follower, generate, messages
+from include.settings import settings
 from tests.support.shipped import SHIPPED, UNUSED
 
 
@@ -86,3 +88,55 @@ def test_pipeline_cannot_follow_a_stream_when_nothing_describes_its_events(
     pipeline = with_generator(text)
     with pytest.raises(UsageError, match=f"{pipeline.name} cannot follow an event stream"):
         follower.follow(pipeline, "http://127.0.0.1:1/", until=1, seconds=None, tell=lambda _: None)
+
+
+FOLLOWS: dict[str, Any] = {"until": 1, "seconds": None, "tell": lambda _: None}
+SOURCES = {"pattern": KafkaTopics(pattern="changes-.*"), "assign": KafkaTopics(assign={"wiki-a": (0,), "wiki-b": (0,)})}
+
+
+class Enough(Exception):
+    """The topic is known."""
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[str]]:
+    """The topics that are made; none is written to."""
+    topics: list[str] = []
+
+    def create(topic: str, partitions: int) -> None:
+        topics.append(topic)
+        raise Enough
+
+    monkeypatch.setenv("TIDEMARK_HOME", str(tmp_path))
+    settings.cache_clear()
+    monkeypatch.setattr(kafka, "create_topic", create)
+    yield topics
+    settings.cache_clear()
+
+
+def test_follower_says_that_a_topic_must_be_named_when_the_pipeline_reads_a_pattern(made: list[str]) -> None:
+    pipeline = replace(load_pipeline("wiki_changes"), source=SOURCES["pattern"])
+    with pytest.raises(UsageError, match=r"reads topics that match 'changes-\.\*' — name one with --topic"):
+        follower.follow(pipeline, "http://127.0.0.1:1/", **FOLLOWS)
+    assert made == []
+
+
+@pytest.mark.parametrize(
+    ("source", "topic", "written"),
+    [("pattern", "changes-a", "changes-a"), ("assign", "", "wiki-a"), ("assign", "wiki-b", "wiki-b")],
+)
+def test_follower_writes_the_named_topic_or_the_first_when_its_source_has_no_list(
+    made: list[str], source: str, topic: str, written: str
+) -> None:
+    pipeline = replace(load_pipeline("wiki_changes"), source=SOURCES[source])
+    with pytest.raises(Enough):
+        follower.follow(pipeline, "http://127.0.0.1:1/", topic=topic, **FOLLOWS)
+    assert made == [written]
+
+
+def test_stream_is_not_followed_when_the_named_topic_is_none_of_the_pipeline(made: list[str]) -> None:
+    with pytest.raises(UsageError, match="the pipeline does not read topic 'others' — it reads wiki-changes"):
+        demo.produce("wiki_changes", from_stream="http://127.0.0.1:1/", topic="others")
+    with pytest.raises(Enough):
+        demo.produce("wiki_changes", from_stream="http://127.0.0.1:1/", topic="wiki-changes")
+    assert made == ["wiki-changes"]

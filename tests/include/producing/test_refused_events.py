@@ -56,7 +56,8 @@ def followed(cluster: MockCluster, *errors: int) -> Followed:
     told: Any = lambda _: None  # noqa: E731
     with position.locked() as reached:
         of: Any = stream
-        follower = _Follower(PIPELINE, of, position, reached, describe_event, told, RefusedPosition(PIPELINE, None))
+        refused = RefusedPosition(PIPELINE, None)
+        follower = _Follower(PIPELINE, TOPIC, of, position, reached, describe_event, told, refused)
         follower._producer.list_topics(TOPIC, timeout=10)
         cluster.fail(Request.PRODUCE, *errors)
         return asyncio.run(follower.run(None, 60))
