@@ -76,8 +76,8 @@ def run_demo(pipeline: Pipeline, progress: Callable[[str], None], *, topic: str 
     if before:
         api.trigger(interval)
     progress(f"the stream has caught up; {interval} runs for the last complete interval")
-    run = _wait_for_run(api, interval, before, progress)
-    verdict = lineage.verdict_of_run(f"airflow {run}")
+    run = _wait_for_run(api, pipeline.name, before, progress)
+    verdict = lineage.verdict_of_run(pipeline.name, f"airflow {run}")
     return DemoResult(address, airflow.USER, airflow.password(), run, verdict)
 
 
@@ -155,8 +155,8 @@ def tell_failures(pipeline: Pipeline, told: set[str], progress: Callable[[str], 
             progress(f"  the stream's driver ended with exit code {launch.exit_code}: {last or launch.log}")
 
 
-def _wait_for_run(api: AirflowApi, dag: str, before: set[str], progress: Callable[[str], None]) -> str:
-    told: dict[str, str] = {}
+def _wait_for_run(api: AirflowApi, pipeline: str, before: set[str], progress: Callable[[str], None]) -> str:
+    dag, told = f"interval__{pipeline}", dict[str, str]()
 
     def state() -> dict[str, Any]:
         runs = [run for run in api.runs(dag) if run["dag_run_id"] not in before]
@@ -176,7 +176,7 @@ def _wait_for_run(api: AirflowApi, dag: str, before: set[str], progress: Callabl
         raise ServiceUnreachable(f"no run of {dag} ended within {PATIENCE} s", remedy="look at it in Airflow") from None
     if run["state"] == "failed":
         failed = [name for name, each in told.items() if each == "failed"]
-        code = lineage.exit_code_of_run(f"airflow {run['dag_run_id']}")
+        code = lineage.exit_code_of_run(pipeline, f"airflow {run['dag_run_id']}")
         raise error_class(code or TidemarkError.exit_code)(
             f"{dag} {run['dag_run_id']} failed in {', '.join(failed)}", remedy=f"its log is in {api.address}"
         )

@@ -122,10 +122,10 @@ _RANGES = """
     ORDER BY topic, topic_partition
 """
 
-_VERDICT = """
-    SELECT i.verdict
+_LAST_OF_RUN = """
+    SELECT a.exit_code, i.verdict
     FROM intervals i JOIN attempts a ON a.interval_id = i.id
-    WHERE a.run_by = %s
+    WHERE i.pipeline = %s AND a.run_by = %s
     ORDER BY a.id DESC
     LIMIT 1
 """
@@ -198,17 +198,21 @@ def _published(ranges: list[dict[str, Any]] | None, fates: dict[str, dict[str, i
     return tuple(found)
 
 
-def exit_code_of_run(run_by: str) -> int | None:
-    """Return the exit code of the attempt that `run_by` began last; None without one, or while it has none."""
-    with reading() as ledger:
-        ledger.execute("SELECT exit_code FROM attempts WHERE run_by = %s ORDER BY id DESC LIMIT 1", [run_by])
-        row = ledger.fetchone()
-        return row[0] if row else None
+def exit_code_of_run(pipeline: str, run_by: str) -> int | None:
+    """Return the exit code of the pipeline's attempt that `run_by` began last; None without one, or while it has none.
+
+    Runs of different DAGs may have the same id: those of one schedule have.
+    """
+    return _last_of_run(pipeline, run_by)[0]
 
 
-def verdict_of_run(run_by: str) -> dict[str, Any]:
-    """Return the verdict of the interval that `run_by` ran last, e.g. `airflow <run id>`; empty without a run."""
+def verdict_of_run(pipeline: str, run_by: str) -> dict[str, Any]:
+    """Return the verdict of the pipeline's interval that `run_by` ran last, e.g. `airflow <run id>`; else empty."""
+    return _last_of_run(pipeline, run_by)[1] or {}
+
+
+def _last_of_run(pipeline: str, run_by: str) -> tuple[int | None, dict[str, Any] | None]:
     with reading() as ledger:
-        ledger.execute(_VERDICT, [run_by])
+        ledger.execute(_LAST_OF_RUN, [pipeline, run_by])
         row = ledger.fetchone()
-        return (row[0] if row else None) or {}
+        return (row[0], row[1]) if row else (None, None)

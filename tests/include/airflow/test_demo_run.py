@@ -11,7 +11,9 @@ import pytest
 
 from include.airflow import demo_run
 from include.airflow.demo_run import run_demo, tell_failures
-from include.errors import UsageError
+from include.errors import ReconciliationFailed, UsageError
+from include.ledger import lineage
+from include.ledger.intervals import attempts
 from include.ledger.streams import launches
 from include.pipelines import load_pipeline
 from include.pipelines.spec import KafkaTopics
@@ -19,6 +21,7 @@ from include.services import supervisor
 from include.times import every
 from tests.conftest import Home
 from tests.support import s3_server
+from tests.support.attempts import begin_attempt
 from tests.support.shipped import UNUSED
 
 
@@ -36,6 +39,36 @@ def test_each_driver_that_failed_is_told_once_with_its_last_line_when_airflow_st
     for _ in range(2):
         tell_failures(pipeline, told, said.append)
     assert said == ["  the stream's driver ended with exit code 6: refused: check the bucket"]
+
+
+class ApiOfARun:
+    """Airflow's API while one run of the interval's DAG has failed; schedules alike give runs alike ids."""
+
+    address = "http://airflow"
+
+    def runs(self, dag: str) -> list[dict[str, str]]:
+        return [{"dag_run_id": "scheduled__2026-11-20T05:00:00+00:00", "state": "failed"}]
+
+    def tasks(self, dag: str, run: str) -> dict[str, str]:
+        return {"pin_ranges": "success", "reconcile": "failed"}
+
+
+@pytest.mark.services
+def test_demo_takes_exit_code_and_verdict_of_its_own_run_when_another_pipeline_has_a_run_of_the_same_id(
+    postgres: Home,
+) -> None:
+    run_by = "airflow scheduled__2026-11-20T05:00:00+00:00"
+    for name, code in (("nest_cameras", 3), ("isp_hits", 6)):
+        attempts.end_attempt(begin_attempt(name, run_by=run_by), code, {"pipeline": name})
+    api: Any = ApiOfARun()
+    with pytest.raises(ReconciliationFailed, match=r"interval__nest_cameras scheduled__.* failed in reconcile"):
+        demo_run._wait_for_run(api, "nest_cameras", set(), lambda _: None)
+    assert lineage.exit_code_of_run("nest_cameras", run_by) == 3
+    assert lineage.exit_code_of_run("isp_hits", run_by) == 6
+    assert lineage.verdict_of_run("isp_hits", run_by)["pipeline"] == "isp_hits"
+    assert lineage.verdict_of_run("nest_cameras", run_by)["pipeline"] == "nest_cameras"
+    assert lineage.exit_code_of_run("wiki_changes", run_by) is None
+    assert lineage.verdict_of_run("wiki_changes", run_by) == {}
 
 
 @pytest.mark.parametrize("missing", ["generator", "topic"])
