@@ -10,7 +10,7 @@ import typer
 
 from include.cli import AsJson, PipelineName
 from include.cli.output import clean, console, print_facts, print_json, print_table, progress, suggest, working
-from include.errors import UsageError
+from include.errors import TidemarkError, UsageError
 from include.housekeeping import run as keeping
 from include.pipelines import declarations, load_pipeline
 from include.processes import user_at_host
@@ -33,26 +33,35 @@ def housekeeping(
 ) -> None:
     """Remove landing of registered intervals, old revisions and leftovers after their time; compact closed days.
 
-    Of all pipelines, those whose declaration is refused are left and named; the exit code is 64 then.
+    Of all pipelines, those whose declaration is refused are left and named; the exit code is 64 then. One that fails
+    keeps none of the others from being done; the exit code is that of the first failure.
     """
     chosen = [load_pipeline(pipeline)] if pipeline else declarations().pipelines
     refused = [] if pipeline else declarations().reasons
-    done = []
+    done: list[dict[str, Any]] = []
+    failures: list[TidemarkError] = []
     with working("housekeeping", len(chosen), as_json=as_json) as finished:
         for number, each in enumerate(chosen):
             finished(number)
-            done.append(keeping.keep_house(each, dry_run=dry_run, older_than=older_than, progress=progress))
-    for reason in refused:
+            try:
+                done.append(keeping.keep_house(each, dry_run=dry_run, older_than=older_than, progress=progress))
+            except TidemarkError as error:
+                error.pipeline = error.pipeline or each.name
+                failures.append(error)
+    for reason in (*refused, *map(str, failures[1:])):
         progress(reason)
-    if as_json:
-        print_json(done)
-    else:
-        _tell(done, dry_run=dry_run)
+    if done or not failures:
+        _tell(done, dry_run=dry_run, as_json=as_json)
+    for failure in failures[:1]:
+        raise failure
     if refused:
         raise typer.Exit(UsageError.exit_code)
 
 
-def _tell(done: Sequence[Mapping[str, Any]], *, dry_run: bool) -> None:
+def _tell(done: Sequence[Mapping[str, Any]], *, dry_run: bool, as_json: bool) -> None:
+    if as_json:
+        print_json(done)
+        return
     columns = [
         "pipeline",
         "landing files",

@@ -19,12 +19,13 @@ from include.cli.housekeeping import housekeeping
 from include.cli.services import status
 from include.doctor import examine
 from include.doctor.finding import Finding
-from include.errors import UsageError
+from include.errors import AnotherWriter, UsageError
 from include.housekeeping import run as keeping
 from include.monitor import lag as lags
 from include.monitor import missing
 from include.monitor.missing import MissingSummary
 from include.pipelines import all_pipelines, declarations, load_pipeline, pipeline_of_table
+from include.pipelines.spec import Pipeline
 from include.services import supervisor
 from include.services.process import ServiceStatus
 
@@ -155,6 +156,33 @@ def test_house_is_kept_for_the_others_and_the_refused_one_named(
     assert ended.value.exit_code == 64
     assert kept == OTHERS
     assert "include/pipelines/broken.py cannot be loaded" in " ".join(capsys.readouterr().err.split())
+
+
+def test_house_is_kept_for_the_others_when_that_of_one_or_two_fails(
+    declare: Write, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failures = {
+        "gps_positions": AnotherWriter("another housekeeping is under way"),
+        "isp_hits": UsageError("its files are of another ledger"),
+    }
+
+    def keep(pipeline: Pipeline, **_: object) -> dict[str, str]:
+        if pipeline.name in failures:
+            raise failures[pipeline.name]
+        return {"pipeline": pipeline.name}
+
+    monkeypatch.setattr(keeping, "keep_house", keep)
+    declare("broken", "PIPELINE = (")
+    with pytest.raises(AnotherWriter, match="^gps_positions: another housekeeping is under way"):
+        housekeeping(as_json=True)
+    told = capsys.readouterr()
+    assert [each["pipeline"] for each in json.loads(told.out)] == ["auction_bids", "nest_cameras", "wiki_changes"]
+    said = " ".join(told.err.split())
+    assert "isp_hits: its files are of another ledger" in said
+    assert "include/pipelines/broken.py cannot be loaded" in said
+    with pytest.raises(UsageError, match="isp_hits: its files are of another ledger"):
+        housekeeping("isp_hits", as_json=True)
+    assert capsys.readouterr().out == ""
 
 
 def test_lag_of_the_others_is_measured_when_one_is_refused(
