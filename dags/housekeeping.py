@@ -7,10 +7,12 @@ from typing import Any
 
 from airflow.sdk import DAG, CronTriggerTimetable, Param, get_current_context, task
 
+from include.airflow.dag_files import rows_of
 from include.airflow.notifier import ALERTS, AlertNotifier, RecoveryNotifier, housekeeping_key
 from include.airflow.tasks import take_step
 from include.housekeeping.run import keep_house
 from include.pipelines import declarations, load_pipeline
+from include.pipelines.spec import Pipeline
 
 PATIENCE = timedelta(minutes=10)
 """How long the attempts under way are waited for."""
@@ -45,11 +47,13 @@ The parameter `dry_run` only counts. On the command line: `./tidemark housekeepi
 
 def housekeeping_dag() -> DAG:
     """Return the DAG `housekeeping`."""
-    declared = ((pipeline.name, pipeline.retention) for pipeline in declarations().pipelines)
-    times = (
-        f"| {name} | landing {each.landing}, revisions {each.revisions}, replaced files {each.replaced} |"
-        for name, each in declared
-    )
+
+    def times(pipeline: Pipeline) -> str:
+        kept = pipeline.retention
+        return (
+            f"| {pipeline.name} | landing {kept.landing}, revisions {kept.revisions}, replaced files {kept.replaced} |"
+        )
+
     with DAG(
         "housekeeping",
         description="Housekeeping: removes what tables have replaced, compacts closed days",
@@ -65,7 +69,7 @@ def housekeeping_dag() -> DAG:
             "execution_timeout": timedelta(hours=2),
         },
         params={"dry_run": Param(False, type="boolean", description="only report what would be done")},
-        doc_md=DOC.format(alerts=ALERTS, times="\n".join(times)),
+        doc_md=DOC.format(alerts=ALERTS, times=rows_of(times, declarations().pipelines)),
     ) as dag:
 
         @task

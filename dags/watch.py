@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 
 from airflow.sdk import DAG, CronTriggerTimetable, task
 
 from include import alerts
+from include.airflow.dag_files import rows_of
 from include.airflow.notifier import ALERTS, recover_succeeded
 from include.airflow.tasks import states_of_run, take_step
 from include.alerts import overdue, refused
+from include.errors import ServiceUnreachable, TidemarkError, one_line
 from include.pipelines import declarations, load_pipeline
+from include.pipelines.spec import Pipeline
+
+_log = logging.getLogger(__name__)
 
 DOC = """
 ### Watch
@@ -35,16 +41,18 @@ A view without a window that has more keys than its `max_keys` is reported, too:
 A stream counts as recovered when its driver has held the lease for {steady:.0f} minutes; a stalled one, when the stalled query has also
 committed since.
 
-**A failure** means that the ledger or Kafka cannot be reached; the next run checks again. An alert that one receiver refused is in
+**A failure** means that the ledger or Kafka cannot be reached, or that a pipeline, which the error names, could not be checked: all
+others were. The next run checks again. An alert that one receiver refused is in
 the log, and the next run sends it again. A receiver that does not answer is waited for once per run, however many alerts are open.
 """
 
 
 def watch_dag() -> DAG:
     """Return the DAG `watch`."""
-    deadlines = (
-        f"| {p.name} | {p.schedule.registered_within // timedelta(minutes=1)} minutes |" for p in declarations().loaded
-    )
+
+    def deadline(pipeline: Pipeline) -> str:
+        return f"| {pipeline.name} | {pipeline.schedule.registered_within // timedelta(minutes=1)} minutes |"
+
     with DAG(
         "watch",
         description="Watch: reports overdue intervals, once, and when they are registered",
@@ -57,7 +65,7 @@ def watch_dag() -> DAG:
         default_args={"execution_timeout": timedelta(minutes=4)},
         doc_md=DOC.format(
             alerts=ALERTS,
-            deadlines="\n".join(deadlines),
+            deadlines=rows_of(deadline, declarations().loaded),
             looked_back=overdue.LOOKED_BACK / timedelta(hours=1),
             steady=overdue.STEADY / timedelta(minutes=1),
         ),
@@ -75,14 +83,35 @@ def watch_dag() -> DAG:
 def watch_everything(states: Callable[[str, str], Mapping[str, str]]) -> dict[str, dict[str, int]]:
     """Check tasks and pipelines, then send what is unsent, once; return counts by pipeline.
 
-    `states`: states of a run's tasks, by DAG and run. Raises ServiceUnreachable when the ledger cannot be reached.
+    `states`: states of a run's tasks, by DAG and run. Raises ServiceUnreachable when the ledger cannot be reached, and
+    TidemarkError, after all others were checked, when a pipeline could not be.
     """
     with alerts.sent_together():
         succeeded = recover_succeeded(states)
-        # Those that are refused beside another one have no runs, and so get overdue.
-        looked = {name: overdue.watch(load_pipeline(name)) for name in (p.name for p in declarations().loaded)}
+        looked, failed = _watch_each()
         corrected = refused.watch(declarations(), datetime.now(UTC))
+    if failed:
+        raise TidemarkError(
+            f"these pipelines could not be checked: {'; '.join(failed)}", remedy="all others were; see this task's log"
+        )
     return {**looked, "tasks": {"recovered": succeeded}, "declarations": {"recovered": corrected}}
+
+
+def _watch_each() -> tuple[dict[str, dict[str, int]], list[str]]:
+    """Return the counts by pipeline, and what each of those failed with that could not be checked."""
+    looked, failed = dict[str, dict[str, int]](), list[str]()
+    # Those that are refused beside another one have no runs, and so get overdue.
+    for name in (each.name for each in declarations().loaded):
+        try:
+            looked[name] = overdue.watch(load_pipeline(name))
+        except ServiceUnreachable:
+            # They share the ledger: each of them would wait for it again.
+            raise
+        # Whatever else is raised while a pipeline is checked concerns this pipeline alone.
+        except Exception as error:
+            _log.exception("%s could not be checked", name)
+            failed.append(f"{name}: {type(error).__name__}: {one_line(str(error))}")
+    return looked, failed
 
 
 watch = watch_dag()

@@ -38,3 +38,18 @@ def make_dags(make: Callable[[Pipeline], DAG | None], pipelines: Iterable[Pipeli
             if dag:
                 made.dags[dag.dag_id] = dag
     return made
+
+
+def rows_of(row: Callable[[Pipeline], str], pipelines: Iterable[Pipeline]) -> str:
+    """Return the rows of a table in a DAG's text, one for each pipeline; one that cannot be made says why.
+
+    The DAG is of all pipelines: what is wrong with one keeps it from none of the others.
+    """
+    rows = []
+    for pipeline in pipelines:
+        try:
+            rows.append(row(pipeline))
+        # As above.
+        except Exception as error:
+            rows.append(f"| {pipeline.name} | {type(error).__name__}: {one_line(str(error))} |")
+    return "\n".join(rows)

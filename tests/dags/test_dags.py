@@ -291,6 +291,53 @@ def test_dags_of_other_pipelines_exist_and_one_file_names_the_error_when_a_decla
     assert "airflow" in text
 
 
+ONE_FAILS = """
+import contextlib, json, sys
+sys.path.insert(0, "dags")
+from include.pipelines import declarations
+broken = next(each for each in declarations().loaded if each.name == "auction_bids")
+# As if the declaration had been accepted.
+object.__setattr__(broken, "schedule", "15m")
+object.__setattr__(broken, "retention", None)
+import housekeeping, watch
+from include.errors import ServiceUnreachable
+looked = []
+def look(pipeline):
+    looked.append(pipeline.name)
+    if pipeline.name == "auction_bids":
+        raise raised
+    return {"overdue": 0}
+watch.overdue.watch = look
+watch.refused.watch = lambda found, now: looked.append("declarations") or 0
+watch.recover_succeeded = lambda states: 0
+watch.alerts.sent_together = contextlib.nullcontext
+errors = []
+for raised in (KeyError("until"), ServiceUnreachable("the ledger is away")):
+    try:
+        watch.watch_everything(None)
+    except Exception as error:
+        errors.append([type(error).__name__, str(error)])
+docs = [housekeeping.housekeeping.doc_md, watch.watch.doc_md]
+print("RESULT" + json.dumps({"looked": looked, "errors": errors, "docs": docs,
+    "kept": sorted(housekeeping.housekeeping.task_dict)}))
+"""
+
+
+def test_other_pipelines_are_watched_and_the_run_fails_when_one_cannot_be(tmp_path: Path) -> None:
+    told = run_script(ONE_FAILS, tmp_path)
+    assert told["kept"] == [*pipeline_names()]
+    for doc in told["docs"]:
+        assert "| auction_bids | AttributeError: " in doc
+        assert "| isp_hits | " in doc
+    once = [*pipeline_names(), "declarations"]
+    # A ledger that is away is waited for once.
+    assert told["looked"] == [*once, "auction_bids"]
+    (kind, said), away = told["errors"]
+    assert kind == "TidemarkError"
+    assert said.startswith("these pipelines could not be checked: auction_bids: KeyError: 'until' — all others were")
+    assert away == ["ServiceUnreachable", "the ledger is away"]
+
+
 UNMADE = """
 import json, sys
 sys.path.insert(0, "dags")
