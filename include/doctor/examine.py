@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 
 from include import lake
@@ -23,6 +24,7 @@ from include.monitor.missing import building_commands, summarize_missing
 from include.pipelines import declarations
 from include.pipelines.spec import Pipeline
 from include.services import airflow, supervisor
+from include.services.dag_files import unmade_dags
 from include.services.process import ServiceStatus, embedded_addresses, read_state
 from include.services.supervisor import ServiceName
 from include.settings import Settings, settings
@@ -57,7 +59,7 @@ def repair_all(progress: Callable[[str], None], *, deep: bool) -> None:
 def examine(*, deep: bool) -> list[Finding]:
     """Look at everything and return what was found; `deep` also reads every file whole."""
     services = supervisor.status()
-    around = [*examine_machine(), *_services(services), *_declarations()]
+    around = [*examine_machine(), *_services(services), *_declarations(), *_dags(services)]
     place = list(_lake())
     if not all(each.ok for each in place):
         return [*around, *place]
@@ -68,6 +70,15 @@ def examine(*, deep: bool) -> list[Finding]:
 def _declarations() -> Iterator[Finding]:
     for reason in declarations().reasons:
         yield Finding(False, reason)
+
+
+def _dags(states: Mapping[ServiceName, ServiceStatus]) -> Iterator[Finding]:
+    # Where Airflow was never started and none is installed for this process, nobody waits for DAGs.
+    if states["airflow"].address or "AIRFLOW_HOME" in os.environ:
+        for reason in unmade_dags():
+            yield Finding(
+                False, reason, "correct the declaration, or what that DAG is made of in dags/; the others go on"
+            )
 
 
 def _services(states: Mapping[ServiceName, ServiceStatus]) -> Iterator[Finding]:

@@ -127,7 +127,10 @@ def test_neither_pipeline_runs_when_both_write_what_must_be_of_one(declare: Writ
 def test_commands_over_all_pipelines_go_on_and_name_the_refused_one(
     declare: Write, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(supervisor, "status", lambda: {"kafka": ServiceStatus("", False, None)})
+    services = {name: ServiceStatus("", False, None) for name in ("kafka", "airflow")}
+    monkeypatch.setattr(supervisor, "status", lambda: services)
+    monkeypatch.delenv("AIRFLOW_HOME", raising=False)
+    monkeypatch.setattr(examine, "unmade_dags", lambda: ["include/pipelines/doors.py: interval_dag: ValueError: no"])
     monkeypatch.setitem(supervisor.SERVICES, "postgres", SimpleNamespace(status=lambda: SimpleNamespace(healthy=False)))
     declare("broken", "PIPELINE = (")
     status(as_json=True)
@@ -143,6 +146,10 @@ def test_commands_over_all_pipelines_go_on_and_name_the_refused_one(
     monkeypatch.setattr(examine, "_lake", tuple)
     monkeypatch.setattr(examine, "_tables", lambda **_: ())
     assert examine.examine(deep=False) == [Finding(False, reason)]
+    # Only where Airflow was started, or is configured, somebody waits for DAGs.
+    monkeypatch.setenv("AIRFLOW_HOME", "/opt/airflow")
+    *_, unmade = examine.examine(deep=False)
+    assert (unmade.ok, unmade.what) == (False, "include/pipelines/doors.py: interval_dag: ValueError: no")
 
 
 def test_house_is_kept_for_the_others_and_the_refused_one_named(
@@ -173,7 +180,7 @@ def test_house_is_kept_for_the_others_when_that_of_one_or_two_fails(
 
     monkeypatch.setattr(keeping, "keep_house", keep)
     declare("broken", "PIPELINE = (")
-    with pytest.raises(AnotherWriter, match="^gps_positions: another housekeeping is under way"):
+    with pytest.raises(AnotherWriter, match=r"^gps_positions: another housekeeping is under way"):
         housekeeping(as_json=True)
     told = capsys.readouterr()
     assert [each["pipeline"] for each in json.loads(told.out)] == ["auction_bids", "nest_cameras", "wiki_changes"]
