@@ -25,9 +25,6 @@ SPARK_HAS = (
     "TIMESTAMP WITH LOCAL TIME ZONE",
     "STRING",
     "STRING COLLATE UTF8_LCASE",
-    "CHAR(3)",
-    "CHARACTER(3)",
-    "VARCHAR(3)",
     "BINARY",
     "DEC",
     "DECIMAL",
@@ -70,3 +67,24 @@ SPARK_HAS_NOT = (
     "MAP<STRING, TEXT>",
     "STRUCT<a: STRUCT<b: TEXT>>",
 )
+
+OF_TABLES_ALONE = ("CHAR(3)", "CHARACTER(3)", "varchar(3)", "ARRAY<VARCHAR(3)>", "STRUCT<a: MAP<STRING, CHAR(3)>>")
+"""Those that Spark has in tables alone."""
+
+NOT_STORED = (
+    "TIME",
+    "TIME(3)",
+    "VARIANT",
+    "INTERVAL",
+    "GEOGRAPHY(ANY)",
+    "ARRAY<VARIANT>",
+    "STRUCT<a: INTERVAL>",
+    "MAP<STRING COLLATE UTF8_LCASE, INT>",
+)
+"""Those that cannot be written to Parquet, or hashed."""
+
+NOT_IN_JSON = ("GEOMETRY(4326)", "GEOGRAPHY(ANY)", "MAP<INT, STRING>", "STRUCT<b: ARRAY<MAP<DATE, INT>>>")
+"""Those that `from_json` does not read."""
+
+NOT_IN_CSV = ("VOID", "GEOMETRY(4326)", "GEOGRAPHY(ANY)", "ARRAY<INT>", "MAP<STRING, INT>", "STRUCT<a: INT>")
+"""Those that `from_csv` does not read."""

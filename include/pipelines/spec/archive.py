@@ -96,11 +96,20 @@ _NOT_OF_PARTITIONS = frozenset(
 )
 """Names of columns that rows have beside those that an archive declares."""
 
-_NO_TIMES = frozenset({"BOOLEAN", "BINARY", "ARRAY", "MAP", "STRUCT"})
-"""Types that Spark makes no time of; a date, a text or a number of seconds may be one."""
+_NUMBERS = frozenset(
+    {"BYTE", "TINYINT", "SHORT", "SMALLINT", "INT", "INTEGER", "LONG", "BIGINT", "FLOAT", "REAL", "DOUBLE"}
+    | {"DEC", "DECIMAL", "NUMERIC"}
+)
+"""Types that Spark compares with numbers, whatever their value: a text that is no number would end the stream."""
 
-_NO_NUMBERS = _NO_TIMES | {"DATE", "INTERVAL", "TIMESTAMP", "TIMESTAMP_LTZ", "TIMESTAMP_NTZ"}
-"""Types that Spark does not compare with numbers, by their first words."""
+_TIMES = _NUMBERS | {"DATE", "TIMESTAMP", "TIMESTAMP_LTZ", "TIMESTAMP_NTZ", "STRING"}
+"""Types that Spark makes a time of: a number is one of seconds."""
+
+_FOLDERS = _NUMBERS | {"BOOLEAN", "DATE", "STRING", "BINARY"}
+"""Types with values that are safe as the name of a folder. A timestamp has a space and colons."""
+
+_NO_TEXTS = frozenset({"ARRAY", "MAP", "STRUCT", "GEOMETRY", "GEOGRAPHY"})
+"""Types whose values have no length in bytes."""
 
 AS_TIMESTAMP = "declare it as TIMESTAMP, and make it one in the rows function"
 
@@ -208,15 +217,29 @@ def _check_partition_column(name: str, columns: str, formerly: Mapping[str, Sequ
 
 def _check_paths(archive: Archive) -> None:
     """Raise UsageError when the event time, a rule or a partition column names what no row of the archive has."""
-    if (kind := archive.event_time_kind) in _NO_TIMES or kind.startswith("INTERVAL"):
+    if _word(kind := archive.event_time_kind) not in _TIMES:
         raise UsageError(f"event_time {archive.event_time} is {kind}, which is no time", remedy=AS_TIMESTAMP)
     for name, path in archive.partition_by.items():
-        check_path(path, archive.columns, f"partition column {name!r}")
+        _check_folders(path, check_path(path, archive.columns, f"partition column {name!r}").kind)
     for rule in archive.rules:
         if isinstance(rule, Required | SafeValue | MaxBytes | Between):
             into_maps = not isinstance(rule, Required)
             found = check_path(rule.column, archive.columns, f"the rule {type(rule).__name__}", into_maps=into_maps)
             _check_rule(rule, found.kind)
+
+
+def _word(kind: str) -> str:
+    """Return the first word of a type: STRING of STRING COLLATE UNICODE."""
+    return kind.split(" ")[0]
+
+
+def _check_folders(path: str, kind: str) -> None:
+    """Raise UsageError for a type of which no value is safe as the name of a folder: every record had quarantine."""
+    if _word(kind) not in _FOLDERS:
+        raise UsageError(
+            f"{path} is {kind}, and no value of it may be the name of a folder",
+            remedy="let the rows function make a text of letters, digits and . _ + - of it, e.g. with date_format",
+        )
 
 
 def _check_rule(rule: Rule, kind: str) -> None:
@@ -226,10 +249,17 @@ def _check_rule(rule: Rule, kind: str) -> None:
     """
     if isinstance(rule, MaxBytes):
         check_count(rule.limit, f"the limit of MaxBytes for {rule.column}")
-    if isinstance(rule, Between) and kind.split(" ")[0] in _NO_NUMBERS:
+        if _word(kind) in _NO_TEXTS:
+            raise UsageError(
+                f"the rule MaxBytes measures {rule.column}, and it is {kind}",
+                remedy="name a text; max_bytes of the decoder bounds a whole message",
+            )
+    if isinstance(rule, SafeValue):
+        _check_folders(rule.column, kind)
+    if isinstance(rule, Between) and kind not in _NUMBERS:
         raise UsageError(
             f"the rule Between compares {rule.column} with numbers, and it is {kind}",
-            remedy="name a number; EventTimeWithin bounds a time",
+            remedy="name a number; the rows function makes one of a text with try_cast; EventTimeWithin bounds a time",
         )
 
 

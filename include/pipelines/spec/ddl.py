@@ -20,6 +20,15 @@ _TYPE = re.compile(
 )
 """A type of Spark as `_spelled` writes it."""
 
+_OF_TABLES_ALONE = frozenset({"CHAR", "CHARACTER", "VARCHAR"})
+"""Types that `from_json`, `from_csv` and functions in Python refuse; outside of tables, a cast to one gives STRING."""
+
+_NOT_IN_CSV = frozenset({"ARRAY", "MAP", "STRUCT", "GEOMETRY", "GEOGRAPHY", "VOID"})
+"""Types that `from_csv` does not read."""
+
+_NOT_STORED = frozenset({"INTERVAL", "TIME", "VARIANT"})
+"""Types of which Spark writes no files, or, of a VARIANT, makes no hash: intervals could not be compared."""
+
 
 @dataclass(frozen=True)
 class Field:
@@ -71,11 +80,21 @@ def check_stored(columns: str, what: str) -> None:
 
 
 def check_types(columns: str, what: str) -> None:
-    """Raise UsageError for a type that Spark does not have, at any depth.
+    """Raise UsageError for a type that Spark does not have, or not outside of tables, at any depth.
 
     Not by the reader itself, for the reason of `_check_spelling`.
     """
     _check_types(fields_of(columns), what)
+
+
+def check_line(columns: str, what: str, and_then: str) -> None:
+    """Raise UsageError, which says what to do besides declaring STRING, for a column that no line of CSV can hold."""
+    for each in fields_of(columns):
+        if each.kind.split(" ")[0] in _NOT_IN_CSV:
+            raise UsageError(
+                f"the column {each.name} of {what} is {each.kind}, which a line cannot hold",
+                remedy=f"declare it as STRING, and {and_then}",
+            )
 
 
 def _check_types(fields: Iterable[Field], what: str, above: str = "") -> None:
@@ -86,6 +105,12 @@ def _check_types(fields: Iterable[Field], what: str, above: str = "") -> None:
                 f"{what} has the column {path} of the type {spelled.removesuffix('<>')}, which Spark does not have",
                 remedy="write STRING, BIGINT, DOUBLE, DECIMAL(12, 2), BOOLEAN, DATE, TIMESTAMP, ARRAY<…>, "
                 "MAP<STRING, …>, STRUCT<name: …> or another one of Spark's",
+            )
+        if each.kind.split(" ")[0] in _OF_TABLES_ALONE:
+            raise UsageError(
+                f"{what} has the column {path} of the type {spelled}, which Spark knows in tables alone: it reads none "
+                "from messages, and no function returns one",
+                remedy="write STRING; the rule MaxBytes bounds its length",
             )
         _check_types(each.inner, what, path)
 
@@ -103,6 +128,14 @@ def _check_structs(fields: tuple[Field, ...], what: str) -> None:
             raise UsageError(
                 f"{what} has a STRUCT without fields{f', {each.name}' if each.name else ''}: no file can hold it",
                 remedy="declare its fields, or STRING, or leave it out",
+            )
+        # Without a number, a place may have any of the reference systems.
+        is_any = each.kind in ("GEOMETRY", "GEOGRAPHY") and not each.arguments
+        if each.kind in _NOT_STORED or is_any or (each.kind == "MAP" and " COLLATE " in each.inner[0].kind):
+            raise UsageError(
+                f"{what} has the column {each.name or 'inside of one'} of the type {_spelled(each)}, which cannot be "
+                "stored and compared",
+                remedy="let the function that returns it make another type of it, e.g. STRING",
             )
         _check_structs(each.inner, what)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from include.errors import UsageError
-from include.pipelines.spec.ddl import Field, check_apart, check_types, fields_of
+from include.pipelines.spec.ddl import Field, check_apart, check_line, check_types, fields_of
 from include.pipelines.spec.names import check_count, check_kind, check_known
 
 UNKNOWN_FIELDS = "unknown_fields"
@@ -170,9 +170,6 @@ class Avro:
 
 Decoder = Json | Text | Csv | UserDefined | KafkaDeserializer | Avro
 
-_NOT_IN_CSV = frozenset({"ARRAY", "MAP", "STRUCT", "CHAR", "CHARACTER", "VARCHAR", "GEOMETRY", "GEOGRAPHY", "VOID"})
-"""Types that `from_csv` does not read."""
-
 
 def check_decoder(decoder: Decoder) -> None:
     """Raise UsageError for a limit, a type or a separator that cannot be decoded by.
@@ -183,6 +180,8 @@ def check_decoder(decoder: Decoder) -> None:
     check_count(decoder.max_bytes, f"max_bytes of {name}")
     if not isinstance(decoder, Avro):
         check_types(decoder.schema, _MESSAGE)
+    if isinstance(decoder, Json | KafkaDeserializer):
+        _check_json(fields_of(decoder.schema))
     if isinstance(decoder, KafkaDeserializer):
         check_kind(decoder.jar, f"the jar of {name}", Path, 'Path(__file__).with_name("meters.jar")')
     if isinstance(decoder, Csv):
@@ -190,9 +189,21 @@ def check_decoder(decoder: Decoder) -> None:
             raise UsageError(
                 f"{decoder.separator!r} separates no columns of CSV", remedy='write separator=";", or "\\t"'
             )
-        for each in fields_of(decoder.schema):
-            if each.kind.split(" ")[0] in _NOT_IN_CSV:
-                raise UsageError(
-                    f"the column {each.name} of Csv is {each.kind}, which a line cannot hold",
-                    remedy="declare it as STRING, and let the rows function read it, e.g. with from_json or split",
-                )
+        check_line(decoder.schema, "Csv", "let the rows function read it, e.g. with from_json or split")
+
+
+def _check_json(fields: tuple[Field, ...], above: str = "") -> None:
+    """Raise UsageError for a type that `from_json` does not read, at any depth."""
+    for each in fields:
+        path = ".".join(part for part in (above, each.name) if part)
+        if each.kind in ("GEOMETRY", "GEOGRAPHY"):
+            raise UsageError(
+                f"{_MESSAGE} has the column {path} of the type {each.kind}, which Spark does not read from JSON",
+                remedy="declare it as STRING, and let the rows function read it",
+            )
+        if each.kind == "MAP" and each.inner[0].kind.split(" ")[0] != "STRING":
+            raise UsageError(
+                f"{_MESSAGE} has the map {path} with keys of the type {each.inner[0].kind}, and keys of JSON are text",
+                remedy="declare the key as STRING; transform_keys in the rows function makes another type of it",
+            )
+        _check_json(each.inner, path)

@@ -25,8 +25,6 @@ _PLAIN = frozenset(
 )
 _NESTED = _PLAIN | {"BINARY", "STRUCT", "ARRAY", "MAP"}
 
-_ICEBERG = _NESTED | {"VARCHAR", "CHAR"}
-
 _HOLDS: dict[FileFormat, frozenset[str]] = {
     # The entries of a map come back from ORC sorted, from Avro in the order of their hashes.
     "orc": _NESTED - {"MAP"},
@@ -71,7 +69,7 @@ def check_iceberg(file_format: FileFormat, columns: str) -> None:
     if file_format != "parquet":
         raise UsageError(f"iceberg=True needs files of the format parquet, not {file_format}", remedy="declare one")
     for path, field in _all(fields_of(columns)):
-        if field.kind.split(" COLLATE ")[0] not in _ICEBERG or (field.kind == "STRUCT" and not field.inner):
+        if field.kind.split(" COLLATE ")[0] not in _NESTED or (field.kind == "STRUCT" and not field.inner):
             raise UsageError(
                 f"column {path!r} does not fit an Iceberg table: {field.kind} is no type of it",
                 remedy="make it another type in the rows function, e.g. text, or declare no iceberg",

@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from include.errors import UsageError
-from include.pipelines.spec.ddl import check_types, fields_of
+from include.pipelines.spec.ddl import check_line, check_types, fields_of
 from include.pipelines.spec.names import check_count, check_identifier, check_kind
 
 
@@ -71,6 +71,8 @@ class Reference:
         if not self.columns or (self.source is None and self.path == Path()):
             raise UsageError("a reference needs columns, and a path or a source", remedy="declare both")
         check_types(self.columns, "a reference")
+        # The content of a source, too, is kept as lines of CSV.
+        check_line(self.columns, "a reference", "let the function that joins it read it, e.g. with from_json or split")
         check_kind(self.path, "the path of a reference", Path, 'Path(__file__).with_name("places.csv")')
         check_kind(self.source, "the source of a reference", CatalogTable | LakePath | JdbcQuery | None)
         check_count(self.max_rows, "max_rows of a reference")
