@@ -84,9 +84,9 @@ def test_column_is_refused_when_it_is_neither_of_the_key_nor_a_measure() -> None
         replace(VIEW, columns=f"{VIEW.columns}, n BIGINT")
 
 
-@pytest.mark.parametrize("kind", ["MAP<STRING, STRING>", "VARIANT", "STRUCT<a: ARRAY<MAP<STRING, INT>>>"])
+@pytest.mark.parametrize("kind", ["MAP<STRING, STRING>", "STRUCT<a: ARRAY<MAP<STRING, INT>>>"])
 def test_key_is_refused_when_rows_cannot_be_ordered_by_it(kind: str) -> None:
-    with pytest.raises(UsageError, match=r"column zip_code of the view hourly_counts has a (MAP|VARIANT)"):
+    with pytest.raises(UsageError, match=r"column zip_code of the view hourly_counts has a MAP"):
         replace(VIEW, columns=VIEW.columns.replace("zip_code STRING", f"zip_code {kind}"))
 
 
