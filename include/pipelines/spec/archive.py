@@ -234,7 +234,7 @@ def _word(kind: str) -> str:
 
 
 def _check_folders(path: str, kind: str) -> None:
-    """Raise UsageError for a type of which no value is safe as the name of a folder: every record had quarantine."""
+    """Raise UsageError for a type of which no value is safe as a folder name: each record would go to quarantine."""
     if _word(kind) not in _FOLDERS:
         raise UsageError(
             f"{path} is {kind}, and no value of it may be the name of a folder",
