@@ -23,9 +23,6 @@ _TYPE = re.compile(
 _OF_TABLES_ALONE = frozenset({"CHAR", "CHARACTER", "VARCHAR"})
 """Types that `from_json`, `from_csv` and functions in Python refuse; outside of tables, a cast to one gives STRING."""
 
-_NOT_IN_CSV = frozenset({"ARRAY", "MAP", "STRUCT", "GEOMETRY", "GEOGRAPHY", "VOID"})
-"""Types that `from_csv` does not read."""
-
 _NOT_STORED = frozenset({"INTERVAL", "TIME", "VARIANT"})
 """Types of which Spark writes no files, or, of a VARIANT, makes no hash: intervals could not be compared."""
 
@@ -85,16 +82,6 @@ def check_types(columns: str, what: str) -> None:
     Not by the reader itself, for the reason of `_check_spelling`.
     """
     _check_types(fields_of(columns), what)
-
-
-def check_line(columns: str, what: str, and_then: str) -> None:
-    """Raise UsageError, which says what to do besides declaring STRING, for a column that no line of CSV can hold."""
-    for each in fields_of(columns):
-        if each.kind.split(" ")[0] in _NOT_IN_CSV:
-            raise UsageError(
-                f"the column {each.name} of {what} is {each.kind}, which a line cannot hold",
-                remedy=f"declare it as STRING, and {and_then}",
-            )
 
 
 def _check_types(fields: Iterable[Field], what: str, above: str = "") -> None:

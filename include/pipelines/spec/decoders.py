@@ -10,8 +10,11 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from include.errors import UsageError
-from include.pipelines.spec.ddl import Field, check_apart, check_line, check_types, fields_of
+from include.pipelines.spec.ddl import Field, check_apart, check_types, fields_of
 from include.pipelines.spec.names import check_count, check_kind, check_known
+
+_NOT_IN_CSV = frozenset({"ARRAY", "MAP", "STRUCT", "GEOMETRY", "GEOGRAPHY", "VOID"})
+"""Types that `from_csv` does not read."""
 
 UNKNOWN_FIELDS = "unknown_fields"
 """Column of the archive with the fields that a message's schema does not name, if the decoder keeps them."""
@@ -207,3 +210,13 @@ def _check_json(fields: tuple[Field, ...], above: str = "") -> None:
                 remedy="declare the key as STRING; transform_keys in the rows function makes another type of it",
             )
         _check_json(each.inner, path)
+
+
+def check_line(columns: str, what: str, and_then: str) -> None:
+    """Raise UsageError, which says what to do besides declaring STRING, for a column that no line of CSV can hold."""
+    for each in fields_of(columns):
+        if each.kind.split(" ")[0] in _NOT_IN_CSV:
+            raise UsageError(
+                f"the column {each.name} of {what} is {each.kind}, which a line cannot hold",
+                remedy=f"declare it as STRING, and {and_then}",
+            )

@@ -11,7 +11,8 @@ from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from include.errors import UsageError
-from include.pipelines.spec.ddl import check_line, check_types, fields_of
+from include.pipelines.spec.ddl import check_types, fields_of
+from include.pipelines.spec.decoders import check_line
 from include.pipelines.spec.names import check_count, check_identifier, check_kind
 
 
