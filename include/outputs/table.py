@@ -25,7 +25,7 @@ from include.outputs.marker import Marker
 from include.pipelines.spec import IDENTITY, DatabaseTable, Pipeline, Rows
 from include.pipelines.spec.ddl import fields_of
 from include.pipelines.spec.names import TOPIC_ID
-from include.pipelines.spec.outputs import target_of
+from include.pipelines.spec.outputs import check_postgresql, target_of
 
 KEYS = (*IDENTITY[:1], TOPIC_ID, *IDENTITY[1:])
 
@@ -110,8 +110,13 @@ class OutputTable:
         return written, refused
 
     def _make(self) -> None:
-        """Create the table and the markers' table if they are missing. Raises TidemarkError for another's table."""
+        """Create the table and the markers' table if they are missing.
+
+        Raises UsageError for columns that PostgreSQL cannot have, TidemarkError for another's table.
+        """
         to = self._dialect
+        if to.database.kind == "postgresql":
+            check_postgresql(self.output, self.fields, self.pipeline.name)
         kinds = {"kafka_topic": to.topic, TOPIC_ID: to.topic, "kafka_offset": "bigint"}
         own = ", ".join(f"{to.quoted(each.name)} {to.type_of(each)}" for each in self.fields)
         keys = ", ".join(f"{to.quoted(name)} {kinds.get(name, 'integer')} NOT NULL" for name in KEYS)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from include.errors import UsageError
 from include.pipelines.spec import AdditiveView, JdbcTable, Pipeline
-from include.pipelines.spec.ddl import Field, fields_of
-from include.pipelines.spec.names import check_length
+from include.pipelines.spec.ddl import Field
+from include.pipelines.spec.names import check_length, check_served_columns, flat_fields
 from include.settings import settings
 
 PLAIN_TYPES = {
@@ -123,26 +123,23 @@ class Shape:
 def shape_of(pipeline: Pipeline, view: AdditiveView) -> Shape:
     """Return the view's shape.
 
-    Raises UsageError for a column of a type that its tables cannot hold, for a name that PostgreSQL would cut, and when
-    a part of a struct is named like another column.
+    Raises UsageError for a column of a type that its tables cannot hold, for a name that PostgreSQL would cut or
+    refuse, and when a part of a struct is named like another column.
     """
     check_length(pipeline.view_table(view), f"the view {view.name!r}", pipeline.name)
-    declared = {each.name: each for each in fields_of(view.columns)}
-    keys: list[Column] = []
-    for name in view.key:
-        if declared[name].kind == "STRUCT":
-            keys += [
-                Column(f"{name}_{part.name}", _kind(part, name, pipeline, view), (name, part.name))
-                for part in declared[name].inner
-            ]
-        else:
-            keys.append(Column(name, _kind(declared[name], name, pipeline, view), (name,)))
-    measures = [Column(name, _kind(declared[name], name, pipeline, view), (name,)) for name in view.measures]
+    keys, measures = (
+        tuple(
+            Column("_".join(path), _kind(field, path[0], pipeline, view), path)
+            for path, field in flat_fields(named, view.columns)
+        )
+        for named in (view.key, view.measures)
+    )
+    check_served_columns(view.key, view.measures, view.columns, view.name, pipeline.name)
     _check_apart([*keys, *measures], pipeline, view)
     return Shape(
         pipeline.view_table(view),
-        tuple(keys),
-        tuple(measures),
+        keys,
+        measures,
         f"{view.window}_start" if view.window else "",
         f"{view.window}_end" if view.window else "",
         any(isinstance(sink, JdbcTable) for sink in view.sinks),

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator
 from types import NoneType, UnionType
 from typing import get_args
 
 from include.errors import UsageError
+from include.pipelines.spec.ddl import Field, fields_of
 
 _Kinds = type | UnionType
 
@@ -15,6 +16,9 @@ IDENTIFIER = re.compile(r"[a-z][a-z0-9_]{0,62}")
 
 LONGEST = 63
 """Bytes of a name in PostgreSQL, which cuts longer ones off without an error: two may become one."""
+
+_OF_POSTGRESQL = frozenset({"cmax", "cmin", "ctid", "tableoid", "xmax", "xmin"})
+"""Columns that PostgreSQL has in every table."""
 
 TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
@@ -124,3 +128,39 @@ def check_length(table: str, owner: str, pipeline: str) -> None:
             remedy="give it a shorter name",
             pipeline=pipeline,
         )
+
+
+def check_column(name: str, owner: str, remedy: str, pipeline: str) -> None:
+    """Raise UsageError unless a table of PostgreSQL may have a column of this name."""
+    if len(name.encode()) > LONGEST:
+        wrong = f"is longer than the {LONGEST} bytes that PostgreSQL keeps"
+    elif name in _OF_POSTGRESQL:
+        wrong = "PostgreSQL has for a column of its own in every table"
+    else:
+        return
+    raise UsageError(f"{owner} has the column {name}, whose name {wrong}", remedy=remedy, pipeline=pipeline)
+
+
+def flat_fields(names: Iterable[str], columns: str) -> Iterator[tuple[tuple[str, ...], Field]]:
+    """Yield some of the columns as a database's table has them, each after its path: of a struct, its fields."""
+    declared = {each.name: each for each in fields_of(columns)}
+    for name in names:
+        if declared[name].kind == "STRUCT":
+            yield from (((name, part.name), part) for part in declared[name].inner)
+        else:
+            yield (name,), declared[name]
+
+
+def check_served_columns(key: Iterable[str], measures: Collection[str], columns: str, view: str, pipeline: str) -> None:
+    """Raise UsageError unless PostgreSQL can serve a view by the names of its columns.
+
+    What it serves has more columns for each measure, such as `proved_<measure>`.
+    """
+    owner = f"the table of the view {view}"
+    remedy = "call it otherwise, with `renamed` if the table has it already, or take JdbcTable from the view's sinks"
+    flat = ["_".join(path) for path, _ in flat_fields((*key, *measures), columns)]
+    for name in (*flat, *(f"proved_{measure}" for measure in measures)):
+        check_column(name, owner, remedy, pipeline)
+        if "%" in name:
+            wrong = "with a %, which stands for a value in statements"
+            raise UsageError(f"{owner} has the column {name}, {wrong}", remedy=remedy, pipeline=pipeline)

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from include.errors import UsageError
-from include.pipelines.spec.ddl import check_apart, check_path, check_types, fields_of
+from include.pipelines.spec.ddl import Field, check_apart, check_path, check_types, fields_of
 from include.pipelines.spec.names import (
     IDENTITY,
     KAFKA_COLUMNS,
     OWN_QUERIES,
     TOPIC_ID,
+    check_column,
     check_count,
     check_identifier,
     check_kind,
@@ -237,6 +238,20 @@ def check_flags(flags: Flags, views: Collection[str], archive_columns: str, pipe
         check_path(path, columns, "columns of the flags", into_arrays=True)
 
 
+def check_postgresql(output: Rows, fields: Iterable[Field], pipeline: str) -> None:
+    """Raise UsageError unless a table of PostgreSQL may have the columns of an output's rows.
+
+    Only the settings say which database a named connection leads to, so its outputs are checked when they write.
+    """
+    for each in fields:
+        check_column(
+            each.name,
+            f"the table of the output {output.name}",
+            "declare rows and columns of the output, with another name for it",
+            pipeline,
+        )
+
+
 def check_output(output: Rows, others: Collection[str], archive_columns: str, pipeline: str) -> None:
     """Raise UsageError when an output's name is taken, or a column that it names does not exist.
 
@@ -255,6 +270,8 @@ def check_output(output: Rows, others: Collection[str], archive_columns: str, pi
             remedy="declare rows and columns of the output, with another name for the archive's column",
             pipeline=pipeline,
         )
+    if isinstance(output.to, DatabaseTable) and not output.to.connection:
+        check_postgresql(output, fields_of(columns), pipeline)
     if isinstance(output.to, KafkaTopic):
         names = {each.name for each in fields_of(columns)}
         needed = [*output.to.key, *(["topic"] if not output.to.topic else [])]

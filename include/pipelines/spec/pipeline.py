@@ -16,6 +16,7 @@ from include.pipelines.spec.names import (
     check_identifier,
     check_kind,
     check_pipeline_name,
+    check_served_columns,
     check_tuple,
 )
 from include.pipelines.spec.outputs import Flags, KafkaTopic, Rows, check_flags, check_output, check_tables
@@ -58,6 +59,8 @@ class Pipeline:
         for view in self.views:
             _check_view_name(view.name, self.name)
             check_event_time(view, self.archive)
+        for view in self._with_tables:
+            check_served_columns(view.key, view.measures, view.columns, view.name, self.name)
         for output in self.outputs:
             others = [each.name for each in self.outputs if each is not output]
             check_output(output, [view.name for view in self.views] + others, self.archive_columns, self.name)
@@ -180,8 +183,11 @@ class Pipeline:
     @property
     def live_tables(self) -> dict[str, str]:
         """The tables of PostgreSQL's database `serving` that the stream keeps for views, each with the view's name."""
-        served = (view for view in self.views if any(isinstance(sink, JdbcTable) for sink in view.sinks))
-        return {self.view_table(view): view.name for view in served}
+        return {self.view_table(view): view.name for view in self._with_tables}
+
+    @property
+    def _with_tables(self) -> list[AdditiveView]:
+        return [view for view in self.views if any(isinstance(sink, JdbcTable) for sink in view.sinks)]
 
     @property
     def own_topics(self) -> set[str]:

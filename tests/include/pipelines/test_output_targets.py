@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from include.errors import UsageError
+from include.errors import ServiceUnreachable, UsageError
+from include.ledger.archive.row_outputs import Unsent
+from include.ledger.streams.writers import Lease
+from include.outputs.table import OutputTable
 from include.pipelines import load_pipeline
 from include.pipelines.spec import DatabaseTable, KafkaTopic, Rows
 from include.pipelines.spec.outputs import is_same_target, target_of
+from include.settings import settings
 
 
 def named(to: KafkaTopic | DatabaseTable) -> str:
@@ -64,3 +69,41 @@ def test_topic_s_id_is_a_column_of_a_table_s_own_and_free_in_messages() -> None:
     assert replace(isp, archive=archive, outputs=(Rows("clean", to=KafkaTopic("clean")),)).outputs
     with pytest.raises(UsageError, match="isp_hits: the table of the output clean has a column kafka_topic_id of its"):
         replace(isp, archive=archive, outputs=(Rows("clean", to=DatabaseTable()),))
+
+
+UNFIT = ("ctid", "xmax", "ä" * 32)
+"""Columns that no table of PostgreSQL can have: two of its own names, and 64 bytes."""
+
+
+@pytest.mark.parametrize("column", UNFIT, ids=["own", "as well", "long"])
+def test_column_of_an_output_is_refused_when_no_table_of_postgresql_can_have_it(column: str) -> None:
+    isp = load_pipeline("isp_hits")
+    words = f"isp_hits: the table of the output clean has the column {column}, whose name "
+    archive = replace(isp.archive, columns=f"{isp.archive.columns}, {column} STRING")
+    with pytest.raises(UsageError, match=words):
+        replace(isp, archive=archive, outputs=(Rows("clean", to=DatabaseTable()),))
+    output = Rows("clean", to=DatabaseTable(), rows="made", columns=f"a STRING, {column} STRING")
+    with pytest.raises(UsageError, match=words):
+        replace(isp, outputs=(output,))
+    # Another database may have it, and so may messages.
+    for to in (DatabaseTable("shop"), KafkaTopic("clean")):
+        assert replace(isp, outputs=(replace(output, to=to),)).outputs
+
+
+@pytest.mark.parametrize("column", UNFIT, ids=["own", "as well", "long"])
+def test_output_writes_nothing_when_its_connection_leads_to_postgresql_which_cannot_have_its_columns(
+    column: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    to, lease, unsent = DatabaseTable("shop"), Lease("isp_hits", 1, ""), Unsent(1, (), {}, 0)
+    output = Rows("clean", to=to, rows="made", columns=f"a STRING, {column} STRING")
+    isp = replace(load_pipeline("isp_hits"), outputs=(output,))
+    file = tmp_path / "jdbc.properties"
+    monkeypatch.setenv("TIDEMARK_JDBC_PROPERTIES", str(file))
+    # Nobody listens there.
+    for kind, raised in (("postgresql", UsageError), ("mariadb", ServiceUnreachable)):
+        file.write_text(f"shop.url=jdbc:{kind}://127.0.0.1:9/hits\n")
+        file.chmod(0o600)
+        settings.cache_clear()
+        with pytest.raises(raised, match=f"has the column {column}, whose" if raised is UsageError else "MariaDB at"):
+            OutputTable(isp, output, to, lease, lambda: None).merge([], unsent)
+    settings.cache_clear()

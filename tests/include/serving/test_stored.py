@@ -13,9 +13,12 @@ import pytest
 
 from include.errors import UsageError
 from include.pipelines import load_pipeline
+from include.pipelines.spec import JdbcTable
+from include.pipelines.spec.ddl import fields_of
 from include.serving import follow
-from include.serving.shape import Shape, shape_of
+from include.serving.shape import Shape, served_shapes, shape_of
 from include.serving.stored import date_text, stored_rows, time_text
+from include.settings import settings
 
 FAR = 1763615107000 * 10**6
 """Microseconds since 1970, in seconds by mistake."""
@@ -47,6 +50,53 @@ def test_view_is_refused_when_a_part_of_a_struct_has_the_name_of_another_column(
     view = replace(pipeline.views[0], key=key, measures=(measure,), columns=columns)
     with pytest.raises(UsageError, match=r"table of the view by_zip has two columns place_id, of place.* — rename one"):
         shape_of(pipeline, view)
+
+
+LONGEST = "ö" * 31
+"""PostgreSQL keeps 63 bytes of a name."""
+
+
+@pytest.mark.parametrize(
+    ("key", "measure", "words"),
+    [
+        (f"{LONGEST}xx STRING", "hits", f"the column {LONGEST}xx, whose name is longer than the 63 bytes"),
+        (f"`{LONGEST}` STRUCT<id: STRING>", "hits", f"the column {LONGEST}_id, whose name is longer"),
+        ("zip STRING", "h" * 57, f"the column proved_{'h' * 57}, whose name is longer"),
+        ("xmin STRING", "hits", "the column xmin, whose name PostgreSQL has for a column of its own"),
+        ("t STRUCT<`oid%`: STRING>", "hits", "the column t_oid%, with a %"),
+        ("zip STRING", "tableoid", "the column tableoid, whose name PostgreSQL has"),
+        ("zip STRING", "share_%", "the column share_%, with a %"),
+    ],
+    ids=["long key", "long part", "long measure", "own key", "% in a part", "own measure", "% in a measure"],
+)
+def test_view_is_refused_when_postgresql_cannot_serve_a_column_by_its_name(
+    key: str, measure: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = load_pipeline("isp_hits")
+    columns = f"{key}, window STRUCT<start: TIMESTAMP, end: TIMESTAMP>, `{measure}` BIGINT"
+    name = fields_of(key)[0].name
+    view = replace(pipeline.views[0], key=(name, "window"), measures=(measure,), columns=columns, sinks=())
+    with pytest.raises(UsageError, match=f"isp_hits: the table of the view by_zip has {words}"):
+        shape_of(pipeline, view)
+    declared = replace(pipeline, views=(view,), reports=())
+    # Without a table it is left out where all views are served.
+    monkeypatch.setenv("TIDEMARK_SERVE", "all")
+    settings.cache_clear()
+    assert served_shapes(declared) == {}
+    settings.cache_clear()
+    with pytest.raises(UsageError, match=f"isp_hits: the table of the view by_zip has {words}") as refused:
+        replace(declared, views=(replace(view, sinks=(JdbcTable(),)),))
+    assert "or take JdbcTable from the view's sinks" in refused.value.remedy
+
+
+def test_view_is_served_when_postgresql_keeps_the_names_of_its_columns_whole() -> None:
+    pipeline = load_pipeline("isp_hits")
+    measure = "h" * 56
+    columns = f"`{LONGEST}` STRING, XMIN STRING, window STRUCT<start: TIMESTAMP, end: TIMESTAMP>, {measure} BIGINT"
+    key = (LONGEST, "XMIN", "window")
+    view = replace(pipeline.views[0], key=key, measures=(measure,), columns=columns, sinks=(JdbcTable(),))
+    shape = served_shapes(replace(pipeline, views=(view,), reports=()))["by_zip"]
+    assert [each.name for each in shape.columns] == [LONGEST, "XMIN", "window_start", "window_end", measure]
 
 
 @pytest.mark.parametrize(
