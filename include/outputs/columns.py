@@ -25,6 +25,9 @@ _APPROXIMATE = {"real": 6, "float": 6, "double": 15, "double precision": 15}
 _DIGITS = {name: _WHOLE[kind] for name, kind in PLAIN_TYPES.items() if kind in _WHOLE} | {"TINYINT": 3, "BYTE": 3}
 """Spark's whole numbers with the digits of the largest."""
 
+_FLOATING = {"FLOAT": 6, "DOUBLE": 15}
+"""Spark's approximate numbers with the digits that they keep."""
+
 _TIMES = ("TIMESTAMP", "TIMESTAMP_NTZ")
 
 
@@ -55,12 +58,14 @@ def loses(field: Field, stored: Stored) -> bool:
     """Return whether the column rounds, cuts or refuses values that the declared type has.
 
     Only kinds are compared that databases coerce silently, or that widen: whole numbers, decimals, times against dates,
-    and doubles. Other columns are the user's choice, such as a varchar for a text.
+    and approximate numbers. Other columns are the user's choice, such as a varchar for a text.
     """
-    if kind_of(field) in _TIMES:
+    kind = kind_of(field)
+    if kind in _TIMES:
         return stored.kind == "date"
-    if field.kind == "DOUBLE":
-        return stored.kind in _WHOLE or _APPROXIMATE.get(stored.kind, 15) < 15
+    if kind in _FLOATING:
+        is_rounding = stored.kind in _WHOLE or (stored.is_decimal and stored.precision is not None)
+        return is_rounding or _APPROXIMATE.get(stored.kind, 15) < _FLOATING[kind]
     if field.kind in DECIMALS:
         whole, scale = _parts(field)
         if stored.kind in _WHOLE:

@@ -35,6 +35,10 @@ def changed(declared: str, stored: Stored, dialect: Dialect = POSTGRES) -> dict[
         ("DECIMAL(20, 2)", Stored("double", 22)),
         ("DOUBLE", Stored("real", 24)),
         ("DOUBLE", Stored("bigint", 64, 0)),
+        ("DOUBLE", Stored("numeric", 5, 2)),
+        ("FLOAT", Stored("integer", 32, 0)),
+        ("REAL", Stored("tinyint", 3, 0)),
+        ("FLOAT", Stored("decimal", 38, 10)),
         ("TIMESTAMP", Stored("date")),
         ("TIMESTAMP_NTZ", Stored("date")),
         ("TIMESTAMP WITH LOCAL TIME ZONE", Stored("date")),
@@ -62,6 +66,10 @@ def test_column_loses_values_when_it_is_narrower_than_declared(declared: str, st
         ("DECIMAL", Stored("decimal", 10, 0)),
         ("FLOAT", Stored("real", 24)),
         ("DOUBLE", Stored("double", 22)),
+        ("DOUBLE", Stored("numeric")),
+        ("DOUBLE", Stored("text")),
+        ("FLOAT", Stored("double precision", 53)),
+        ("REAL", Stored("numeric")),
         ("DATE", Stored("timestamp with time zone")),
         ("TIMESTAMP", Stored("datetime")),
         ("STRING", Stored("character varying")),
@@ -106,6 +114,11 @@ def test_action_widens_and_never_narrows_when_a_column_is_changed() -> None:
     }
     assert changed("BIGINT", Stored("int", 10, 0), MARIADB) == {
         "would lose values: the column n is int, declared is bigint": "MODIFY COLUMN `n` bigint"
+    }
+    assert changed("FLOAT", Stored("integer", 32, 0)) == {
+        "would lose values: the column n is integer, declared is double precision": (
+            'ALTER COLUMN "n" TYPE double precision'
+        )
     }
     assert changed("DECIMAL(14, 2)", Stored("numeric", 12, 6)) == {
         "would lose values: the column n is numeric(12,6), declared is decimal(14,2)": (
