@@ -33,11 +33,15 @@ from include.errors import UsageError
 from include.lake.delta_log import OWN, is_own
 from include.offsets import Coordinates
 from include.pipelines.spec import Pipeline
+from include.pipelines.spec.file_formats import times_without_zone
 from spark_jobs.archive.files import read_files
 from spark_jobs.archive.schema import archive_schema
 from spark_jobs.spark.frames import empty_frame, frame_of
 
-_HARMLESS = {"OPTIMIZE", "VACUUM START", "VACUUM END"}
+_NTZ = "timestampNtz"
+"""Delta's feature of tables with columns of the type TIMESTAMP_NTZ."""
+
+_HARMLESS = {"OPTIMIZE", "VACUUM START", "VACUUM END", "SET TBLPROPERTIES"}
 """Operations that change no row, whoever runs them."""
 
 _CONFLICTS = (
@@ -85,6 +89,27 @@ def check_store(spark: SparkSession, pipeline: Pipeline) -> None:
             f"the store of {lake.root()} overwrites an object despite a conditional put (If-None-Match), so two "
             "drivers could commit the same version of its Delta table, and rows would be lost",
             remedy="use a store with conditional puts, or declare the archive with iceberg=True, not delta=True",
+            pipeline=pipeline.name,
+        )
+
+
+def check_times(spark: SparkSession, pipeline: Pipeline) -> None:
+    """Raise UsageError when a column is declared as TIMESTAMP_NTZ, and the table was made without one.
+
+    Delta adds the feature that such columns need to new tables only, and older readers cannot read a table with it.
+    """
+    paths = times_without_zone(pipeline.archive_columns)
+    table = location(pipeline)
+    if not paths or not DeltaTable.isDeltaTable(spark, table):
+        return
+    (detail,) = DeltaTable.forPath(spark, table).detail().select("tableFeatures").collect()
+    if _NTZ not in detail["tableFeatures"]:
+        statement = f'ALTER TABLE delta.`{table}` SET TBLPROPERTIES (delta.feature.{_NTZ} = "supported")'
+        raise UsageError(
+            f"the Delta table {table} cannot take the column {paths[0]}: without Delta's feature {_NTZ} it has no "
+            "TIMESTAMP_NTZ",
+            remedy=f"declare it as TIMESTAMP, or, if all readers of the table know the feature: "
+            f"./tidemark sql '{statement}'",
             pipeline=pipeline.name,
         )
 

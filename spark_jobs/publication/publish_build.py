@@ -17,6 +17,7 @@ from include.ledger.validation import approvals
 from include.ledger.validation.approvals import Question
 from include.monitor.history.remedies import approve_command
 from include.versions import suite_version
+from spark_jobs.archive.delta import check_times
 from spark_jobs.publication.catalog import Catalog
 from spark_jobs.publication.delta import publish_delta
 from spark_jobs.publication.iceberg import follow_in_iceberg, prepare_iceberg
@@ -47,6 +48,8 @@ def publish(run: IntervalRun) -> None:
 def _publish_alone(run: IntervalRun, check: Check) -> None:
     build = _check_reconciled(run)
     check_storage(run.pipeline)
+    if run.pipeline.archive.delta:
+        check_times(run.spark, run.pipeline)
     catalog = Catalog(run.spark, run.pipeline)
     catalog.create_tables()
     finish_interval(run.pinned, catalog, check)

@@ -154,6 +154,8 @@ class StreamQueries(ABC):
                 spark.conf.set(key, value)
             if pipeline.archive.delta:
                 delta.check_store(spark, pipeline)
+        if pipeline.archive.delta:
+            delta.check_times(spark, pipeline)
 
     def _log(self, query: str) -> logging.LoggerAdapter[logging.Logger]:
         return log_of(self._pipeline.name, query)

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 from include.errors import UsageError
 from include.pipelines.spec.ddl import Renamed, check_path, check_renamed, check_stored, fields_of, names_before
-from include.pipelines.spec.file_formats import CHANGING, FileFormat, check_columns, check_iceberg
+from include.pipelines.spec.file_formats import CHANGING, FileFormat, check_columns, check_delta, check_iceberg
 from include.pipelines.spec.names import (
     KAFKA_COLUMNS,
     OWN_PREFIX,
@@ -170,6 +170,8 @@ class Archive:
             check_subject(self.subject, self.columns)
         if self.iceberg:
             check_iceberg(self.file_format, self.columns)
+        if self.delta:
+            check_delta(self.columns)
         for name in self.partition_by:
             check_identifier(name, "partition column")
             _check_partition_column(name, self.columns, self.formerly)

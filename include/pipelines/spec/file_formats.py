@@ -37,6 +37,8 @@ _HOLDS: dict[FileFormat, frozenset[str]] = {
 CHANGING: frozenset[FileFormat] = frozenset({"orc", "csv", "json"})
 """Formats that change some values of the types above; records with such a value go to quarantine."""
 
+_NOT_IN_DELTA = frozenset(" ,;{}()\n\t=")
+
 _AVRO_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -74,6 +76,22 @@ def check_iceberg(file_format: FileFormat, columns: str) -> None:
                 f"column {path!r} does not fit an Iceberg table: {field.kind} is no type of it",
                 remedy="make it another type in the rows function, e.g. text, or declare no iceberg",
             )
+
+
+def check_delta(columns: str) -> None:
+    """Raise UsageError, naming the column, when a Delta table cannot have a column by its name."""
+    for path, field in _all(fields_of(columns)):
+        if set(field.name) & _NOT_IN_DELTA:
+            raise UsageError(
+                f"column {path!r} does not fit a Delta table: a name has no space, tab, line break or one of ,;{{}}()=",
+                remedy="rename it in the rows function, or declare no delta",
+            )
+
+
+def times_without_zone(columns: str) -> list[str]:
+    """Return the paths of the fields of the type TIMESTAMP_NTZ."""
+    kinds = ("TIMESTAMP_NTZ", "TIMESTAMP WITHOUT TIME ZONE")
+    return [path for path, field in _all(fields_of(columns)) if field.kind in kinds]
 
 
 def _all(fields: tuple[Field, ...], above: str = "") -> Iterator[tuple[str, Field]]:

@@ -304,3 +304,12 @@ def test_path_leads_into_elements_only_where_a_column_of_each_is_wanted() -> Non
     assert check_path("items.price", columns, "columns of the flags", into_arrays=True).kind == "DOUBLE"
     with pytest.raises(UsageError, match="there is no 'price' in items"):
         check_path("items.price", columns, "event_time")
+
+
+@pytest.mark.parametrize("sign", [" ", ",", ";", "{", ")", "=", "\n"])
+def test_column_is_refused_when_a_delta_table_cannot_have_its_name(sign: str) -> None:
+    for columns in (f"at TIMESTAMP, `a{sign}b` STRING", f"at TIMESTAMP, l ARRAY<STRUCT<`a{sign}b`: INT>>"):
+        assert archive(columns).columns == columns
+        with pytest.raises(UsageError, match="does not fit a Delta table: a name has no space"):
+            archive(columns, delta=True)
+    assert archive("at TIMESTAMP, `a-b/c%` STRING", delta=True).delta

@@ -41,7 +41,7 @@ def failure_of(spark: Any, folder: Path, text: str) -> Exception:
 
     files = Path(mkdtemp(dir=folder))
     (files / "record.txt").write_text(text)
-    pipeline: Any = SimpleNamespace(name="p")
+    pipeline: Any = SimpleNamespace(name="p", archive=SimpleNamespace(delta=False))
     generation = StreamGeneration("p", next(NUMBERS), {}, {})
     queries = Queries(spark, pipeline, None, generation, until_caught_up=True)  # type: ignore[arg-type]
 

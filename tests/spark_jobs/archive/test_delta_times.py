@@ -1,0 +1,85 @@
+"""A TIMESTAMP_NTZ that a Delta archive gains later: refused until the table has the feature that Delta wants for it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from include.errors import UsageError
+from include.ledger.streams.generations import StreamGeneration
+from include.pipelines.spec import Archive
+from include.spark.run import run_job
+from include.spark.submission import submission
+from tests.conftest import REPOSITORY, Home, settings_of, warm_jvm
+
+
+@pytest.mark.services
+def test_new_column_of_a_delta_table_is_refused_until_the_table_can_take_it(new_home: Callable[..., Home]) -> None:
+    home = new_home()
+    file = home.path / "found.json"
+    # Nothing asks the ledger.
+    database = {"TIDEMARK_DATABASE_URL": "postgresql://nobody@127.0.0.1:9"}
+    with settings_of(home, **database, **warm_jvm().environment()):
+        job = submission("stream", str(file), name="new delta time", delta=True)
+        assert run_job(replace(job, job=str(REPOSITORY / "tests" / "support" / "new_delta_time"))) == 0
+    found = json.loads(file.read_text())
+    assert "DELTA_FEATURES_REQUIRE_MANUAL_ENABLEMENT" in found["delta"]
+    assert "/delta/timed cannot take the column place.since: without Delta's feature timestampNtz" in found["refused"]
+    assert found["rows"] == ["2026-11-20 05:00:00"]
+    # The statement changes no row: the rows of all intervals are not written again.
+    assert found["foreign"] is False
+
+
+class TableOfBefore:
+    """A Delta table without the feature."""
+
+    @staticmethod
+    def isDeltaTable(*_: object) -> bool:  # noqa: N802
+        return True
+
+    @classmethod
+    def forPath(cls, *_: object) -> Any:  # noqa: N802
+        frame = SimpleNamespace(collect=lambda: [{"tableFeatures": ["appendOnly", "invariants"]}])
+        return SimpleNamespace(detail=lambda: SimpleNamespace(select=lambda _: frame))
+
+
+@pytest.fixture
+def pipeline(monkeypatch: pytest.MonkeyPatch) -> Any:
+    from spark_jobs.archive import delta
+
+    monkeypatch.setattr(delta, "DeltaTable", TableOfBefore)
+    columns = "at TIMESTAMP, since TIMESTAMP WITHOUT TIME ZONE"
+    archive = Archive(rows="rows", columns=columns, event_time="at", delta=True)
+    return SimpleNamespace(name="timed", archive=archive, archive_columns=columns)
+
+
+REFUSED = "timed: the Delta table .*/delta/timed cannot take the column since"
+
+
+def test_stream_does_not_start_when_its_delta_table_cannot_take_a_column(pipeline: Any) -> None:
+    from spark_jobs.streaming.queries import StreamQueries
+
+    class Queries(StreamQueries):
+        def running(self) -> bool:
+            return False
+
+    nothing: Any = None
+    with pytest.raises(UsageError, match=REFUSED):
+        Queries(nothing, pipeline, nothing, StreamGeneration("timed", 1, {}, {}), until_caught_up=True)
+
+
+def test_nothing_is_registered_when_the_delta_table_cannot_take_a_column(
+    pipeline: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from spark_jobs.publication import publish_build
+
+    monkeypatch.setattr(publish_build, "_check_reconciled", lambda run: 1)
+    monkeypatch.setattr(publish_build, "check_storage", lambda pipeline: None)
+    run: Any = SimpleNamespace(pipeline=pipeline, spark=None)
+    with pytest.raises(UsageError, match=REFUSED):
+        publish_build._publish_alone(run, lambda: None)
