@@ -96,7 +96,8 @@ def test_doctor_waits_once_for_a_broker_that_is_away(
     asked: list[str] = []
     monkeypatch.setattr(examine, "check_log", lambda pipeline: asked.append(pipeline.name))
     monkeypatch.setattr(examine, "examine_machine", tuple)
-    monkeypatch.setattr(supervisor, "status", lambda: {"kafka": ServiceStatus("broker:9092", answers, None)})
+    states = {"kafka": ServiceStatus("broker:9092", answers, None), "airflow": ServiceStatus("", False, None)}
+    monkeypatch.setattr(supervisor, "status", lambda: states)
     examine.examine(deep=False)
     assert asked == ([each.name for each in all_pipelines()] if answers else [])
 
