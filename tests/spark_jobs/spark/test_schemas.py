@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import combinations_with_replacement
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StringType, StructType
 
+from spark_jobs.archive.content_hash import row_hashes
 from spark_jobs.spark.schemas import reads_as, struct_of
-from tests.support.spark_types import SPARK_HAS, SPARK_HAS_NOT
+from tests.support.spark_types import NOT_IN_CSV, NOT_IN_JSON, NOT_STORED, OF_TABLES_ALONE, SPARK_HAS, SPARK_HAS_NOT
 
 
 def test_struct_is_a_new_one_each_time_because_callers_add_columns_to_it(spark: Any) -> None:
@@ -38,6 +41,47 @@ def test_spark_has_the_types_that_declarations_may_have_and_no_other(spark: Any)
         # Spark's parser raises errors of several kinds.
         with pytest.raises(Exception, match=r"\[[A-Z_.]+\]"):
             struct_of(f"a {kind}")
+
+
+def reads(ask: Callable[[], Any]) -> bool:
+    """Return whether Spark takes a query; what PySpark makes of its values does not count."""
+    try:
+        ask()
+    except PySparkException:
+        return False
+    return True
+
+
+def test_spark_refuses_the_types_that_declarations_are_refused_for(spark: Any, tmp_path: Path) -> None:
+    """Declarations know these without Spark."""
+    one = spark.range(1)
+
+    def from_json(kind: str) -> bool:
+        return reads(lambda: one.select(F.from_json(F.lit("{}"), struct_of(f"a {kind}"))["a"].isNull()).collect())
+
+    def from_csv(kind: str) -> bool:
+        return reads(lambda: one.select(F.from_csv(F.lit("x"), f"a {kind}")["a"].isNull()).collect())
+
+    def stored(kind: str) -> bool:
+        schema = struct_of(f"a {kind}")
+
+        def write() -> None:
+            rows = one.select(F.lit(None).cast(schema["a"].dataType).alias("a"))
+            rows.select(*row_hashes(schema))
+            rows.write.mode("overwrite").parquet(str(tmp_path / "rows"))
+
+        return reads(write)
+
+    refused = {
+        from_json: {*OF_TABLES_ALONE, *NOT_IN_JSON},
+        from_csv: {*OF_TABLES_ALONE, *NOT_IN_CSV},
+        stored: {*NOT_STORED},
+    }
+    for ask, kinds in refused.items():
+        assert [kind for kind in sorted(kinds) if ask(kind)] == [], ask.__name__
+        nested = ("ARRAY", "MAP", "STRUCT") if ask is from_csv else ()
+        others = [kind for kind in SPARK_HAS if kind not in kinds and not kind.startswith(nested or ("-",))]
+        assert [kind for kind in others if not ask(kind)] == [], ask.__name__
 
 
 def test_values_come_back_when_files_are_read_as_a_wider_type(spark: Any, tmp_path: Path) -> None:
