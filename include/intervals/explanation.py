@@ -7,6 +7,7 @@ than everything else here.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -140,9 +141,9 @@ def _files(built: BuiltRevision) -> list[dict[str, Any]]:
             facts = _FACTS if format_of(name) == "parquet" else _FACTS[:2]
             now = {fact: noted[fact] for fact in facts if fact in noted}
         else:
-            now = _footer(built.location, name)
+            now = _footer(built.location, name, noted)
             if now and sha256 is not None:
-                now["sha256"] = sha256
+                now.setdefault("sha256", sha256)
         differs = sorted(key for key in now.keys() & noted.keys() if now[key] != noted[key]) if now else ["file"]
         files.append({"name": name, **noted, "now": now, "differs": differs})
     return files
@@ -187,7 +188,7 @@ def _sha256(path: Path) -> str | None:
         return None
 
 
-def _footer(folder: str, name: str) -> dict[str, Any]:
+def _footer(folder: str, name: str, noted: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a file's footer has: bytes, rows and offset bounds; nothing when it is missing or damaged.
 
     Files of other formats than Parquet have no such footer: their hash shows whether they are as noted.
@@ -199,7 +200,8 @@ def _footer(folder: str, name: str) -> dict[str, Any]:
     location = f"{folder}/{name}"
     try:
         if format_of(location) != "parquet":
-            return {"sha256": lake.sha256(location), "bytes": lake.size(location)}
+            is_as_noted = "sha256" in noted and lake.has_sha256(location, noted["sha256"])
+            return {"sha256": noted["sha256"] if is_as_noted else lake.sha256(location), "bytes": lake.size(location)}
         footer = lake.read_footer(location)
         facts: dict[str, Any] = {"rows": footer.num_rows, "bytes": lake.size(location)}
     except (OSError, ArrowInvalid):

@@ -21,13 +21,13 @@ from include.lake.files import (
     read_text,
     root,
     root_is_available,
-    sha256,
     size,
     size_and_mtime,
     uri,
     write_bytes,
     write_text,
 )
+from include.lake.hashes import has_sha256, sha256
 from include.lake.parquet import (
     Bounds,
     bounds_of,
@@ -63,6 +63,7 @@ __all__ = [
     "delete_file",
     "exists",
     "filesystem",
+    "has_sha256",
     "has_times_from",
     "is_folder",
     "is_in_lake",

@@ -18,10 +18,9 @@ Layout:
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from urllib.parse import unquote, urlsplit
@@ -255,17 +254,6 @@ def delete_empty_folders(location: str, before: datetime) -> list[str]:
     return deleted
 
 
-@raises_unreachable()
-def sha256(location: str) -> str:
-    """Return the SHA-256 of a file's bytes in hexadecimal."""
-    system, path = filesystem(location)
-    digest = hashlib.sha256()
-    with system.open_input_stream(path) as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
-
-
 def write_text(location: str, text: str) -> None:
     """Write a text file in UTF-8, replacing an existing one atomically."""
     write_bytes(location, text.encode())
@@ -277,9 +265,14 @@ def write_bytes(location: str, content: bytes) -> None:
     system, path = filesystem(location)
     make_parents(location)
     temporary = path + ".tmp"
-    with system.open_output_stream(temporary) as file:
-        file.write(content)
-    system.move(temporary, path)
+    try:
+        with system.open_output_stream(temporary) as file:
+            file.write(content)
+        system.move(temporary, path)
+    except OSError:
+        with suppress(OSError):
+            system.delete_file(temporary)
+        raise
 
 
 def read_text(location: str) -> str:
@@ -291,5 +284,6 @@ def read_text(location: str) -> str:
 def read_bytes(location: str) -> bytes:
     """Return a file's content. Raise FileNotFoundError."""
     system, path = filesystem(location)
-    with system.open_input_stream(path) as file:
+    # Otherwise pyarrow would decompress what ends in .gz.
+    with system.open_input_stream(path, compression=None) as file:
         return bytes(file.read())

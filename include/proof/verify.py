@@ -8,15 +8,17 @@ with 6 when lake or Kafka cannot be reached, with 64 for wrong usage.
 from __future__ import annotations
 
 import argparse
+import gzip
 import hashlib
 import json
 import re
 import sys
 import time
+import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, BinaryIO
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
@@ -26,6 +28,15 @@ from pyarrow import fs
 
 FORMAT = "tidemark-proof/1"
 IDENTITY = ["kafka_topic", "kafka_partition", "kafka_offset", "kafka_element"]
+_NO_ROWS = pa.schema(
+    [
+        ("kafka_topic", pa.string()),
+        ("kafka_partition", pa.int32()),
+        ("kafka_offset", pa.int64()),
+        ("kafka_element", pa.int32()),
+        ("kafka_timestamp", pa.timestamp("us", "UTC")),
+    ]
+)
 FATES = ("archived", "empty", "quarantined", "gaps")
 FATES_SINCE = ("erased",)
 """Fates that older proofs do not have."""
@@ -91,7 +102,7 @@ class Lake:
         """Return a file's content; None without the file."""
         if not self.has(path):
             return None
-        with _reached(path), self.system.open_input_stream(f"{self.root}/{path}") as file:
+        with _reached(path), self._open(path) as file:
             return bytes(file.read())
 
     def has(self, path: str) -> bool:
@@ -103,17 +114,32 @@ class Lake:
 
     def sha256(self, path: str) -> str:
         """Return the SHA-256 of a file's bytes."""
-        digest = hashlib.sha256()
-        with _reached(path), self.system.open_input_stream(f"{self.root}/{path}") as file:
-            while block := file.read(1 << 20):
-                digest.update(block)
-        return digest.hexdigest()
+        with _reached(path), self._open(path) as file:
+            return _sha256_of(file)
+
+    def decompressed_sha256(self, path: str) -> str | None:
+        """Return the SHA-256 of a gzip file's content; None when it cannot be decompressed."""
+        with _reached(path), self._open(path) as file, suppress(EOFError, gzip.BadGzipFile, zlib.error):
+            content: Any = gzip.GzipFile(fileobj=file)
+            return _sha256_of(content)
+        return None
+
+    def _open(self, path: str) -> pa.NativeFile:
+        # Otherwise pyarrow would decompress what ends in .gz.
+        return self.system.open_input_stream(f"{self.root}/{path}", compression=None)
 
     def names(self, folder: str) -> set[str]:
         """Return the names of the visible files in a folder."""
         with _reached(folder):
             infos = self.system.get_file_info(fs.FileSelector(f"{self.root}/{folder}", allow_not_found=True))
         return {i.base_name for i in infos if i.type == fs.FileType.File and not i.base_name.startswith((".", "_"))}
+
+
+def _sha256_of(file: BinaryIO) -> str:
+    digest = hashlib.sha256()
+    while block := file.read(1 << 20):
+        digest.update(block)
+    return digest.hexdigest()
 
 
 def open_lake(uri: str) -> Lake:
@@ -307,7 +333,8 @@ def _successors(
     folder, own = proof["file"].rsplit("/", 1)[0], _sha256(content)
     stored, later = lake.read(proof["file"]), []
     now = _of_this(stored, content, own)
-    for name in sorted(lake.names(folder)):
+    # Whatever else lies there may be half of a proof that is being written.
+    for name in sorted(name for name in lake.names(folder) if name.endswith(".json")):
         path = f"{folder}/{name}"
         if path == proof["file"] or path in seen or not (data := lake.read(path)):
             continue
@@ -364,10 +391,15 @@ def _check_files(proof: Mapping[str, Any], lake: Lake, successors: list[dict[str
             if file["sha256"] is None:
                 report.notes.append(f"{path} is not compared: no SHA-256 of it was kept")
                 continue
-            if changed := lake.sha256(path) != file["sha256"]:
+            if changed := not _is_as_told(path, file["sha256"], lake):
                 report.differs("file changed", f"{path}: its SHA-256 is another one")
             if name.endswith(".parquet"):
                 _check_rows(path, lake, file["rows"], report, changed=changed)
+
+
+def _is_as_told(path: str, digest: str, lake: Lake) -> bool:
+    """Return whether a file has the SHA-256. Proofs of earlier code state that of the content of files in `.gz`."""
+    return lake.sha256(path) == digest or (path.endswith(".gz") and lake.decompressed_sha256(path) == digest)
 
 
 def _check_rows(path: str, lake: Lake, told: int, report: Report, *, changed: bool) -> None:
@@ -398,7 +430,8 @@ def _identities(proof: Mapping[str, Any], lake: Lake, report: Report) -> pa.Tabl
             except (pa.ArrowException, OSError, KeyError):
                 report.notes.append(f"rows are not compared: {file['name']} cannot be read")
                 return None
-    return pa.concat_tables(tables, promote_options="permissive") if tables else None
+    # Without a file, no record has a row.
+    return pa.concat_tables(tables, promote_options="permissive") if tables else _NO_ROWS.empty_table()
 
 
 def _check_records(proof: Mapping[str, Any], rows: pa.Table, report: Report) -> None:

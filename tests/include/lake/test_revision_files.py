@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import gzip
+import hashlib
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from include import lake
-from include.lake.revision_files import damage_of
+from include.lake.revision_files import damage_of, damaged_files
 from include.ledger.lineage import BuiltRevision
 
 
@@ -31,6 +35,21 @@ def test_altered_file_is_named_when_the_counts_agree(tmp_path: Path) -> None:
     built = revision(tmp_path, records=5)
     (tmp_path / "part-0.parquet").write_bytes(b"swor")
     assert "part-0.parquet" in damage_of([built], records=5)
+
+
+@pytest.mark.parametrize("is_noted_decompressed", [False, True], ids=["now", "by earlier code"])
+def test_changed_byte_of_a_compressed_file_is_named(tmp_path: Path, is_noted_decompressed: bool) -> None:
+    content = b"a,b\n1,2\n" * 100
+    file = tmp_path / "part-0.csv.gz"
+    whole = gzip.compress(content)
+    file.write_bytes(whole)
+    noted = hashlib.sha256(content if is_noted_decompressed else whole).hexdigest()
+    facts = {file.name: {"bytes": len(whole), "sha256": noted}}
+    assert list(damaged_files(tmp_path.as_uri(), facts, deep=True)) == []
+    # In the middle, in the checksum, and in the header, which says nothing about the content.
+    for at in (len(whole) // 2, len(whole) - 6, *(() if is_noted_decompressed else (4,))):
+        file.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        assert [each.damage for each in damaged_files(tmp_path.as_uri(), facts, deep=True)] == ["changed content"]
 
 
 def test_files_count_for_themselves_when_they_were_built_before_records_were_counted(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import hashlib
 import json
 import shutil
 import subprocess
@@ -168,6 +170,10 @@ CORRUPTIONS: dict[str, tuple[Corruption, set[str]]] = {
         lambda lake, proof: shutil.copy(part(lake, proof), part(lake, proof).with_name("part-1.parquet")),
         {"extra file"},
     ),
+    "the archive's files are left out": (
+        lambda lake, proof: change(proof, lambda it: it.update(tables=[])),
+        {"signature", "records", "chain"},
+    ),
     "a count is another": (
         lambda lake, proof: change(proof, lambda it: it["ranges"][0].update(archived=94)),
         {"signature", "counts", "records", "chain"},
@@ -239,6 +245,38 @@ def test_warning_holds_when_a_person_approved_it(
     report = verify.check(proof.read_bytes(), verify.open_lake(str(copied)))
     assert any(each.startswith("verdict: not met") for each in report.differences) == differs
     assert any(each.startswith("not met: ") for each in report.notes) != differs
+
+
+def test_proof_verifies_when_the_next_one_is_half_written(copied: Path, signed: list[Path]) -> None:
+    proof = proof_in(copied, signed)
+    proof.with_name("half.json.tmp").write_text('{"format": ')
+    assert differences(proof, copied) == []
+
+
+@pytest.mark.parametrize("is_noted_decompressed", [False, True], ids=["now", "by earlier code"])
+def test_bytes_of_a_compressed_file_are_compared_when_it_is_gzip(
+    copied: Path, signed: list[Path], is_noted_decompressed: bool
+) -> None:
+    proof = proof_in(copied, signed)
+    content = b"a,b\n1,2\n" * 100
+    file = part(copied, proof).with_name("part-0.csv.gz")
+    file.write_bytes(gzip.compress(content))
+
+    def tell(document: dict[str, Any]) -> None:
+        noted = content if is_noted_decompressed else file.read_bytes()
+        document["tables"][0]["files"].append(
+            {"name": file.name, "sha256": hashlib.sha256(noted).hexdigest(), "rows": 0}
+        )
+
+    change(proof, tell)
+    assert file_differences(proof, copied) == []
+    whole = file.read_bytes()
+    file.write_bytes(whole[:40] + bytes([whole[40] ^ 1]) + whole[41:])
+    assert file_differences(proof, copied) == ["file changed"]
+
+
+def file_differences(proof: Path, lake: Path) -> list[str]:
+    return [kind for each in differences(proof, lake) if (kind := each.split(":")[0]).startswith("file")]
 
 
 def test_stripped_signature_is_named_when_the_key_is_not_known(copied: Path, signed: list[Path]) -> None:
