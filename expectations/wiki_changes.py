@@ -18,9 +18,9 @@ SUITES: dict[str, list[Expectation]] = {
             column="type",
             value_set=["edit", "new", "log", "categorize", "external"],
             mostly=0.9,
-            severity="warning",
+            severity="info",
         ),
-        gxe.ExpectColumnProportionOfNonNullValuesToBeBetween(column="user", min_value=0.9, severity="warning"),
+        gxe.ExpectColumnProportionOfNonNullValuesToBeBetween(column="user", min_value=0.9, severity="info"),
     ],
     "wiki_changes_user_edits": [
         gxe.ExpectColumnValuesToNotBeNull(column="user"),
