@@ -61,6 +61,12 @@ FIRST = (
 It shall neither end with one of the longest running alone nor come to where all workers wait at the same time.
 """
 
+_HOMES = "TESTS_HOMES"
+"""The environment variable that names the folder of homes."""
+
+_ROOM_IN_MEMORY = 14 * 2**30
+"""Bytes of memory that have to be available for homes in memory: they take some 5 GB, and services and Spark 9."""
+
 LONG_TIMEOUT = 2400
 """Seconds after which a test of the long tier counts as hung: some run the DAG three times, on a busy machine."""
 
@@ -82,8 +88,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    if config.option.basetemp is None and not hasattr(config, "workerinput"):
-        config.option.basetemp = folder_of_this_run()
+    if not hasattr(config, "workerinput"):
+        # Workers inherit it.
+        os.environ[_HOMES] = str(_folder_of_homes(of_long_tier=config.option.markexpr != "not slow"))
+        if config.option.basetemp is None:
+            config.option.basetemp = folder_of_this_run()
     # Whatever the caller's settings are, tests never touch the caller's services.
     for name in [name for name in os.environ if name.startswith("TIDEMARK_")]:
         del os.environ[name]
@@ -108,13 +117,30 @@ def pytest_report_header(config: pytest.Config) -> str | None:
     )
 
 
+def _folder_of_homes(*, of_long_tier: bool) -> Path:
+    """Return where homes lie: in memory if there is plenty, on the disk if not, and those of the long tier.
+
+    Tests make and delete hundreds of thousands of small files, which some file systems are slow at.
+    """
+    in_memory = Path("/dev/shm")
+    has_room = min(psutil.virtual_memory().available, shutil.disk_usage(in_memory).free) > _ROOM_IN_MEMORY
+    if of_long_tier or not has_room:
+        return REPOSITORY / ".tidemark" / "tests"
+    return in_memory / f"tidemark-tests-{os.getuid()}"
+
+
+def homes() -> Path:
+    """Return the folder below which the homes of all tests lie, of other runs too."""
+    return Path(os.environ[_HOMES])
+
+
 def folder_of_this_run() -> Path:
     """Return the folder of this run's homes; those of ended runs are removed.
 
     Pytest closes its own folder to other users whenever another run begins, and PostgreSQL, which is another user when
     we are root, would end at once.
     """
-    runs = REPOSITORY / ".tidemark" / "tests"
+    runs = homes()
     runs.mkdir(parents=True, exist_ok=True)
     for run in runs.iterdir():
         if not psutil.pid_exists(int(run.name)):

@@ -16,10 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.conftest import REPOSITORY, wait_for
-
-HOMES = REPOSITORY / ".tidemark" / "tests"
-"""Below it lie the homes of all tests; no host sees another's."""
+from tests.conftest import REPOSITORY, homes, wait_for
 
 _SPACES = ("--mount", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation", "private")
 
@@ -105,7 +102,7 @@ class Host:
             lines.append(f"mkdir {stage}; mount --bind {shlex.quote(str(path))} {stage}")
         lines += [
             f"mount --bind {code} {code}",
-            f"mount -t tmpfs -o mode=755 tmpfs {shlex.quote(str(HOMES))}",
+            f"mount -t tmpfs -o mode=755 tmpfs {shlex.quote(str(homes()))}",
             "mount -t tmpfs -o mode=1777 tmpfs /tmp",
         ]
         for stage, path in shared.items():
