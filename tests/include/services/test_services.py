@@ -10,7 +10,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -52,9 +52,11 @@ def family_of(home: Home, name: str) -> list[psutil.Process]:
 def listening_addresses(processes: list[psutil.Process]) -> set[str]:
     found = set()
     for process in processes:
-        for connection in process.net_connections(kind="inet"):
-            if connection.status == psutil.CONN_LISTEN:
-                found.add(connection.laddr.ip.removeprefix("::ffff:"))
+        # PostgreSQL's processes of a connection end with it.
+        with suppress(psutil.NoSuchProcess):
+            for connection in process.net_connections(kind="inet"):
+                if connection.status == psutil.CONN_LISTEN:
+                    found.add(connection.laddr.ip.removeprefix("::ffff:"))
     return found
 
 
