@@ -251,14 +251,17 @@ def sql(
     with working("querying the catalog", as_json=as_json), tempfile.TemporaryDirectory() as folder:
         statement, result = Path(folder) / "query.sql", Path(folder) / "result.json"
         statement.write_text(query)
-        arguments = ("--query", str(statement), "--result", str(result))
+        arguments = ("--query", str(statement), "--result", str(result), *(["--whole"] if as_json else []))
         job = submission("run_sql", *arguments, name="sql", short=True, delta=_any_delta_table())
         if code := run_job(job):
             raise typer.Exit(code)
-        answer: dict[str, Any] = exact_json.loads(result.read_text())
-    if as_json:
-        print_json_rows(answer["columns"], answer["rows"])
-    else:
-        print_table(answer["columns"], answer["rows"])
-        console.print(f"[dim]{len(answer['rows'])} rows[/dim]")
-        suggest("./tidemark explain TABLE PARTITION shows where a partition's rows come from")
+        with result.open() as lines:
+            columns = exact_json.loads(next(lines))
+            rows = map(exact_json.loads, lines)
+            if as_json:
+                print_json_rows(columns, rows)
+                return
+            shown = list(rows)
+    print_table(columns, shown)
+    console.print(f"[dim]{len(shown)} rows[/dim]")
+    suggest("./tidemark explain TABLE PARTITION shows where a partition's rows come from")

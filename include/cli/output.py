@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from textwrap import indent
 from typing import Any
 
 from rich.console import Console
@@ -85,8 +86,12 @@ def print_exact_json(value: Any) -> None:
 
 def print_json_rows(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Print rows as a list of JSON objects; of columns with one name, each later one has a number: `name_2`."""
-    names = _distinct(columns)
-    print_exact_json([dict(zip(names, row, strict=True)) for row in rows])
+    names, before = _distinct(columns), "["
+    for row in rows:
+        text = exact_json.dumps(dict(zip(names, row, strict=True)), indent=2)
+        print(before, indent(text, "  "), sep="\n", end="")
+        before = ","
+    print("[]" if before == "[" else "\n]")
 
 
 def _distinct(names: Sequence[str]) -> list[str]:

@@ -37,6 +37,10 @@ class State(StrEnum):
     discarded = "discarded"
 
 
+_SHOWN = 50
+"""Records that are listed to a person."""
+
+
 def register(app: typer.Typer) -> None:
     """Add the group to the command."""
     group = typer.Typer(help="Records that could not be decoded or broke a rule.", no_args_is_help=True)
@@ -49,7 +53,9 @@ def register(app: typer.Typer) -> None:
 
 def list_records(
     pipeline: PipelineName,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="how many records to list")] = 50,
+    limit: Annotated[
+        int | None, typer.Option("--limit", min=1, help=f"how many records to list; {_SHOWN}, or all with --json")
+    ] = None,
     reason: ReasonCode = None,
     state: Annotated[State | None, typer.Option("--state", help="records of this state")] = None,
     as_json: AsJson = False,
@@ -60,6 +66,7 @@ def list_records(
     if as_json:
         print_json(list(islice(records, limit)))
         return
+    limit = limit or _SHOWN
     counted: Counter[tuple[str, str]] = Counter()
     shown: list[list[object]] = []
     first = ""

@@ -22,7 +22,7 @@ from spark_jobs.live.served_views import name_served_views
 from spark_jobs.references.take import with_content
 from spark_jobs.spark.log import log_of
 from spark_jobs.spark.session import build_session
-from spark_jobs.spark.sql import Result, run_statement
+from spark_jobs.spark.sql import Result, run_statement, run_whole
 
 PROMPT = "tidemark> "
 
@@ -58,7 +58,10 @@ def run_shell(name: str, *, as_json: bool, in_python: bool = False) -> int:
         return 0
     for statement in filter(None, (text.strip() for text in sys.stdin.read().split(";"))):
         tables.refresh()
-        _show(run_statement(spark, statement), as_json=as_json)
+        if as_json:
+            print_json_rows(*run_whole(spark, statement))
+        else:
+            _show(run_statement(spark, statement))
     return 0
 
 
@@ -97,14 +100,11 @@ def _converse(spark: SparkSession, pipeline: str, tables: Tables) -> None:
             continue
         try:
             tables.refresh()
-            _show(run_statement(spark, statement), as_json=False)
+            _show(run_statement(spark, statement))
         except TidemarkError as error:
             log_of().error("%s", error)
 
 
-def _show(result: Result, *, as_json: bool) -> None:
-    if as_json:
-        print_json_rows(result.columns, result.rows)
-    else:
-        print_table([clean(name) for name in result.columns], result.rows)
-        print(f"{len(result.rows)} rows")
+def _show(result: Result) -> None:
+    print_table([clean(name) for name in result.columns], result.rows)
+    print(f"{len(result.rows)} rows")

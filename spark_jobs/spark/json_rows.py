@@ -22,8 +22,8 @@ _OPTIONS = {
     "timestampNTZFormat": f"yyyy-MM-dd'T'HH:mm:ss[.SSSSSS]'{_MARK}'",
 }
 
-_WHOLE_MILLISECONDS = re.compile(rf"(?<=\.\d{{3}})000(?=(?:Z|[+-][\d:]+)?{_MARK})")
-"""Microseconds are shown only where a time has some."""
+_NO_FRACTION = re.compile(rf"(?:\.000000|(?<=\.\d{{3}})000)(?=(?:Z|[+-][\d:]+)?{_MARK})")
+"""Parts of a second are shown only where a time has some, as in all other JSON of the project."""
 
 
 def row_json(columns: Sequence[str]) -> Column:
@@ -33,7 +33,7 @@ def row_json(columns: Sequence[str]) -> Column:
 
 def row_of(text: str, *, has_decimals: bool) -> dict[str, Any]:
     """Return a row by its columns; decimals as `exact_json.loads` gives them, times as texts."""
-    plain = _WHOLE_MILLISECONDS.sub("", text).replace(_MARK, "")
+    plain = _NO_FRACTION.sub("", text).replace(_MARK, "")
     # Java may write a float with more digits than Python, which would then take it for a decimal.
     row: dict[str, Any] = exact_json.loads(plain) if has_decimals else json.loads(plain)
     return row

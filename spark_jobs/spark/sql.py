@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,12 +12,18 @@ from pyspark.errors import (
     ArithmeticException,
     ArrayIndexOutOfBoundsException,
     DateTimeException,
+    IllegalArgumentException,
     NumberFormatException,
     ParseException,
+    SparkNoSuchElementException,
+    SparkRuntimeException,
+    UnsupportedOperationException,
 )
 from pyspark.sql import DataFrame, SparkSession
 
+from include.catalog import DATABASE
 from include.errors import UsageError
+from spark_jobs.spark.failures import translate
 from spark_jobs.spark.json_rows import row_json, row_of
 from spark_jobs.spark.log import log_of
 
@@ -31,6 +39,28 @@ _WRONG = (
 )
 """What Spark throws for a statement that is not valid, or not for the data that it meets."""
 
+_MOSTLY_WRONG = (
+    IllegalArgumentException,
+    SparkNoSuchElementException,
+    SparkRuntimeException,
+    UnsupportedOperationException,
+)
+"""What it throws for other failures, too."""
+
+_ONLY_SHOWS = (
+    "Show",
+    "Describe",
+    "Explain",
+    "Set",
+    "Use",
+    "Cache",
+    "Uncache",
+    "Refresh",
+    "ClearCache",
+    "CreateViewCommand",
+)
+"""Beginnings of the names of commands that change no table."""
+
 
 @dataclass(frozen=True)
 class Result:
@@ -43,24 +73,72 @@ class Result:
 def run_statement(spark: SparkSession, statement: str) -> Result:
     """Return the columns and the first 10,000 rows; log that there are more.
 
-    Raises UsageError when the statement is not valid, or fails on a value, as a division by zero does.
+    Raises UsageError when the statement is not valid, would change a table of the catalog, or fails on a value, as a
+    division by zero does.
     """
-    try:
-        frame = spark.sql(statement).limit(MOST_ROWS + 1)
-        rows = _json_rows(frame)
-    except _WRONG as error:
-        raise UsageError(str(error).strip().splitlines()[0], remedy="correct the query") from error
+    frame, rows = _begin(spark, statement)
     if len(rows) > MOST_ROWS:
         log_of().warning(
-            "only the first %s rows are shown, there are more: narrow the query, or read the table's files",
+            "only the first %s rows are shown, there are more: --json gives them all, or narrow the query",
             f"{MOST_ROWS:,}",
         )
     return Result(frame.columns, rows[:MOST_ROWS])
 
 
-def _json_rows(frame: DataFrame) -> list[list[Any]]:
+def run_whole(spark: SparkSession, statement: str) -> tuple[list[str], Iterable[list[Any]]]:
+    """Return the columns and all rows, read a partition at a time where they are many. Raises as `run_statement`."""
+    frame, rows = _begin(spark, statement)
+    return frame.columns, rows if len(rows) <= MOST_ROWS else _all_rows(frame)
+
+
+def _begin(spark: SparkSession, statement: str) -> tuple[DataFrame, list[list[Any]]]:
+    """Return the statement's result, and as many rows as show whether there are more than are shown."""
+    with _wrong_is_refused():
+        _check_leaves_catalog(spark, statement)
+        frame = spark.sql(statement)
+        return frame, list(_json_rows(frame.limit(MOST_ROWS + 1)))
+
+
+@contextmanager
+def _wrong_is_refused() -> Iterator[None]:
+    try:
+        yield
+    except (*_WRONG, *_MOSTLY_WRONG) as error:
+        if not isinstance(error, _WRONG) and translate(error) is not None:
+            raise
+        raise UsageError(str(error).strip().splitlines()[0], remedy="correct the query") from error
+
+
+def _check_leaves_catalog(spark: SparkSession, statement: str) -> None:
+    """Raise UsageError for a statement that would change a table, or the database, of what was registered.
+
+    Only what passed its expectations is registered: nothing else may put rows there, or take them away.
+    """
+    plan = spark._jsparkSession.sessionState().sqlParser().parsePlan(statement)
+    kind = plan.getClass().getSimpleName()
+    is_insert = kind == "InsertIntoStatement"
+    logical = "org.apache.spark.sql.catalyst.plans.logical."
+    is_command = spark._jvm.java.lang.Class.forName(f"{logical}Command").isInstance(plan)  # type: ignore[union-attr]
+    if not (is_insert or is_command) or kind.startswith(_ONLY_SHOWS):
+        return
+    target = plan.table() if is_insert else plan.children().headOption().getOrElse(None)
+    named = "" if target is None else target.simpleString(25)
+    if f"[{DATABASE}," in named or f"[{DATABASE}]" in named or spark.catalog.currentDatabase() == DATABASE:
+        raise UsageError(
+            f"{statement.split(maxsplit=1)[0].upper()} would change {DATABASE}.*, which only publications do",
+            remedy="run the interval again, or ./tidemark doctor",
+        )
+
+
+def _all_rows(frame: DataFrame) -> Iterator[list[Any]]:
+    with _wrong_is_refused():
+        yield from _json_rows(frame, at_once=False)
+
+
+def _json_rows(frame: DataFrame, *, at_once: bool = True) -> Iterator[list[Any]]:
     has_decimals = "decimal(" in frame.schema.simpleString()
     # A result may have several columns of one name, of which a row of JSON would keep the last.
     numbered = frame.toDF(*(f"c{number}" for number in range(len(frame.columns))))
-    texts = numbered.select(row_json(numbered.columns)).collect()
-    return [list(row_of(text, has_decimals=has_decimals).values()) for (text,) in texts]
+    as_json = numbered.select(row_json(numbered.columns))
+    for (text,) in as_json.collect() if at_once else as_json.toLocalIterator():
+        yield list(row_of(text, has_decimals=has_decimals).values())

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from include.errors import UsageError
 from include.monitor import exact_json
 from spark_jobs.spark import sql
-from spark_jobs.spark.sql import run_statement
+from spark_jobs.spark.sql import run_statement, run_whole
 
 pytestmark = pytest.mark.spark
 
@@ -31,11 +31,11 @@ def one(spark: SparkSession, expression: str) -> Any:
         ("-0.001BD", -0.001),
         ("2.5D", 2.5),
         ("cast('NaN' AS DOUBLE)", "NaN"),
-        ("TIMESTAMP '2026-11-20 05:00:00'", "2026-11-20T05:00:00.000Z"),
+        ("TIMESTAMP '2026-11-20 05:00:00'", "2026-11-20T05:00:00Z"),
         ("TIMESTAMP '2026-11-20 05:00:00.120'", "2026-11-20T05:00:00.120Z"),
         ("TIMESTAMP '2026-11-20 05:00:00.123456'", "2026-11-20T05:00:00.123456Z"),
         ("TIMESTAMP '1960-02-29 23:59:59.999999'", "1960-02-29T23:59:59.999999Z"),
-        ("TIMESTAMP_NTZ '2026-11-20 05:00:00'", "2026-11-20T05:00:00.000"),
+        ("TIMESTAMP_NTZ '2026-11-20 05:00:00'", "2026-11-20T05:00:00"),
         ("TIMESTAMP_NTZ '2026-11-20 05:00:00.000001'", "2026-11-20T05:00:00.000001"),
         ("struct(array(TIMESTAMP '2026-11-20 05:00:00.123456') AS at)", {"at": ["2026-11-20T05:00:00.123456Z"]}),
         # What only looks like a time stays as it is.
@@ -63,6 +63,12 @@ def test_rows_are_cut_and_it_is_logged_when_there_are_more_than_are_shown(
     assert caplog.text == ""
     assert len(run_statement(spark, "SELECT id FROM range(4)").rows) == 3
     assert "only the first 3 rows are shown, there are more" in caplog.text
+    caplog.clear()
+    columns, rows = run_whole(spark, "SELECT id FROM range(4) ORDER BY id DESC")
+    assert (columns, list(rows), caplog.text) == (["id"], [[3], [2], [1], [0]], "")
+    _, rows = run_whole(spark, "SELECT 1 / (9 - id) FROM range(0, 10, 1, 5)")
+    with pytest.raises(UsageError, match="DIVIDE_BY_ZERO"):
+        list(rows)
 
 
 @pytest.mark.parametrize(
@@ -75,6 +81,21 @@ def test_rows_are_cut_and_it_is_logged_when_there_are_more_than_are_shown(
         ("SELECT CAST(concat('x', id) AS DATE) FROM range(3)", "CAST_INVALID_INPUT"),
         ("SELECT sequence(0, id)[5] FROM range(3)", "INVALID_ARRAY_INDEX"),
         ("SELECT make_date(2026, 13, int(id)) FROM range(3)", "DATETIME_FIELD_OUT_OF_BOUNDS"),
+        ("SELECT CAST(concat('x', id) AS BOOLEAN) FROM range(3)", "CAST_INVALID_INPUT"),
+        ("SELECT regexp_extract(concat('x', id), '(', 1) FROM range(3)", "INVALID_PARAMETER_VALUE"),
+        ("SELECT raise_error(concat('no ', id)) FROM range(3)", "no 0"),
+        ("INSERT INTO lake.isp_hits_by_zip PARTITION (interval = 'x') VALUES (1)", "INSERT would change lake"),
+        ("INSERT OVERWRITE lake.isp_hits SELECT * FROM lake.isp_hits", "INSERT would change lake"),
+        ("DROP TABLE lake.isp_hits", "DROP would change lake"),
+        ("drop database lake cascade", "DROP would change lake"),
+        ("ALTER TABLE lake.isp_hits DROP PARTITION (date = '2026-11-20')", "ALTER would change lake"),
+        ("ALTER TABLE lake.isp_hits PARTITION (date = 'x') SET LOCATION '/x'", "ALTER would change lake"),
+        ("TRUNCATE TABLE lake.isp_hits", "TRUNCATE would change lake"),
+        ("MSCK REPAIR TABLE lake.isp_hits", "MSCK would change lake"),
+        ("CREATE TABLE lake.more AS SELECT 1 AS x", "CREATE would change lake"),
+        ("CREATE VIEW lake.more AS SELECT 1 AS x", "CREATE would change lake"),
+        ("DELETE FROM lake.isp_hits WHERE zipcode = '1'", "DELETE would change lake"),
+        ("MERGE INTO lake.a USING lake.b ON a.x = b.x WHEN MATCHED THEN DELETE", "MERGE would change lake"),
     ],
 )
 def test_statement_is_refused_when_it_is_wrong_or_meets_a_value_that_it_cannot_take(
@@ -87,3 +108,16 @@ def test_statement_is_refused_when_it_is_wrong_or_meets_a_value_that_it_cannot_t
 def test_every_column_is_told_when_several_have_one_name(spark: SparkSession) -> None:
     told = run_statement(spark, "SELECT a.id, b.id, 1.50BD AS id FROM range(1) a JOIN range(1) b ON a.id = b.id")
     assert (told.columns, told.rows) == (["id", "id", "id"], [[0, 0, 1.5]])
+
+
+@pytest.mark.parametrize(
+    "statement", ["SHOW TABLES IN default", "DESCRIBE FUNCTION abs", "EXPLAIN SELECT 1", "SET spark.sql.ansi.enabled"]
+)
+def test_statement_that_only_shows_something_is_run(spark: SparkSession, statement: str) -> None:
+    assert isinstance(run_statement(spark, statement).columns, list)
+
+
+def test_view_of_the_session_is_made_when_it_reads_a_table_of_any_database(spark: SparkSession) -> None:
+    run_statement(spark, "CREATE OR REPLACE TEMPORARY VIEW lake_of_two AS SELECT id FROM range(2)")
+    assert run_statement(spark, "SELECT count(*) FROM lake_of_two").rows == [[2]]
+    run_statement(spark, "DROP VIEW lake_of_two")
