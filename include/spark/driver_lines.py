@@ -1,7 +1,7 @@
 """Separates an application's own lines from the warnings of the JVM, of Hive and of `spark-submit`.
 
 Spark's own warnings are held back, and shown when the application fails and its exit code says nothing: then they may
-be the reason.
+be the reason. `secret_values` is what no line shows, in a log or on a page.
 """
 
 from __future__ import annotations
@@ -9,11 +9,13 @@ from __future__ import annotations
 import os
 import re
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from include.errors import TidemarkError, error_class, one_line
+from include.errors import ServiceUnreachable, TidemarkError, UsageError, error_class, one_line
+from include.settings import Settings, read_properties, settings
 
 HELD = 30
 """How many of the lines held back are kept for a failure."""
@@ -33,6 +35,13 @@ _NOISE = re.compile(
 )
 _LOGGED = re.compile(r"\d\d[:/]\d\d[:/]\d\d (\d\d:\d\d:\d\d )?(TRACE|DEBUG|INFO|WARN) ")
 _CONTINUED = re.compile(r"\s+at \S|\s*\.\.\. \d+ more|Caused by: ")
+
+_SECRET_NAMES = re.compile(r"passw|secret|token|credential|jaas|api.?key|access.?key|private", re.IGNORECASE)
+_QUOTED = re.compile(r'"((?:[^"\\]|\\.)+)"')
+_PASSWORD = re.compile(r"://[^:/@]*:([^\s?]+)@")
+_LEAST_SECRET = 6
+"""Least characters of a value that only may be a secret: a shorter one, such as a flag, would mask half of every line.
+"""
 
 
 def end_of_log(path: str | Path) -> str:
@@ -54,6 +63,57 @@ def newest_lines(written: bytes, place: str) -> list[str]:
     left_out = len(lines) - SHOWN
     shown = [one_line(line) for line in lines[-SHOWN:]]
     return [f"… {left_out} lines before are in {place}", *shown] if left_out > 0 else shown
+
+
+def secret_values() -> Iterator[str]:
+    """Yield the secrets of this process's settings, of the files that they name, and of its environment.
+
+    Raises UsageError, after what the others hold, when a setting is wrong or one of the files cannot be read.
+    """
+    yield from (value for name, value in os.environ.items() if _SECRET_NAMES.search(name) and _is_telling(value))
+    refused: list[UsageError] = []
+    for secrets in (_of_settings, _of_kafka_s_options, _of_connections):
+        try:
+            yield from filter(None, secrets())
+        except UsageError as error:
+            refused.append(error)
+    if refused:
+        raise refused[0]
+
+
+def _of_settings() -> Iterator[str]:
+    """Yield the secret addresses, and the passwords in them, as they are written there and as they are sent."""
+    current = settings()
+    for name, each in Settings.declared().items():
+        if each.metadata["secret"] and (address := getattr(current, name)):
+            yield address.get_secret_value()
+            yield from _PASSWORD.findall(address.get_secret_value())
+    # Raised if neither an embedded service nor another one is known.
+    with suppress(ServiceUnreachable):
+        yield str(current.database("ledger").password or "")
+    with suppress(ServiceUnreachable):
+        yield str(current.registry().password or "")
+
+
+def _of_kafka_s_options() -> Iterator[str]:
+    for name, value in read_properties(settings().kafka_properties).items():
+        if _SECRET_NAMES.search(name):
+            yield value
+            # A JAAS line quotes user and password.
+            for quoted in filter(_is_telling, _QUOTED.findall(value)):
+                yield from (quoted, re.sub(r"\\(.)", r"\1", quoted))
+
+
+def _of_connections() -> Iterator[str]:
+    for name, value in read_properties(settings().jdbc_properties, "TIDEMARK_JDBC_PROPERTIES").items():
+        # A URL may hold a password, too.
+        if _SECRET_NAMES.search(name) or ".url" in name:
+            yield value
+
+
+def _is_telling(value: str) -> bool:
+    """Return whether a value can be a secret; paths and flags, which any log may have, are none."""
+    return len(value) >= _LEAST_SECRET and not value.startswith("/")
 
 
 @dataclass

@@ -10,15 +10,13 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 
-from include.errors import TidemarkError
-from include.settings import read_properties, settings
+from include.errors import UsageError
+from include.spark.driver_lines import secret_values
 
 _NAME = "tidemark"
-_SECRET_OPTIONS = ("password", "secret", "jaas", "token")
-_SECRET_VARIABLES = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 
 
 def configure() -> None:
@@ -39,7 +37,7 @@ def log_of(pipeline: str = "", query: str = "") -> logging.LoggerAdapter[logging
 class _OneForm(logging.Formatter):
     """Formats a message as one line, followed by its traceback if there is one."""
 
-    def __init__(self, secrets: Iterator[str]) -> None:
+    def __init__(self, secrets: Iterable[str]) -> None:
         super().__init__()
         # Longer ones first: one may be part of another.
         self._secrets = sorted(set(secrets), key=len, reverse=True)
@@ -57,20 +55,10 @@ class _OneForm(logging.Formatter):
         return "".join(character if character.isprintable() else " " for character in text)
 
 
-def _secrets() -> Iterator[str]:
-    """Yield the secrets of the environment and of the valid settings; invalid ones are reported elsewhere."""
-    yield from filter(None, map(os.environ.get, _SECRET_VARIABLES))
-    with suppress(TidemarkError):
-        options = read_properties(settings().kafka_properties)
-        yield from (value for key, value in options.items() if value and any(word in key for word in _SECRET_OPTIONS))
-        for address in (settings().database_url, settings().registry_url):
-            yield from filter(None, [address and address.get_secret_value()])
-    with suppress(TidemarkError):
-        connections = read_properties(settings().jdbc_properties, "TIDEMARK_JDBC_PROPERTIES")
-        # A URL may hold a password, too.
-        words = (".url", *_SECRET_OPTIONS)
-        yield from (value for key, value in connections.items() if value and any(word in key for word in words))
-    with suppress(TidemarkError):
-        yield from filter(None, [settings().database("ledger").password])
-    with suppress(TidemarkError):
-        yield from filter(None, [settings().registry().password])
+def _secrets() -> list[str]:
+    """Return the secrets that can be read; the driver reports elsewhere what is wrong with the others."""
+    known: list[str] = []
+    with suppress(UsageError):
+        for secret in secret_values():
+            known.append(secret)
+    return known

@@ -65,6 +65,34 @@ def test_secret_is_masked_when_a_line_has_it(
     assert said.splitlines()[-1] == "ValueError: in a traceback: ***"
 
 
+def test_quoted_password_is_masked_when_the_options_have_a_jaas_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    properties = tmp_path / "kafka.properties"
+    properties.touch(mode=0o600)
+    properties.write_text(r"""sasl.jaas.config=Module required username="u" password="ja\"s-canary";""")
+    monkeypatch.setenv("TIDEMARK_KAFKA_PROPERTIES", str(properties))
+    settings.cache_clear()
+    configure()
+    log_of("p").error(r"""refused ja\"s-canary and ja"s-canary of u""")
+    assert capsys.readouterr().err == "tidemark: p: refused *** and *** of u\n"
+
+
+def test_secrets_of_one_file_are_masked_when_the_other_cannot_be_read(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    connections = tmp_path / "jdbc.properties"
+    connections.touch(mode=0o600)
+    connections.write_text("crm.password=jdbc-canary\n")
+    monkeypatch.setenv("TIDEMARK_KAFKA_PROPERTIES", str(tmp_path / "gone.properties"))
+    monkeypatch.setenv("TIDEMARK_JDBC_PROPERTIES", str(connections))
+    monkeypatch.setenv("AIRFLOW__API_AUTH__JWT_SECRET", "airflow-canary")
+    settings.cache_clear()
+    configure()
+    log_of("p").error("jdbc-canary airflow-canary")
+    assert capsys.readouterr().err == "tidemark: p: *** ***\n"
+
+
 def test_debugging_lines_are_logged_only_when_requested(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

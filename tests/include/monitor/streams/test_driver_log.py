@@ -22,12 +22,13 @@ def launched(path: Path) -> Launch:
 
 @pytest.fixture
 def secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    names = ("database", "kafka", "jaas", "registry", "aws", "airflow", "jdbc")
+    names = ("database", "kafka", "jaas", "registry", "aws", "airflow", "jdbc", "lineage")
     values = [CANARY.format(name) for name in names]
-    database, kafka, jaas, registry, aws, airflow, jdbc = values
+    database, kafka, jaas, registry, aws, airflow, jdbc, lineage = values
     connections = tmp_path / "jdbc.properties"
     connections.touch(0o600)
     connections.write_text(f"crm.password={jdbc}\n")
+    monkeypatch.setenv("TIDEMARK_OPENLINEAGE_URL", f"https://:{lineage}@h")
     monkeypatch.setenv("TIDEMARK_JDBC_PROPERTIES", str(connections))
     properties = tmp_path / "client.properties"
     properties.touch(0o600)
@@ -51,6 +52,19 @@ def test_secret_of_the_settings_is_masked_when_a_line_has_it(tmp_path: Path, sec
     shown = "\n".join(driver_log(launched(log)).lines)
     assert "canary" not in shown
     assert shown.count("before ******** after") == len(secrets)
+
+
+@pytest.mark.parametrize("variable", ["TIDEMARK_KAFKA_PROPERTIES", "TIDEMARK_JDBC_PROPERTIES"])
+def test_log_is_not_shown_when_a_file_of_secrets_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, secrets: list[str], variable: str
+) -> None:
+    log = tmp_path / "driver.log"
+    log.write_text(f"read with {secrets[1]}")
+    monkeypatch.setenv(variable, str(tmp_path / "gone.properties"))
+    settings.cache_clear()
+    shown = driver_log(launched(log))
+    assert shown.lines == ()
+    assert shown.note.startswith(f"The log is not shown: {variable}: {tmp_path}/gone.properties: No such file")
 
 
 @pytest.mark.parametrize(
