@@ -1,10 +1,14 @@
-"""One DAG that checks every five minutes for overdue intervals and totals with too many keys, and for recoveries."""
+"""One DAG that checks every five minutes for what nobody else reports, and for recoveries.
+
+That is overdue intervals, totals with too many keys, unfinished erasures and refused declarations.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from airflow.sdk import DAG, CronTriggerTimetable, task
 
@@ -12,7 +16,7 @@ from include import alerts
 from include.airflow.dag_files import rows_of
 from include.airflow.notifier import ALERTS, recover_succeeded
 from include.airflow.tasks import states_of_run, take_step
-from include.alerts import overdue, refused
+from include.alerts import erasures, overdue, refused
 from include.errors import ServiceUnreachable, TidemarkError, one_line
 from include.pipelines import declarations, load_pipeline
 from include.pipelines.spec import Pipeline
@@ -36,7 +40,8 @@ sends alerts that a receiver missed while it was unreachable. No Spark is starte
 |---|---|
 {deadlines}
 
-A view without a window that has more keys than its `max_keys` is reported, too: they are kept for ever.
+A view without a window that has more keys than its `max_keys` is reported, too: they are kept for ever. So are an erasure that has not
+ended after {erasing:.0f} hours, since files still hold what it is to erase, and a pipeline whose declaration is refused, since it has no DAGs.
 
 A stream counts as recovered when its driver has held the lease for {steady:.0f} minutes; a stalled one, when the stalled query has also
 committed since.
@@ -65,6 +70,7 @@ def watch_dag() -> DAG:
         default_args={"execution_timeout": timedelta(minutes=4)},
         doc_md=DOC.format(
             alerts=ALERTS,
+            erasing=erasures.UNDER_WAY / timedelta(hours=1),
             deadlines=rows_of(deadline, declarations().loaded),
             looked_back=overdue.LOOKED_BACK / timedelta(hours=1),
             steady=overdue.STEADY / timedelta(minutes=1),
@@ -72,16 +78,18 @@ def watch_dag() -> DAG:
     ) as dag:
 
         @task
-        def look() -> dict[str, dict[str, int]]:
-            """Check every pipeline; return counts by pipeline."""
+        def look() -> dict[str, Any]:
+            """Check tasks, pipelines and declarations; return counts."""
             return take_step(watch_everything, states_of_run)
 
         look()
     return dag
 
 
-def watch_everything(states: Callable[[str, str], Mapping[str, str]]) -> dict[str, dict[str, int]]:
-    """Check tasks and pipelines, then send what is unsent, once; return counts by pipeline.
+def watch_everything(states: Callable[[str, str], Mapping[str, str]]) -> dict[str, Any]:
+    """Check tasks, pipelines and declarations, then send what is unsent, once; return counts.
+
+    Those of pipelines are `pipelines`, by name; of tasks and declarations there are the recovered ones.
 
     `states`: states of a run's tasks, by DAG and run. Raises ServiceUnreachable when the ledger cannot be reached, and
     TidemarkError, after all others were checked, when a pipeline could not be.
@@ -94,7 +102,7 @@ def watch_everything(states: Callable[[str, str], Mapping[str, str]]) -> dict[st
         raise TidemarkError(
             f"these pipelines could not be checked: {'; '.join(failed)}", remedy="all others were; see this task's log"
         )
-    return {**looked, "tasks": {"recovered": succeeded}, "declarations": {"recovered": corrected}}
+    return {"pipelines": looked, "tasks": {"recovered": succeeded}, "declarations": {"recovered": corrected}}
 
 
 def _watch_each() -> tuple[dict[str, dict[str, int]], list[str]]:

@@ -329,6 +329,7 @@ def test_other_pipelines_are_watched_and_the_run_fails_when_one_cannot_be(tmp_pa
     for doc in told["docs"]:
         assert "| auction_bids | AttributeError: " in doc
         assert "| isp_hits | " in doc
+    assert {"erasure", "declaration"} <= set(told["docs"][1].split())
     once = [*pipeline_names(), "declarations"]
     # A ledger that is away is waited for once.
     assert told["looked"] == [*once, "auction_bids"]
