@@ -6,6 +6,7 @@ import hashlib
 import os
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,12 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def start(
-    checkout: Path, *before: str, cwd: Path | None = None, program: str = "", **extra: str
+    checkout: Path,
+    *before: str,
+    cwd: Path | None = None,
+    program: str = "",
+    arguments: Sequence[str] = ("status",),
+    **extra: str,
 ) -> subprocess.Popen[str]:
     environment = {
         **os.environ,
@@ -48,7 +54,7 @@ def start(
         "PATH": f"{checkout / 'bin'}:{os.environ['PATH']}",
         **extra,
     }
-    command = [*before, program or str(checkout / "tidemark"), "status"]
+    command = [*before, program or str(checkout / "tidemark"), *arguments]
     return subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=cwd
     )
@@ -77,6 +83,65 @@ def test_files_of_the_set_up_are_hashed_again_when_one_is_touched(checkout: Path
     assert hashings(checkout) == 2
 
 
+def without_programs(checkout: Path) -> str:
+    """Return a PATH of the stand-ins and of what the launcher itself runs."""
+    for name in (
+        "bash",
+        "cat",
+        "dirname",
+        "env",
+        "flock",
+        "head",
+        "mkdir",
+        "mv",
+        "readlink",
+        "rm",
+        "sed",
+        "stat",
+        "tail",
+    ):
+        (checkout / "bin" / name).symlink_to(str(shutil.which(name)))
+    program(checkout / "bin/id", "echo 0")
+    return str(checkout / "bin")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "is_tried"),
+    [
+        (["test"], True),
+        (["--debug", "test", "-x"], True),
+        (["test", "--help"], False),
+        (["--debug", "test", "--help"], False),
+        (["--debug"], False),
+        ([], False),
+        (["status", "test"], False),
+    ],
+)
+def test_tools_of_the_tests_are_installed_only_when_tests_are_to_run(
+    checkout: Path, arguments: list[str], is_tried: bool
+) -> None:
+    done = run(checkout, arguments=arguments, PATH=without_programs(checkout))
+    assert done.stdout.split() == ["runs", "-m", "include.cli", *arguments]
+    assert ("their tests skip: chromium" in done.stderr) == is_tried
+
+
+@pytest.mark.parametrize(("apt", "code"), [("", 64), ("echo 'Temporary failure resolving'; exit 100", 6)])
+def test_exit_code_tells_what_cannot_be_installed_from_what_does_not_answer(
+    checkout: Path, apt: str, code: int
+) -> None:
+    path = without_programs(checkout)
+    (checkout / "uv.lock").write_text("another")
+    (checkout / ".tidemark/tools/bin/uv").unlink()
+    # Without pip and venv.
+    program(checkout / "bin/python3.13", '[ "$1" = -c ]')
+    if apt:
+        program(checkout / "bin/apt-get", apt)
+    failed = run(checkout, PATH=path)
+    assert (failed.returncode, failed.stdout) == (code, "")
+    assert "install python3-venv or uv" in failed.stderr
+    assert ("Temporary failure" in failed.stderr) == bool(apt)
+
+
 @pytest.mark.parametrize("name", INPUTS)
 def test_set_up_begins_again_when_a_file_of_the_same_size_and_time_replaces_another(checkout: Path, name: str) -> None:
     run(checkout)
@@ -85,14 +150,14 @@ def test_set_up_begins_again_when_a_file_of_the_same_size_and_time_replaces_anot
     path.write_text(path.read_text().upper())
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
     failed = run(checkout)
-    assert (failed.returncode, failed.stdout) == (64, "")
+    assert (failed.returncode, failed.stdout) == (6, "")
     assert "could not be installed" in failed.stderr
 
 
 def test_set_up_begins_again_when_its_stamp_is_gone(checkout: Path) -> None:
     run(checkout)
     (checkout / ".tidemark/setup.stamp").unlink()
-    assert run(checkout).returncode == 64
+    assert run(checkout).returncode == 6
 
 
 @pytest.mark.parametrize(
@@ -106,7 +171,7 @@ def test_environment_keeps_its_version_of_python_when_it_is_installed_again(
     program(checkout / ".tidemark/tools/bin/uv", f'echo "$*" > "{checkout}/asked"; exit 1')
     (checkout / ".venv/pyvenv.cfg").write_text(f"home = /usr/bin\n{line}\n")
     (checkout / "uv.lock").write_text("another")
-    assert run(checkout).returncode == 64
+    assert run(checkout).returncode == 6
     assert f"--python {checkout}/bin/python{chosen} " in (checkout / "asked").read_text()
 
 
@@ -115,7 +180,7 @@ def test_another_python_is_taken_when_that_of_the_environment_is_gone(checkout: 
     program(checkout / ".tidemark/tools/bin/uv", f'echo "$*" > "{checkout}/asked"; exit 1')
     (checkout / ".venv/pyvenv.cfg").write_text("version_info = 3.9.1\n")
     (checkout / "uv.lock").write_text("another")
-    assert run(checkout).returncode == 64
+    assert run(checkout).returncode == 6
     assert f"--python {checkout}/bin/python3.13 " in (checkout / "asked").read_text()
 
 
@@ -189,7 +254,7 @@ def test_environment_is_installed_when_the_path_has_blanks_and_signs(
     (checkout / ".tidemark/setup.stamp").unlink()
     moved = shutil.copytree(checkout, tmp_path_factory.mktemp("moved") / "my löke @2+(1)&=~;")
     failed = run(moved)
-    assert (failed.returncode, "could not be installed" in failed.stderr) == (64, True)
+    assert (failed.returncode, "could not be installed" in failed.stderr) == (6, True)
 
 
 def test_command_runs_when_its_user_cannot_write_to_the_checkout(checkout: Path) -> None:
