@@ -9,11 +9,24 @@ from typing import Annotated, NamedTuple
 
 import typer
 
+from include.errors import UsageError
+
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON instead of text")]
 PipelineName = Annotated[str, typer.Argument(metavar="PIPELINE", help="name of a declared pipeline")]
 
 PASS_ARGUMENTS_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 """Context settings of a verb that gives its arguments to another program."""
+
+
+def refuse_options(context: typer.Context, where: str, *names: str) -> None:
+    """Raise UsageError when the caller gave an option that has no effect, such as one of another mode of the verb.
+
+    `where`: when it has none, e.g. `with --resume`. `names`: of the parameters.
+    """
+    for each in context.command.params:
+        source = context.get_parameter_source(each.name or "")
+        if each.name in names and source is not None and source.name == "COMMANDLINE":
+            raise UsageError(f"{each.opts[0]} has no effect {where}", remedy=f"leave {each.opts[0]} out")
 
 
 class Verb(NamedTuple):
@@ -23,6 +36,8 @@ class Verb(NamedTuple):
     """Module of this package; its `register` adds the verb to a Typer application."""
     summary: str
     """First sentence of the verb's docstring, without the full stop."""
+    passes_on: bool = False
+    """Whether it gives its arguments to another program."""
 
 
 VERBS: dict[str, Verb] = {
@@ -34,7 +49,7 @@ VERBS: dict[str, Verb] = {
         "Show where each service listens and whether it answers, and which intervals were never built",
     ),
     "doctor": Verb("services", "Check machine, services, ledger, catalog and files"),
-    "airflow": Verb("services", "Run Airflow's own command with the settings of the embedded Airflow"),
+    "airflow": Verb("services", "Run Airflow's own command with the settings of the embedded Airflow", passes_on=True),
     "setup-database": Verb("services", "Create missing databases and tables on PostgreSQL"),
     "pipelines": Verb("data", "List the declared pipelines with topics, tables and DAGs"),
     "produce": Verb("demo", "Write generated messages or a stream's events to a topic"),
@@ -104,8 +119,8 @@ VERBS: dict[str, Verb] = {
         "housekeeping",
         "Remove landing of registered intervals, old revisions and leftovers after their time; compact closed days",
     ),
-    "test": Verb("develop", "Run the test suite, three modules at a time"),
-    "bench": Verb("develop", "Run the benchmarks and print their ratios as JSON"),
+    "test": Verb("develop", "Run the test suite, three modules at a time", passes_on=True),
+    "bench": Verb("develop", "Run the benchmarks and print their ratios as JSON", passes_on=True),
     "new": Verb("develop", "Write a new pipeline from a sample of its messages"),
 }
 """In the order of the list."""

@@ -18,6 +18,7 @@ from include.cli.output import (
     progress,
     suggest,
 )
+from include.errors import UsageError
 from include.pipelines import declarations, load_pipeline
 from include.settings import settings
 from include.times import format_time, parse_time
@@ -187,6 +188,8 @@ def lag(
     from include.monitor import lag as lags
     from include.monitor.missing import summarize_missing
 
+    if as_json and metrics:
+        raise UsageError("--json and --metrics are two formats", remedy="leave one of them out")
     declared = [load_pipeline(pipeline)] if pipeline else declarations().loaded
     for reason in () if pipeline else declarations().reasons:
         progress(reason)

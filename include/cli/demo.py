@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from include.cli import AsJson, PipelineName
+from include.cli import AsJson, PipelineName, refuse_options
 from include.cli.output import (
     console,
     print_exact_json,
@@ -23,6 +23,9 @@ from include.pipelines import load_pipeline
 from include.pipelines.spec import Pipeline
 from include.setting_values import check_contact
 from include.times import parse_duration, parse_time
+
+_OF_GENERATED = ("seed", "rate", "bad_fraction", "start", "span")
+_OF_STREAMS = ("until", "seconds", "contact", "accept_gap")
 
 Topic = Annotated[str, typer.Option("--topic", help="one of the pipeline's topics; default: the first")]
 
@@ -100,6 +103,7 @@ def _compared(reconciliation: dict[str, int]) -> str:
 
 
 def produce(
+    context: typer.Context,
     pipeline: PipelineName,
     events: Annotated[int | None, typer.Option("--events", min=1, help="how many messages to generate")] = None,
     seed: Annotated[
@@ -146,6 +150,10 @@ def produce(
         raise UsageError(
             "exactly one of --events and --from-stream is needed", remedy="either --events N or --from-stream URL"
         )
+    if events is None:
+        refuse_options(context, "with --from-stream", *_OF_GENERATED)
+    else:
+        refuse_options(context, "with --events", *_OF_STREAMS)
     if events is None or from_stream:
         bounds = {"until": until, "seconds": seconds}
         written = _followed(declared, str(from_stream), topic, accept_gap, contact, **bounds)

@@ -56,7 +56,7 @@ def bench(context: typer.Context) -> None:
 
 
 class Format(StrEnum):
-    """Format of a new pipeline's messages."""
+    """Format of a new pipeline's messages. It is the only one, so nobody need name it."""
 
     json = "json"
 
@@ -64,7 +64,7 @@ class Format(StrEnum):
 def new(
     name: Annotated[str, typer.Argument(help="name of the pipeline, its table and its files, e.g. door_events")],
     sample: Annotated[Path, typer.Option("--sample", help="file of real messages, one JSON object per line")],
-    message_format: Annotated[Format, typer.Option("--format", help="format of the messages")] = Format.json,
+    message_format: Annotated[Format, typer.Option("--format", hidden=True)] = Format.json,
     topic: Annotated[str, typer.Option("--topic", help="topic to read; default: the name with hyphens")] = "",
     event_time: Annotated[
         str,

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from include.cli import AsJson, PipelineName
+from include.cli import AsJson, PipelineName, refuse_options
 from include.cli.output import clean, console, print_facts, print_json, print_table, progress, suggest, working
 from include.errors import TidemarkError, UsageError
 from include.housekeeping import run as keeping
@@ -98,6 +98,7 @@ def _tell(done: Sequence[Mapping[str, Any]], *, dry_run: bool, as_json: bool) ->
 
 
 def erase(
+    context: typer.Context,
     pipeline: PipelineName,
     key: Annotated[
         list[str] | None, typer.Option("--key", help="who or what is erased; may be given several times")
@@ -121,8 +122,8 @@ def erase(
 
     declared = load_pipeline(pipeline)
     if resume:
-        if key or keys_file or dry_run:
-            raise UsageError("--resume takes no key", remedy=f"./tidemark erase {declared.name} --resume")
+        # The ledger has what was asked for when the erasure began.
+        refuse_options(context, "with --resume", "key", "keys_file", "column", "reason", "whole_records", "dry_run")
         _show(run.resume(declared, progress), as_json)
         return
     wish = run.Wish(read_keys(key or [], keys_file), column or [], reason, user_at_host(), whole_records)

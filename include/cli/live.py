@@ -17,7 +17,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from include.cli import AsJson, PipelineName
+from include.cli import AsJson, PipelineName, refuse_options
 from include.cli.output import (
     clean,
     console,
@@ -71,6 +71,7 @@ def tail(
 
 
 def top(
+    context: typer.Context,
     pipeline: PipelineName,
     once: Annotated[bool, typer.Option("--once", help="show what is landed now, then end")] = False,
     since: Annotated[str, typer.Option("--since", help="begin with landed events of this long ago: 50m, 3h")] = "2h",
@@ -90,6 +91,8 @@ def top(
     report = declared.top_report
     if serve and (once or as_json):
         raise UsageError("a page cannot be served with --once or --json", remedy="leave them out")
+    if not serve:
+        refuse_options(context, "without --serve", "port")
     begin = datetime.now(UTC) - parse_duration(since)
     # A ledger that cannot be reached is reported before Spark starts.
     landing_files.before_events(declared.name, begin)

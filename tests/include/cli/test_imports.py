@@ -12,7 +12,7 @@ import sys
 import pytest
 import typer
 
-from include.cli import VERBS
+from include.cli import PASS_ARGUMENTS_ON, VERBS
 from include.cli.__main__ import app
 from include.ledger.intervals.revisions import registered_of_interval
 from tests.conftest import REPOSITORY, Home
@@ -110,7 +110,9 @@ def test_list_of_verbs_equals_their_modules_when_both_are_read() -> None:
     group = typer.main.get_command(app)
     context = typer.Context(group)
     for name, verb in VERBS.items():
-        assert group.get_command(context, name).get_short_help_str(1000).rstrip(".") == verb.summary, name
+        command = group.get_command(context, name)
+        assert command.get_short_help_str(1000).rstrip(".") == verb.summary, name
+        assert (command.context_settings == PASS_ARGUMENTS_ON) == verb.passes_on, name
     assert {verb.module for verb in VERBS.values()} == {
         path.stem
         for path in (REPOSITORY / "include" / "cli").glob("*.py")

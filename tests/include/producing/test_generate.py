@@ -136,7 +136,9 @@ def test_follower_writes_the_named_topic_or_the_first_when_its_source_has_no_lis
 
 def test_stream_is_not_followed_when_the_named_topic_is_none_of_the_pipeline(made: list[str]) -> None:
     with pytest.raises(UsageError, match="the pipeline does not read topic 'others' — it reads wiki-changes"):
-        demo.produce("wiki_changes", from_stream="http://127.0.0.1:1/", topic="others")
+        demo._followed(load_pipeline("wiki_changes"), "http://127.0.0.1:1/", "others", "", "")
     with pytest.raises(Enough):
-        demo.produce("wiki_changes", from_stream="http://127.0.0.1:1/", topic="wiki-changes")
+        demo._followed(
+            load_pipeline("wiki_changes"), "http://127.0.0.1:1/", "wiki-changes", "", "", until=None, seconds=None
+        )
     assert made == ["wiki-changes"]
