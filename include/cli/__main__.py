@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import traceback
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from textwrap import shorten
@@ -100,11 +102,39 @@ def _open_closed_streams() -> None:
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
 
 
+def _with_debug_first(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments with `--debug` before the verb where it comes after it.
+
+    What follows `--` is left, and so is what a verb gives to another program.
+    """
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    before, verb = arguments[:end], VERBS.get(_verb(arguments))
+    if "--debug" not in before or verb is None or verb.passes_on:
+        return list(arguments)
+    return ["--debug", *(each for each in before if each != "--debug"), *arguments[end:]]
+
+
+def _verb(arguments: Sequence[str]) -> str:
+    """Return the verb; empty if there is none."""
+    return next((each for each in arguments if not each.startswith("-")), "")
+
+
+def _end_on_signals() -> None:
+    """End with 0 at SIGTERM and SIGINT: a stream that is asked to stop while its verb is imported has read nothing."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        # Not by an exception: an import may make another one of it.
+        signal.signal(number, lambda *_: os._exit(0))
+
+
 def main() -> int:
     """Run the command line and return its exit code (see include/errors.py)."""
     _open_closed_streams()
+    arguments = _with_debug_first(sys.argv[1:])
+    # With `--stop`, 0 says that the running driver was asked.
+    if _verb(arguments) == "stream" and "--stop" not in arguments:
+        _end_on_signals()
     try:
-        code = app(standalone_mode=False, prog_name="tidemark")
+        code = app(arguments, standalone_mode=False, prog_name="tidemark")
     except TidemarkError as error:
         if os.environ.get("TIDEMARK_DEBUG"):
             traceback.print_exc()
@@ -135,7 +165,7 @@ def main() -> int:
         if os.environ.get("TIDEMARK_DEBUG"):
             traceback.print_exc()
         said = f"{type(error).__name__}: {one_line(str(error))}"
-        unexpected = TidemarkError(said, remedy="a defect of Tidemark: --debug before the verb shows where")
+        unexpected = TidemarkError(said, remedy="a defect of Tidemark: --debug shows where")
         print(f"tidemark: {unexpected}", file=sys.stderr)
         return unexpected.exit_code
     return code if isinstance(code, int) else 0

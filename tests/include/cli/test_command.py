@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from include.cli import __main__ as command
 from include.cli.demo import _report
 from include.services.process import free_port
 from tests.conftest import REPOSITORY
@@ -64,6 +65,46 @@ def test_error_is_one_line_with_exit_code_64_when_usage_is_wrong(
     assert words in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1
     assert result.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["erase", "nest_cameras", "--resume", "--whole-records"], "--whole-records has no effect with --resume"),
+        (["erase", "nest_cameras", "--resume", "--column", "mac"], "--column has no effect with --resume"),
+        (["erase", "nest_cameras", "--resume", "--reason", "x"], "--reason has no effect with --resume"),
+        (["erase", "nest_cameras", "--resume", "--key", "x"], "--key has no effect with --resume"),
+        (["erase", "nest_cameras", "--resume", "--dry-run"], "--dry-run has no effect with --resume"),
+        (["produce", "nest_cameras", "--events", "1", "--until", "1"], "--until has no effect with --events"),
+        (["produce", "nest_cameras", "--events", "1", "--seconds", "1"], "--seconds has no effect with --events"),
+        (["produce", "nest_cameras", "--events", "1", "--contact", "a@b.c"], "--contact has no effect with --events"),
+        (
+            ["produce", "nest_cameras", "--events", "1", "--accept-gap", "present"],
+            "--accept-gap has no effect with --events",
+        ),
+        # Also where it equals the default.
+        (["produce", "wiki_changes", "--from-stream", "http://h", "--seed", "1"], "--seed has no effect with"),
+        (["produce", "wiki_changes", "--from-stream", "http://h", "--rate", "1"], "--rate has no effect with"),
+        (["produce", "wiki_changes", "--from-stream", "http://h", "--span", "3h"], "--span has no effect with"),
+        (
+            ["produce", "wiki_changes", "--from-stream", "http://h", "--start", "2026-01-01T00:00:00Z"],
+            "--start has no effect with",
+        ),
+        (
+            ["produce", "wiki_changes", "--from-stream", "http://h", "--bad-fraction", "0"],
+            "--bad-fraction has no effect with",
+        ),
+        (["lag", "--json", "--metrics"], "--json and --metrics are two formats"),
+        (["top", "wiki_changes", "--port", "0"], "--port has no effect without --serve"),
+        (["new", "door_events", "--sample", "x", "--format", "avro"], "'--format'"),
+    ],
+)
+def test_option_is_refused_when_it_would_have_no_effect(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+) -> None:
+    monkeypatch.setattr("sys.argv", ["tidemark", *arguments])
+    assert command.main() == 64
+    assert words in capsys.readouterr().err
 
 
 def test_error_is_one_line_with_exit_code_6_when_a_service_is_missing(tmp_path: Path) -> None:
@@ -166,6 +207,76 @@ def test_stream_ends_with_0_when_it_is_asked_to_stop_before_it_has_a_driver(tmp_
         silent.accept()[0].close()
         process.send_signal(number)
         assert (process.communicate(timeout=60)[1], process.returncode) == (b"", 0)
+
+
+_ASKED_WHILE_IMPORTING = """
+import os, sys
+from include.cli import __main__ as command
+
+def interrupted(name):
+    os.kill(os.getpid(), {number})
+    raise SystemExit(9)
+
+command.import_module = interrupted
+sys.exit(command.main())
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    ("arguments", "ends_in_order"),
+    [
+        (("stream", "nest_cameras"), True),
+        (("--debug", "stream", "nest_cameras"), True),
+        (("stream", "nest_cameras", "--stop"), False),
+        (("lag",), False),
+    ],
+)
+def test_only_a_stream_ends_with_0_when_it_is_asked_to_stop_while_its_verb_is_imported(
+    tmp_path: Path, number: int, arguments: tuple[str, ...], ends_in_order: bool
+) -> None:
+    result = subprocess.run(
+        [sys.executable, "-c", _ASKED_WHILE_IMPORTING.format(number=int(number)), *arguments],
+        env={**os.environ, "TIDEMARK_HOME": str(tmp_path)},
+        capture_output=True,
+        cwd=REPOSITORY,
+        check=False,
+    )
+    assert (result.returncode == 0) == ends_in_order
+    assert result.returncode != 9
+
+
+@pytest.mark.parametrize(
+    ("arguments", "passed_on"),
+    [
+        (["status"], ["status"]),
+        (["sql", "SELECT 1", "--debug", "--json"], ["--debug", "sql", "SELECT 1", "--json"]),
+        (["--debug", "status"], ["--debug", "status"]),
+        (["quarantine", "list", "p", "--debug"], ["--debug", "quarantine", "list", "p"]),
+        (["sql", "--", "--debug"], ["sql", "--", "--debug"]),
+        (["test", "--debug"], ["test", "--debug"]),
+        (["--debug", "airflow", "--debug"], ["--debug", "airflow", "--debug"]),
+        (["no-such-verb", "--debug"], ["no-such-verb", "--debug"]),
+        ([], []),
+    ],
+)
+def test_debug_is_taken_after_the_verb_unless_it_is_another_program_s(
+    arguments: list[str], passed_on: list[str]
+) -> None:
+    assert command._with_debug_first(arguments) == passed_on
+
+
+def test_traceback_is_shown_when_debug_follows_the_verb(tmp_path: Path) -> None:
+    result = run(tmp_path, "ranges", "no_such", "--debug")
+    assert result.returncode == 64
+    assert "Traceback" in result.stderr
+    assert result.stderr.splitlines()[-1].startswith("tidemark: unknown pipeline 'no_such'")
+
+
+def test_format_is_taken_but_not_shown_when_a_pipeline_is_written(tmp_path: Path) -> None:
+    assert "--format" not in run(tmp_path, "new", "--help").stdout
+    result = run(tmp_path, "new", "door_events", "--sample", str(tmp_path / "gone"), "--format", "json")
+    assert f"{tmp_path}/gone" in result.stderr
 
 
 _WITH_A_DEFECT = """
