@@ -13,6 +13,7 @@
     ├── ServiceUnreachable         6  Kafka, PostgreSQL, the registry or Airflow does not answer
     ├── FileUnreadable             1  a file that the ledger names is missing or damaged
     ├── MessageRefused             1  Kafka does not take a message, whenever it is sent
+    ├── MetadataGone               1  the catalog names metadata of an Iceberg table that does not exist
     ├── ArchiveBehind              7  the archive did not reach the interval's end in time
     └── UsageError                64  unknown pipeline, malformed time, wrong setting
         ├── CheckpointDamaged     64  a file of a checkpoint is lost or cannot be read: only a new generation goes on

@@ -120,7 +120,7 @@ def verbs() -> dict[str, Verb]:
     read = {
         " ".join(dict.fromkeys(name.split(" "))): Verb(
             tuple(p.name for p in each.params if p.param_type_name == "argument"),
-            frozenset(opt for p in each.params if p.param_type_name == "option" for opt in p.opts),
+            frozenset(opt for p in each.params if p.param_type_name == "option" and not p.hidden for opt in p.opts),
             sum(p.required for p in each.params if p.param_type_name == "argument"),
         )
         for name, each in found.items()
@@ -350,6 +350,17 @@ def test_exit_codes_equal_the_errors_when_documented() -> None:
     assert {int(code) for code in sections} == raised.keys() - {0}
     mentioned = {int(code) for text in PAGES.values() for code in re.findall(r"exit code\s+(\d+)", text, re.IGNORECASE)}
     assert mentioned - raised.keys() == set()
+
+
+def test_tree_of_errors_is_drawn_as_the_classes_are() -> None:
+    drawn, above = [], list[str]()
+    for line in re.findall(r"^    ([ │├└─]*\w+ +\d+)  \S", str(errors.__doc__), re.MULTILINE):
+        name, code = line.lstrip(" │├└─").split()
+        above[(len(line) - len(line.lstrip(" │├└─"))) // 4 :] = [name]
+        drawn.append(f"{'/'.join(above)} {code}")
+    lines = [[each.__name__ for each in kind.__mro__ if issubclass(each, errors.TidemarkError)] for kind in _kinds()]
+    declared = [f"{'/'.join(reversed(line))} {kind.exit_code}" for line, kind in zip(lines, _kinds(), strict=True)]
+    assert sorted(drawn) == sorted(declared)
 
 
 def _sources(*folders: str) -> list[Path]:
