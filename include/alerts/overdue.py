@@ -1,5 +1,4 @@
-"""Intervals that are not registered by their deadline, streams that were given up or hung, and erasures that were
-interrupted, watched from outside.
+"""Watched from outside: overdue intervals, streams that were given up or hung, and erasures that were interrupted.
 
 Airflow's own deadlines belong to runs: a run that the scheduler never created has none, a backfill's run has already
 missed it, and nobody is notified when it is over. The ledger knows all of that.

@@ -74,8 +74,8 @@ def status(as_json: AsJson = False) -> None:
     """Show where each service listens and whether it answers, and which intervals were never built.
 
     Also until when the tables of each pipeline are complete, what is missing of a followed event stream, which
-    outputs of rows wait, which streams outlive their declaration, which erasures have not ended, and how many alerts
-    are open, and which pipelines cannot run for their declaration.
+    outputs of rows wait, which streams outlive their declaration, which erasures have not ended, how many alerts are
+    open, and which pipelines cannot run as they are declared.
     """
     with ThreadPoolExecutor(1) as beside:
         # Kafka takes as long to answer as the ledger does, with nothing to do for this process meanwhile.

@@ -47,12 +47,16 @@ def _machine() -> Iterator[Finding]:
     )
     free = psutil.virtual_memory().available / 2**30
     yield Finding(
-        free > 3, f"{free:.1f} GiB of memory available", "" if free > 3 else "end something: 3 GiB are needed"
+        free > 3,
+        f"{free:.1f} GiB of memory available",
+        "" if free > 3 else "end something: 3 GiB are needed beside what runs",
     )
     folder = settings().home if settings().home.exists() else settings().home.parent
     disk = shutil.disk_usage(folder).free / 2**30
     yield Finding(
-        disk > 2, f"{disk:.0f} GiB of disk free in {folder}", "" if disk > 2 else "make room: 2 GiB are needed"
+        disk > 2,
+        f"{disk:.0f} GiB of disk free in {folder}",
+        "" if disk > 2 else "make room: 2 GiB are needed beside what is installed",
     )
 
 

@@ -1,6 +1,7 @@
 """The steps of an interval, as the DAG's tasks and the command run them:
 
-    pin → build (Spark) → judge_reconciliation → publish (Spark) → announce
+    pin → build, and publish where nothing is unexplained (one Spark application) → judge_reconciliation
+        → publish (another one, where the first has not published) → judge_validation → announce
 
 Each step finds in the ledger what the previous one left there, so a rerun may begin at any of them.
 """

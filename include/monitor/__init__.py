@@ -1,1 +1,1 @@
-"""Pages for people: the report of an interval and the live page in Airflow."""
+"""What people look at: reports, web pages, live pages, lag and metrics."""

@@ -1,1 +1,1 @@
-"""Start and stop embedded Kafka, PostgreSQL, schema registry and Airflow, which listen on loopback only."""
+"""Start and stop embedded Kafka, PostgreSQL, registry, Spark, YARN and Airflow, which listen on loopback only."""

@@ -45,7 +45,7 @@ class DriverLog:
     def new_lines(self) -> list[str]:
         """Return the new lines that are shown, printable, at most a few; the rest is counted in the first.
 
-        None if the file cannot be read on this host.
+        Empty if the file cannot be read on this host.
         """
         try:
             with Path(self.path).open("rb") as file:

@@ -50,7 +50,7 @@ class BatchCommit:
     query_id: str
     batch_id: int
     ranges: Sequence[OffsetRange] = ()
-    """None where lines were read (`include/ledger/streams/lines.py`)."""
+    """Empty where lines were read (`include/ledger/streams/lines.py`)."""
     topics: Mapping[str, TopicIdentity] = field(default_factory=dict)
     fates: Mapping[TopicPartition, Fates] = field(default_factory=dict)
     files: Sequence[LandingFile] = ()
