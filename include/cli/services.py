@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -35,6 +35,19 @@ if TYPE_CHECKING:
 _EACH = "kafka, postgres, registry, spark, yarn, airflow"
 Started = Annotated[list[str] | None, typer.Argument(help=f"{_EACH}, or all (but spark and yarn)")]
 Stopped = Annotated[list[str] | None, typer.Argument(help=f"{_EACH}, or all")]
+
+
+@dataclass(frozen=True)
+class _LedgerAnswers:
+    """What the ledger tells of all pipelines; None for what it could not be asked."""
+
+    missing: Sequence[MissingSummary] | None = None
+    complete: Sequence[Completeness] | None = None
+    gaps: Sequence[EventGap] | None = None
+    waiting: Sequence[WaitingOutput] | None = None
+    undeclared: Sequence[UndeclaredStream] | None = None
+    erasing: Sequence[OpenErasure] | None = None
+    alerts: Sequence[Alert] | None = None
 
 
 def register(app: typer.Typer) -> None:
@@ -81,14 +94,23 @@ def status(as_json: AsJson = False) -> None:
         # Kafka takes as long to answer as the ledger does, with nothing to do for this process meanwhile.
         asked = beside.submit(supervisor.status)
         is_known = supervisor.SERVICES["postgres"].status().healthy
-        missing, complete, gaps, waiting, undeclared, erasing, raised = _ledger_answers() if is_known else (None,) * 7
+        answers = _ledger_answers() if is_known else _LedgerAnswers()
         services = asked.result()
     if as_json:
-        told = {"missing": _as_json(missing), "complete": _as_json(complete), "event_gaps": _as_json(gaps)}
-        told |= {"waiting_outputs": _as_json(waiting), "undeclared_streams": _as_json(undeclared)}
-        told |= {"unfinished_erasures": _as_json(erasing)}
-        shown = None if raised is None else [{"key": each.key, **each.as_json()} for each in raised]
-        print_json({"services": _listed(services), **told, "alerts": shown, "refused_pipelines": _refused()})
+        alerts = None if answers.alerts is None else [{"key": each.key, **each.as_json()} for each in answers.alerts]
+        print_json(
+            {
+                "services": _listed(services),
+                "missing": _as_json(answers.missing),
+                "complete": _as_json(answers.complete),
+                "event_gaps": _as_json(answers.gaps),
+                "waiting_outputs": _as_json(answers.waiting),
+                "undeclared_streams": _as_json(answers.undeclared),
+                "unfinished_erasures": _as_json(answers.erasing),
+                "alerts": alerts,
+                "refused_pipelines": _refused(),
+            }
+        )
         return
     rows = []
     for name, each in services.items():
@@ -98,18 +120,18 @@ def status(as_json: AsJson = False) -> None:
     suggest("./tidemark lag" if services["postgres"].healthy and services["kafka"].healthy else "./tidemark up")
     for reason in declarations().reasons:
         console.print(clean(reason), highlight=False)
-    for until in complete or ():
+    for until in answers.complete or ():
         console.print(clean(until), highlight=False)
-    for summary in missing or ():
+    for summary in answers.missing or ():
         console.print(f"{clean(summary)}; ./tidemark doctor names the command", highlight=False)
-    for told_last in (*(gaps or ()), *(waiting or ())):
+    for told_last in (*(answers.gaps or ()), *(answers.waiting or ())):
         console.print(clean(told_last), highlight=False)
-    for stream in undeclared or ():
+    for stream in answers.undeclared or ():
         console.print(f"{clean(stream)}; {clean(stream.remedy)}", highlight=False)
-    for erasure in erasing or ():
+    for erasure in answers.erasing or ():
         console.print(f"{clean(erasure)}; unless it still runs: {clean(erasure.remedy)}", highlight=False)
-    if raised:
-        first, count = raised[0], quantity(len(raised), "alert")
+    if answers.alerts:
+        first, count = answers.alerts[0], quantity(len(answers.alerts), "alert")
         said = f"{count} open, the first since {format_time(first.since)}: {first.what}"
         console.print(f"{clean(said)}; ./tidemark alerts list", highlight=False)
 
@@ -125,46 +147,29 @@ def run_airflow(context: typer.Context) -> None:
     airflow.run_command(context.args)
 
 
-_LedgerAnswers = tuple[
-    list[MissingSummary] | None,
-    list[Completeness] | None,
-    list[EventGap] | None,
-    list[WaitingOutput] | None,
-    "list[UndeclaredStream] | None",
-    list[OpenErasure] | None,
-    list[Alert] | None,
-]
-
-
 def _refused() -> list[dict[str, str]]:
     found = declarations()
     return [{"pipeline": name, "reason": why} for name, why in zip(found.refused, found.reasons, strict=True)]
 
 
 def _ledger_answers() -> _LedgerAnswers:
-    """Return which pipelines miss intervals, until when they are complete, what event streams miss, outputs that wait,
-    streams that are not declared, erasures that have not ended, and the open alerts.
+    """Return what the ledger tells; of that which cannot be read, nothing.
 
-    None for what cannot be read: PostgreSQL may have no ledger yet, or an older one; the services are listed anyway.
+    PostgreSQL may have no ledger yet, or an older one; the services are listed anyway.
     """
-    missing: list[MissingSummary] | None = None
-    complete: list[Completeness] | None = None
-    gaps: list[EventGap] | None = None
-    waiting: list[WaitingOutput] | None = None
-    undeclared: list[UndeclaredStream] | None = None
-    erasing: list[OpenErasure] | None = None
-    raised: list[Alert] | None = None
+    told = _LedgerAnswers()
     declared = declarations().loaded
     with suppress(TidemarkError), reading():
         missing = [each for pipeline in declared if (each := summarize_missing(pipeline)).count]
-        told = [completeness(pipeline.name) for pipeline in declared]
-        complete = [each for each in told if each.complete_until or each.waits_for]
-        gaps = [gap for pipeline in declared for gap in gaps_of(pipeline.name)]
-        waiting = waiting_outputs()
-        undeclared = _undeclared_streams()
-        erasing = open_erasures()
-        raised = open_alerts()
-    return missing, complete, gaps, waiting, undeclared, erasing, raised
+        told = replace(told, missing=missing)
+        complete = [completeness(pipeline.name) for pipeline in declared]
+        told = replace(told, complete=[each for each in complete if each.complete_until or each.waits_for])
+        told = replace(told, gaps=[gap for pipeline in declared for gap in gaps_of(pipeline.name)])
+        told = replace(told, waiting=waiting_outputs())
+        told = replace(told, undeclared=_undeclared_streams())
+        told = replace(told, erasing=open_erasures())
+        told = replace(told, alerts=open_alerts())
+    return told
 
 
 def _undeclared_streams() -> list[UndeclaredStream]:
