@@ -155,16 +155,6 @@ def declarations() -> Declarations:
     return Declarations(tuple(loaded), dict(sorted(refused.items())))
 
 
-def all_pipelines() -> tuple[Pipeline, ...]:
-    """Return all declared pipelines, sorted by name.
-
-    Raises UsageError when one cannot be loaded, or when two write what must be of one.
-    """
-    for error in declarations().refused.values():
-        raise error
-    return declarations().pipelines
-
-
 def check_apart(pipelines: Sequence[Pipeline]) -> None:
     """Raise PipelinesClash when two pipelines have a table in common, or one writes a topic that another reads back.
 

@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 
 from include.errors import UsageError
-from include.pipelines import all_pipelines, load_pipeline
+from include.pipelines import load_pipeline
 from include.pipelines.spec import Json, Pipeline
 from include.pipelines.spec.names import OWN_SUITE_MODULES
 from include.times import Interval
 from tests.conftest import REPOSITORY
 from tests.golden.sample import event_time, lines_of
-from tests.support.shipped import SHIPPED, UNUSED
+from tests.support.shipped import SHIPPED, UNUSED, all_pipelines
 
 pytestmark = pytest.mark.spark
 

@@ -11,9 +11,10 @@ from pyspark.sql.types import StructType
 
 from include.catalog.columns import Columns, changes, check_columns, columns_of_json, declared_columns, type_name
 from include.errors import UsageError
-from include.pipelines import all_pipelines, load_pipeline
+from include.pipelines import load_pipeline
 from include.pipelines.spec import Pipeline
 from include.pipelines.spec.ddl import fields_of
+from tests.support.shipped import all_pipelines
 from tests.support.spark_types import SPARK_HAS
 
 PIPELINE = load_pipeline("nest_cameras")

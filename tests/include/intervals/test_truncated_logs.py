@@ -13,13 +13,14 @@ from include.doctor import examine
 from include.doctor.examine import cut_back
 from include.errors import LogTruncated
 from include.monitor.lag import lag_of
-from include.pipelines import all_pipelines, load_pipeline
+from include.pipelines import load_pipeline
 from include.pipelines.spec import KafkaTopics
 from include.services import supervisor
 from include.services.process import ServiceStatus
 from include.streams.start import check_retention
 from tests.conftest import Home, settings_of
 from tests.support.broker_copy import BrokerCopy
+from tests.support.shipped import all_pipelines
 from tests.support.topic_log import Log
 
 pytestmark = [pytest.mark.services, pytest.mark.own_services]

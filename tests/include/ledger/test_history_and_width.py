@@ -29,7 +29,7 @@ from include.ledger.lineage import BuiltRevision
 from include.ledger.streams import generations, writers
 from include.monitor.missing import summarize_missing
 from include.offsets import OffsetRange, TopicPartition
-from include.pipelines import all_pipelines, load_pipeline
+from include.pipelines import load_pipeline
 from include.reconciliation import ReconciliationCounts
 from include.settings import settings
 from include.times import Interval, format_time
@@ -38,6 +38,7 @@ from tests.conftest import Home
 from tests.support import ledger_month
 from tests.support.ledger_month import PER_HOUR
 from tests.support.ledger_reads import rows_read
+from tests.support.shipped import all_pipelines
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
 

@@ -24,10 +24,11 @@ from include.housekeeping import run as keeping
 from include.monitor import lag as lags
 from include.monitor import missing
 from include.monitor.missing import MissingSummary
-from include.pipelines import all_pipelines, declarations, load_pipeline, pipeline_of_table
+from include.pipelines import declarations, load_pipeline, pipeline_of_table
 from include.pipelines.spec import Pipeline
 from include.services import supervisor
 from include.services.process import ServiceStatus
+from tests.support.shipped import all_pipelines
 
 Write = Callable[[str, str], None]
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from include.errors import PipelinesClash, UsageError
-from include.pipelines import all_pipelines, check_apart, load_pipeline
+from include.pipelines import check_apart, load_pipeline
 from include.pipelines.spec import (
     AdditiveView,
     CompactedTopic,
@@ -21,7 +21,7 @@ from include.pipelines.spec import (
 )
 from include.serving.shape import served_shapes
 from include.settings import settings
-from tests.support.shipped import SHIPPED
+from tests.support.shipped import SHIPPED, all_pipelines
 
 NEST, ISP, AUCTION = (load_pipeline(name) for name in ("nest_cameras", "isp_hits", "auction_bids"))
 

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from include.errors import UsageError
-from include.pipelines import all_pipelines, load_pipeline
+from include.pipelines import load_pipeline
 from include.pipelines.spec import Pipeline, Reference
 from include.pipelines.spec.references import numbered_lines
+from tests.support.shipped import all_pipelines
 
 pytestmark = pytest.mark.spark
 

@@ -18,11 +18,12 @@ from include.ledger.pages import calendar, interval, trend
 from include.ledger.quarantine.records import latest_batches_query
 from include.monitor.web.alone import app_alone
 from include.offsets import OffsetRange, TopicPartition
-from include.pipelines import all_pipelines, pipeline_names
+from include.pipelines import pipeline_names
 from include.times import Interval
 from tests.conftest import Home
 from tests.support.ledger_month import HOURS, PARTITIONS, PER_HOUR, fill, month_before
 from tests.support.pages_world import BadRecord, write_quarantine
+from tests.support.shipped import all_pipelines
 
 pytestmark = pytest.mark.services
 
