@@ -10,8 +10,8 @@ from include.airflow.backoff import ALERT_AFTER, GIVE_UP_AFTER, RETRIES, StreamB
 from include.airflow.dag_files import make_dags
 from include.airflow.interval_run.links import DATA_WAY
 from include.airflow.notifier import ALERTS, AlertNotifier, ended_key
-from include.airflow.progress import STALLED_AFTER
 from include.airflow.streams import StreamOperator
+from include.monitor.lag import STALLED_AFTER
 from include.pipelines import declarations
 from include.pipelines.spec import Pipeline
 

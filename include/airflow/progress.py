@@ -7,10 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from include.monitor.lag import Lag
-
-STALLED_AFTER = timedelta(minutes=10)
-"""How long a query may commit nothing while input waits for it."""
+from include.monitor.lag import STALLED_AFTER, Lag
 
 _MOST_DOUBLED = 6
 

@@ -35,7 +35,8 @@ _WIDER: Mapping[str, frozenset[str]] = {
 DATE has none: Spark reads it as TIMESTAMP_NTZ, pyarrow unifies it with no timestamp.
 """
 
-_REMEDY = "take the change back, or declare a pipeline of another name, which gets tables of its own"
+TAKE_BACK = "take the change back, or declare a pipeline of another name, which gets tables of its own"
+"""What to do about a change that tables cannot follow."""
 
 
 @dataclass(frozen=True)
@@ -211,7 +212,7 @@ def refusal(pipeline: str, table: str, refused: Sequence[ColumnChange]) -> Usage
     listed = "; ".join(str(each) for each in refused[:3])
     more = f"; and {len(refused) - 3} more" if len(refused) > 3 else ""
     return UsageError(
-        f"lake.{table} has registered files with other columns: {listed}{more}", remedy=_REMEDY, pipeline=pipeline
+        f"lake.{table} has registered files with other columns: {listed}{more}", remedy=TAKE_BACK, pipeline=pipeline
     )
 
 

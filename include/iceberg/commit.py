@@ -152,6 +152,11 @@ def live_files(table: Table, label: str | None = None) -> Iterator[DataFile]:
         yield task.file
 
 
+def folder_of(path: str) -> str:
+    """Return the folder of a data file, with a slash at its end."""
+    return path.rsplit("/", 1)[0] + "/"
+
+
 def _equal_to(column: str, value: str) -> BooleanExpression:
     """Return the filter; PyIceberg's class takes its arguments in a way that its types do not declare."""
     made: BooleanExpression = EqualTo(column, value)  # type: ignore

@@ -22,7 +22,15 @@ from include import lake
 from include.crash_points import crash_point
 from include.errors import TidemarkError
 from include.iceberg.catalog import find, metadata_gone, opened, writing
-from include.iceberg.commit import PREVIOUS_VERSIONS, TRIES, live_files, overwrite, previous_versions, roll_back_foreign
+from include.iceberg.commit import (
+    PREVIOUS_VERSIONS,
+    TRIES,
+    folder_of,
+    live_files,
+    overwrite,
+    previous_versions,
+    roll_back_foreign,
+)
 from include.iceberg.metadata_sweep import sweep_metadata
 from include.iceberg.snapshot_retention import Expire, build_of_tag, delete_lists
 from include.ledger.erasures.former import tables_ever
@@ -102,7 +110,7 @@ def files_of_others(pipeline: Pipeline) -> Iterator[str]:
 
 
 def _forget(table: Table, folders: Collection[str], names: Names, pipeline: Pipeline) -> int:
-    live = [file for file in live_files(table) if _folder(file.file_path) in folders]
+    live = [file for file in live_files(table) if folder_of(file.file_path) in folders]
     if live:
         # Only a table that is no longer declared did not follow its intervals.
         _say_again(table, live, names)
@@ -155,7 +163,7 @@ def _naming(table: Table, folders: Collection[str], names: Names) -> dict[int, S
         path = manifest.manifest_path
         if path not in seen:
             entries = manifest.fetch_manifest_entry(table.io, discard_deleted=False)
-            seen[path] = any(_folder(each.data_file.file_path) in folders for each in entries)
+            seen[path] = any(folder_of(each.data_file.file_path) in folders for each in entries)
         return seen[path]
 
     def tells(snapshot: Snapshot) -> bool:
@@ -186,7 +194,3 @@ def _drop_previous_metadata(table: Table, versions: str) -> None:
         with table.transaction() as transaction:
             transaction.set_properties({PREVIOUS_VERSIONS: kept})
         crash_point("erased_metadata_dropped")
-
-
-def _folder(path: str) -> str:
-    return path.rsplit("/", 1)[0] + "/"

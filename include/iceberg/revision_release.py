@@ -15,7 +15,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
 from include.iceberg.catalog import find, opened, writing
-from include.iceberg.commit import live_files
+from include.iceberg.commit import folder_of, live_files
 from include.iceberg.snapshot_retention import Expire, delete_lists, protected
 from include.iceberg.statement import is_own
 from include.ledger.lineage import BuiltRevision
@@ -71,9 +71,9 @@ def _plan(
     folders = {f"{each.location}/": each.location for each in due}
     for label in sorted({each.partition.rsplit("interval=", 1)[-1] for each in due}):
         paths = (file.file_path for file in live_files(stored, label))
-        plan.held |= {folders[folder] for path in paths if (folder := _folder(path)) in folders}
+        plan.held |= {folders[folder] for path in paths if (folder := folder_of(path)) in folders}
     lives = list(_lives(stored))
-    wanted = [life for life in lives if folders.get(_folder(life.path), "") not in {"", *plan.held}]
+    wanted = [life for life in lives if folders.get(folder_of(life.path), "") not in {"", *plan.held}]
     plan.expired = _needing(stored.snapshots(), lives, wanted)
     if not plan.expired.keys().isdisjoint(protected(stored)):
         return stored, _Plan(held={each.location for each in due})
@@ -113,7 +113,3 @@ def _expire(table: Table, snapshots: Collection[Snapshot]) -> None:
     with table.transaction() as transaction:
         Expire(transaction, table.metadata, list(snapshots), through=False).commit()
     delete_lists(table, snapshots)
-
-
-def _folder(path: str) -> str:
-    return path.rsplit("/", 1)[0] + "/"

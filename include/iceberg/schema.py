@@ -48,7 +48,7 @@ from pyiceberg.types import (
 )
 
 from include.catalog import DATABASE
-from include.catalog.columns import Columns, inner_fields
+from include.catalog.columns import TAKE_BACK, Columns, inner_fields
 from include.errors import UsageError
 from include.iceberg.catalog import location_of
 from include.lake import columns_beyond_python
@@ -56,8 +56,6 @@ from include.pipelines.spec.ddl import Field
 
 NAME_MAPPING = "schema.name-mapping.default"
 """Property of a table: the names by which its fields are found in files without numbers."""
-
-_REMEDY = "take the change back, or declare a pipeline of another name, which gets tables of its own"
 
 _ANEW = "drop the table from the Iceberg catalog; ./tidemark doctor --repair makes it anew by the ledger's numbers"
 
@@ -220,7 +218,7 @@ def _fits(was: IcebergType, becomes: IcebergType) -> bool:
     return type(was) is type(becomes)
 
 
-def _refused(pipeline: str, table: str, why: str, remedy: str = _REMEDY) -> UsageError:
+def _refused(pipeline: str, table: str, why: str, remedy: str = TAKE_BACK) -> UsageError:
     return UsageError(
         f"the Iceberg table {DATABASE}.{table} cannot follow its declaration: {why}",
         remedy=remedy,

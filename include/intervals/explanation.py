@@ -17,6 +17,7 @@ from urllib.parse import unquote, urlsplit
 from include import catalog
 from include.errors import UsageError
 from include.ledger import lineage
+from include.ledger.intervals.states import RevisionState
 from include.ledger.lineage import BuiltRevision, History, IntervalHistory
 from include.pipelines import pipeline_of_table
 from include.pipelines.spec import IDENTITY
@@ -33,7 +34,7 @@ def explain(table: str, partition: str) -> dict[str, Any]:
     """
     pipeline_of_table(table)
     revisions = lineage.revisions_of_partition(table, partition)
-    registered = next((each for each in revisions if each.state == "registered"), None)
+    registered = next((each for each in revisions if each.state == RevisionState.REGISTERED), None)
     if registered is None:
         others = lineage.registered_partitions(table)
         raise UsageError(

@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session
 
 from include.ledger.database import session
 from include.ledger.intervals.pins import PinnedInterval
+from include.ledger.intervals.states import IntervalState
 from include.ledger.models import Build, IntervalRow, ListedRow
 from include.times import format_time, utc
 
@@ -84,7 +85,7 @@ def sending_new(pinned: PinnedInterval, report: str, former: Mapping[str, str] =
         .where(
             IntervalRow.pipeline == pinned.pipeline,
             IntervalRow.from_time < pinned.interval.from_time,
-            IntervalRow.state == "registered",
+            IntervalRow.state == IntervalState.REGISTERED,
         )
         .order_by(IntervalRow.from_time.desc())
         .limit(1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import timedelta
 
 from include import kafka
 from include.kafka.sources import describe_source, source_topic_partitions
@@ -11,6 +12,9 @@ from include.ledger.archive.committed import ARCHIVE, FLAGS, committed_offsets
 from include.monitor.missing import MissingSummary
 from include.offsets import TopicPartition
 from include.pipelines.spec import Pipeline
+
+STALLED_AFTER = timedelta(minutes=10)
+"""How long a query of a live driver may commit nothing while input waits for it."""
 
 
 @dataclass(frozen=True)

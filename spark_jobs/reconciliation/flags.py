@@ -46,9 +46,7 @@ from spark_jobs.spark.frames import empty_frame, frame_of
 from spark_jobs.spark.kafka_source import read_topic
 from spark_jobs.spark.schemas import struct_of
 from spark_jobs.views.flags import VALUE, declared, flags
-
-_CLOCKS_APART = timedelta(hours=1)
-"""How far the clocks of PostgreSQL and of the Spark drivers may be apart."""
+from spark_jobs.views.speed_topic import CLOCKS_APART
 
 _COMMITTING = timedelta(seconds=30)
 """How long a commit of the flags' query may take at most, beyond its period, on a busy machine."""
@@ -100,7 +98,7 @@ def _compare(run: IntervalRun, rows: DataFrame) -> Reconciliation:
     since = min((force.since for force in forces), default=None)
     if since is None:
         return Reconciliation()
-    raised = _raised(run, since - _CLOCKS_APART).persist()
+    raised = _raised(run, since - CLOCKS_APART).persist()
     named = {row.limits_version for row in raised.select("limits_version").distinct().collect()} - {None}
     versions = sorted(named | {force.version for force in forces})
     recomputed = _recomputed(pipeline, rows, pinned, forces, versions)

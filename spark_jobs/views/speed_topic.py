@@ -21,7 +21,7 @@ _NO_VERSION = -1
 _MOST_DIGITS = 38
 """Of a decimal in Spark."""
 
-_CLOCKS_APART = timedelta(hours=1)
+CLOCKS_APART = timedelta(hours=1)
 """How far the clocks of PostgreSQL and of Spark drivers may differ."""
 
 
@@ -32,7 +32,7 @@ def written_since(pipeline: Pipeline, view: AdditiveView, windows: Sequence[Wind
     """
     events = (min(start for start, _ in windows), max(end for _, end in windows))
     began = evidence.first_counted(pipeline.name, view.name, events)
-    return began - _CLOCKS_APART if began else None
+    return began - CLOCKS_APART if began else None
 
 
 def speed_values(spark: SparkSession, view: AdditiveView, last_batch: int, since: datetime | None = None) -> DataFrame:

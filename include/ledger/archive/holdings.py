@@ -14,6 +14,7 @@ from include.errors import TidemarkError
 from include.ledger.archive.positions import overlaps
 from include.ledger.database import session
 from include.ledger.intervals.revisions import archived_records, as_built
+from include.ledger.intervals.states import IntervalState, RevisionState
 from include.ledger.lineage import BuiltRevision
 from include.ledger.models import IntervalRange, IntervalRow, Revision
 from include.offsets import OffsetRange, TopicPartition, intersection, merged
@@ -67,7 +68,7 @@ def registered_around(ledger: Session, pipeline: str, each: OffsetRange) -> list
         .join(IntervalRow, IntervalRow.id == IntervalRange.interval_id)
         .where(
             IntervalRow.pipeline == pipeline,
-            IntervalRow.state == "registered",
+            IntervalRow.state == IntervalState.REGISTERED,
             IntervalRange.topic == tp.topic,
             IntervalRange.topic_partition == tp.partition,
             overlaps(IntervalRange, each),
@@ -80,7 +81,11 @@ def _holding(ledger: Session, table: str, interval_id: int, ranges: Sequence[Off
     interval = ledger.get_one(IntervalRow, interval_id)
     rows = ledger.scalars(
         select(Revision)
-        .where(Revision.interval_id == interval_id, Revision.table_name == table, Revision.state == "registered")
+        .where(
+            Revision.interval_id == interval_id,
+            Revision.table_name == table,
+            Revision.state == RevisionState.REGISTERED,
+        )
         .order_by(Revision.table_partition)
     )
     return Holding(
@@ -110,7 +115,7 @@ def with_dates(
         select(Revision)
         .where(
             Revision.table_name == table,
-            Revision.state == "registered",
+            Revision.state == RevisionState.REGISTERED,
             *(() if undated else dates),
         )
         .order_by(Revision.interval_id)

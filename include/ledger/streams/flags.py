@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session
 from include.ledger.archive.committed import FLAGS as FLAGS
 from include.ledger.database import session
 from include.ledger.intervals.revisions import as_built
+from include.ledger.intervals.states import RevisionState
 from include.ledger.lineage import BuiltRevision
 from include.ledger.models import FlagRun, FlagRunStart, IntervalRow, LimitsVersion, Revision
 from include.ledger.streams import writers
@@ -65,7 +66,7 @@ def _registered_last(
     ledger: Session, pipeline: str, tables: Sequence[str], over: timedelta
 ) -> tuple[ColumnElement[bool], ...]:
     """Return the conditions on the tables' last revisions. Earlier intervals are not read, however many there are."""
-    of_tables = (Revision.table_name.in_(tables), Revision.state == "registered")
+    of_tables = (Revision.table_name.in_(tables), Revision.state == RevisionState.REGISTERED)
     own, begin, end = IntervalRow.pipeline == pipeline, IntervalRow.from_time, IntervalRow.to_time
     delivered = select(Revision.id).where(*of_tables, Revision.interval_id == IntervalRow.id)
     last = ledger.scalar(select(end).where(own, delivered.exists()).order_by(begin.desc()).limit(1))

@@ -10,6 +10,7 @@ from enum import StrEnum
 
 from include.ledger.archive.committed import first_commit
 from include.ledger.intervals.missing import MissingIntervals, missing_intervals
+from include.ledger.intervals.states import IntervalState
 from include.ledger.pages.calendar import KnownInterval, known_intervals, pinned_time
 from include.monitor.history import remedies
 from include.monitor.history.doctor_look import Look
@@ -203,17 +204,17 @@ def interval_state(
             return CellState.DUE
         begun = (each for each in missing if each.from_time is None or each.from_time <= time.from_time)
         return CellState.MISSING if any(time.from_time < each.to_time for each in begun) else CellState.IDLE
-    if known.attempt is None and known.state == "pinned":
+    if known.attempt is None and known.state == IntervalState.PINNED:
         return CellState.MISSING
     if known.is_under_way:
         return _under_way(known)
-    if known.exit_code or known.has_no_verdict or known.state == "failed":
+    if known.exit_code or known.has_no_verdict or known.state == IntervalState.FAILED:
         return CellState.FAILED
-    return CellState.REGISTERED if known.state == "registered" else _under_way(known)
+    return CellState.REGISTERED if known.state == IntervalState.REGISTERED else _under_way(known)
 
 
 def _under_way(known: KnownInterval) -> CellState:
-    if known.state == "registered":
+    if known.state == IntervalState.REGISTERED:
         return CellState.REGISTERED
     if not known.is_built or known.is_published:
         return CellState.PINNED

@@ -241,7 +241,7 @@ def _rows(revisions: Sequence[RevisionFacts], within: OffsetRange) -> tuple[str,
     """Return the first rows of a record in the registered Parquet files, and the file."""
     tp, offset = within.topic_partition, within.from_offset
     for revision in revisions:
-        for name, facts in revision.files.items() if revision.state == "registered" else ():
+        for name, facts in revision.files.items() if revision.state == RevisionState.REGISTERED else ():
             low, high = facts.get(IDENTITY[2]) or (0, -1)
             if not (low <= offset <= high) or not name.endswith(".parquet"):
                 continue

@@ -13,6 +13,7 @@ from include.ledger.archive.committed import FLAGS
 from include.ledger.archive.positions import ARCHIVE
 from include.ledger.streams.overview import StreamOverview, overview
 from include.ledger.streams.writers import LiveWriter
+from include.monitor.lag import STALLED_AFTER
 from include.monitor.streams.broker import BrokerView, Direction, broker_watch
 from include.monitor.streams.waiting import told_at
 from include.monitor.text import clean, duration, quantity
@@ -26,9 +27,6 @@ ORDER = {"bad": 0, "open": 1, "good": 2}
 
 NEAR = timedelta(seconds=60)
 """A stream that is not further behind than this keeps up."""
-
-STALLED_AFTER = timedelta(minutes=10)
-"""How long a live driver may commit nothing while records wait (as Airflow's watch, include/airflow/progress.py)."""
 
 
 @dataclass(frozen=True)

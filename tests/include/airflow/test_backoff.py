@@ -7,8 +7,8 @@ from datetime import timedelta
 import pytest
 
 from include.airflow.backoff import delay_after, is_hopeless
-from include.airflow.progress import STALLED_AFTER, Progress, patience_after
-from include.monitor.lag import Lag
+from include.airflow.progress import Progress, patience_after
+from include.monitor.lag import STALLED_AFTER, Lag
 
 MINUTE = 60.0
 
