@@ -105,7 +105,15 @@ def build(run: IntervalRun, *, new_references: bool = False) -> None:
         named_too = {table: each for table, each in also_named.items() if each}
         # After any other failure the ledger may list them.
         with deleted_on_failure(locations, AnotherWriter):
-            builds.note_build(attempt, built, findings, erasure, declared_types(pipeline), named_too, listed)
+            builds.note_build(
+                attempt,
+                built,
+                findings,
+                known=erasure,
+                columns=declared_types(pipeline),
+                also_named=named_too,
+                listed=listed,
+            )
         crash_point("revisions_noted")
 
 

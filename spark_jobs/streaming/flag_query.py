@@ -79,7 +79,7 @@ class FlagQuery:
     generation: StreamGeneration
     restarts: PoisonRestarts
     versions: StreamVersions
-    until_caught_up: bool
+    until_caught_up: bool = field(kw_only=True)
     _limits: list[Limit] = field(default_factory=list)
     _version: int = 0
     _learned: list[RevisionKey] | None = None

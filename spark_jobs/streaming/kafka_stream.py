@@ -120,7 +120,9 @@ class _Queries(StreamQueries):
         self._restarts = PoisonRestarts(pipeline.name, self._searching)
         self._schemas = SchemaRestarts(pipeline)
         self._flags = (
-            FlagQuery(spark, pipeline, lease, start.generation, self._restarts, versions, until_caught_up)
+            FlagQuery(
+                spark, pipeline, lease, start.generation, self._restarts, versions, until_caught_up=until_caught_up
+            )
             if pipeline.flags
             else None
         )

@@ -75,7 +75,7 @@ def note_build(
         differences,
         seconds={"read and compare": 3.25, "report": 0.5},
     )
-    builds.note_build(spec, [built], findings, last_erasure(spec.pinned.pipeline), columns, listed=listed)
+    builds.note_build(spec, [built], findings, known=last_erasure(spec.pinned.pipeline), columns=columns, listed=listed)
     return built
 
 

@@ -86,7 +86,7 @@ def register_hour(
         ReconciliationCounts(matched=190),
         decoder_versions=decoder_versions,
     )
-    builds.note_build(spec, [built], findings, last_erasure(PIPELINE))
+    builds.note_build(spec, [built], findings, known=last_erasure(PIPELINE))
     spec = attempts.load_attempt(attempt)
     changes = Changes(kept=(built,)) if unchanged else Changes(points=(built,))
     passed = Validation(True, PIPELINE, (MET,))

@@ -44,6 +44,7 @@ def note_build(
     attempt: AttemptSpec,
     built: Iterable[BuiltRevision],
     findings: BuildFindings,
+    *,
     known: int = 0,
     columns: TableColumns | None = None,
     also_named: TableColumns | None = None,

@@ -15,6 +15,7 @@ from include.ledger.database import lock, session
 from include.ledger.intervals.odd_timestamps import OddTimestamps
 from include.ledger.intervals.pinned import Neighbours as Neighbours
 from include.ledger.intervals.pinned import PinnedInterval as PinnedInterval
+from include.ledger.intervals.states import IntervalState
 from include.ledger.models import IntervalRange, IntervalRow, LandingFileRow, MicroBatch, MicroBatchRange, Repin
 from include.ledger.quarantine import assign_replays
 from include.offsets import OffsetRange, TopicPartition
@@ -49,7 +50,7 @@ def pinned_of(ledger: Session, row: IntervalRow) -> PinnedInterval:
 def is_open(pinned: PinnedInterval) -> bool:
     """Return whether an interval, as it is pinned now, has not been registered."""
     with session() as ledger:
-        return ledger.get_one(IntervalRow, pinned.id).state != "registered"
+        return ledger.get_one(IntervalRow, pinned.id).state != IntervalState.REGISTERED
 
 
 def _of_pipeline(pipeline: str) -> Select[IntervalRow]:
@@ -141,9 +142,8 @@ def write(
     Raises TidemarkError when the ranges overlap a neighbour's, or leave a hole between adjacent intervals.
     """
     _check_tiling(pipeline, interval, ranges, topic_ids, neighbours_of(ledger, pipeline, interval))
-    row = IntervalRow(
-        pipeline=pipeline, from_time=interval.from_time, to_time=interval.to_time, pinned_by=pinned_by, state="pinned"
-    )
+    row = IntervalRow(pipeline=pipeline, from_time=interval.from_time, to_time=interval.to_time, pinned_by=pinned_by)
+    row.state = IntervalState.PINNED
     add_adjoining(ledger, row)
     _add_ranges(ledger, row.id, ranges, topic_ids, odd_timestamps)
     return pinned_of(ledger, row)
@@ -161,11 +161,11 @@ def _check_tiling(
     if between.before is not None:
         theirs = {r.topic_partition: r.until_offset for r in between.before.ranges}
         is_adjacent = between.before.interval.to_time == interval.from_time
-        _check_side(pipeline, interval, between.before, topic_ids, theirs, begins, is_adjacent)
+        _check_side(pipeline, interval, between.before, topic_ids, theirs, begins, is_adjacent=is_adjacent)
     if between.after is not None:
         theirs = {r.topic_partition: r.from_offset for r in between.after.ranges}
         is_adjacent = between.after.interval.from_time == interval.to_time
-        _check_side(pipeline, interval, between.after, topic_ids, ends, theirs, is_adjacent)
+        _check_side(pipeline, interval, between.after, topic_ids, ends, theirs, is_adjacent=is_adjacent)
 
 
 def _check_side(
@@ -175,6 +175,7 @@ def _check_side(
     topic_ids: Mapping[str, str],
     earlier: Mapping[TopicPartition, int],
     later: Mapping[TopicPartition, int],
+    *,
     is_adjacent: bool,
 ) -> None:
     """Raise TidemarkError unless the later offsets begin where the earlier end, or after that if time lies between."""
@@ -239,7 +240,7 @@ def replace_ranges(
         row = ledger.get_one(IntervalRow, pinned.id, with_for_update=True)
         ledger.execute(delete(IntervalRange).where(IntervalRange.interval_id == pinned.id))
         _add_ranges(ledger, pinned.id, ranges, pinned.topic_ids, odd_timestamps)
-        row.state = "pinned"
+        row.state = IntervalState.PINNED
         replaced = pinned_of(ledger, row)
         ledger.add(
             Repin(

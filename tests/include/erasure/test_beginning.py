@@ -580,7 +580,7 @@ def test_build_is_refused_when_records_were_erased_while_it_read(pipeline: str) 
     erase_from(pipeline, attempt)
     spec = attempts.load_attempt(attempt)
     with pytest.raises(AnotherWriter, match="erased"):
-        builds.note_build(spec, [], BuildFindings((), {}, RecordCounts(), ReconciliationCounts()), known)
+        builds.note_build(spec, [], BuildFindings((), {}, RecordCounts(), ReconciliationCounts()), known=known)
     assert attempts.load_attempt(attempt).build is None
 
 
@@ -592,7 +592,7 @@ def test_listed_rows_of_a_person_do_not_come_back_when_they_were_erased_while_a_
     erase_from(pipeline, attempt)
     spec, findings = attempts.load_attempt(attempt), BuildFindings((), {}, RecordCounts(), ReconciliationCounts())
     with pytest.raises(AnotherWriter, match="an erasure of"):
-        builds.note_build(spec, [], findings, known, listed=(listed,))
+        builds.note_build(spec, [], findings, known=known, listed=(listed,))
     with session() as ledger:
         assert ledger.scalars(select(ListedRow.key).where(ListedRow.interval_id == spec.pinned.id)).all() == []
 
@@ -605,7 +605,7 @@ def test_build_of_another_interval_is_refused_when_records_were_erased_while_it_
     named = Difference(DifferenceClass.UNEXPLAINED, "counts", json.dumps({"user": "cam-1"}), "1 instead of 2")
     findings = BuildFindings((), {}, RecordCounts(), ReconciliationCounts(unexplained=1), (named,))
     with pytest.raises(AnotherWriter, match=f"erasure of {pipeline} began while .* was built"):
-        builds.note_build(attempts.load_attempt(other), [], findings, known)
+        builds.note_build(attempts.load_attempt(other), [], findings, known=known)
     assert attempts.load_attempt(other).build is None
     made.note_build(other)
     assert attempts.load_attempt(other).build is not None
