@@ -58,7 +58,7 @@ class StreamTrigger(BaseTrigger):
         """Look at the driver until there is something to report."""
         deployments, looked = Deployments(self.pipeline), time.monotonic()
         progress: Progress | None = None
-        log: logs.DriverLog | ApplicationLog | None = None
+        log: logs.FollowedLog | ApplicationLog | None = None
         while True:
             try:
                 event = await asyncio.to_thread(looking.look_at, self.pipeline, self.launch)

@@ -40,7 +40,7 @@ class Followed:
         )
 
 
-class Pace:
+class RateMeter:
     """Measures the rate of a run's events, and how old the newest one is."""
 
     def __init__(self) -> None:

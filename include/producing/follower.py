@@ -25,7 +25,7 @@ from include.kafka.client import BATCH_SIZE
 from include.pipelines.spec import EventTimeWithin, Pipeline
 from include.producing.event_stream import Event, EventFacts, EventStream, PositionRefused
 from include.producing.event_writer import EventWriter, Record
-from include.producing.followed import Followed, Pace
+from include.producing.followed import Followed, RateMeter
 from include.producing.generate import topic_of
 from include.producing.messages import module_of
 from include.producing.position import Reached, RefusedEvent, StreamPosition
@@ -121,7 +121,7 @@ class _Follower:
         behind = [rule.bounds[0] for rule in self.pipeline.archive.rules if isinstance(rule, EventTimeWithin)]
         self._behind = min(behind, default=timedelta(days=1))
         self._queued = 0
-        self._pace = Pace()
+        self._rates = RateMeter()
 
     async def run(self, until: int | None, seconds: float | None) -> Followed:
         self.until = until
@@ -171,7 +171,7 @@ class _Follower:
         else:
             await self._write(pending, event, facts)
         self.counts.received += 1
-        self._pace.note(moment)
+        self._rates.note(moment)
         self._pending.append(pending)
         if self.until is not None and self._queued >= self.until:
             raise _LimitReached
@@ -252,5 +252,5 @@ class _Follower:
 
     def _tell_counts(self, *, whole: bool) -> None:
         self.counts.connections = self.stream.connections
-        self._pace.measure(self.counts, whole=whole)
+        self._rates.measure(self.counts, whole=whole)
         self.tell(self.counts.line())

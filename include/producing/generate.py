@@ -22,7 +22,7 @@ from include.producing.broken_messages import broken_avro, broken_json
 from include.producing.messages import file_of, module_of
 from include.times import format_time
 
-_TOLD_AFTER = 100
+_PROGRESS_EVERY = 100
 """Messages."""
 
 
@@ -131,7 +131,7 @@ def produce(
     pace = Pace(rate)
     moment = start
     for number, (moment, key, value, reason) in enumerate(chain(begin, generated)):
-        if number % _TOLD_AFTER == 0:
+        if number % _PROGRESS_EVERY == 0:
             enqueued(number)
         bad += bool(reason)
         pace.wait(producer)

@@ -29,7 +29,7 @@ _FILES = {
 }
 _SAMPLE = "tests/golden/{}/sample.jsonl"
 
-_GENERATED = 20
+_KEPT_LINES = 20
 """How many lines of the sample are kept at most: a test and `produce` read them."""
 
 
@@ -140,7 +140,7 @@ def _rendered(chosen: NewPipeline, sample: Sample) -> dict[str, str]:
     templates = Environment(  # noqa: S701
         loader=PackageLoader("include.scaffold"), undefined=StrictUndefined, keep_trailing_newline=True
     )
-    kept = sample.messages[:_GENERATED]
+    kept = sample.messages[:_KEPT_LINES]
     facts = {
         "name": chosen.name,
         "title": chosen.name.replace("_", " ").capitalize(),

@@ -35,7 +35,7 @@ def unreadable_log(launch: launches.Launch | None) -> str:
 
 
 @dataclass
-class DriverLog:
+class FollowedLog:
     """A live driver's log, followed from its end: the last lines of what was written since the last look."""
 
     path: str
@@ -62,9 +62,9 @@ class DriverLog:
         return newest_lines(whole, self.path)
 
 
-def log_of(launch: str) -> DriverLog | applications.ApplicationLog:
+def log_of(launch: str) -> FollowedLog | applications.ApplicationLog:
     """Return the log of a launch; for a driver that a person started, one without lines."""
     noted = launches.find(launch) if launch else None
     if noted is not None and noted.is_on_yarn:
         return applications.ApplicationLog(noted)
-    return DriverLog(noted.log if noted else "")
+    return FollowedLog(noted.log if noted else "")

@@ -15,7 +15,7 @@ import pytest
 
 from include.airflow.driver import looking
 from include.airflow.driver.launching import stop_driver
-from include.airflow.driver.logs import DriverLog, tail
+from include.airflow.driver.logs import FollowedLog, tail
 from include.airflow.driver.looking import look_at, this_host
 from include.airflow.progress import Progress
 from include.airflow.streams import look_at_progress
@@ -296,7 +296,7 @@ def test_command_is_neither_stalled_nor_shut_out_when_it_holds_the_lease_and_rec
 
 def test_log_is_returned_in_whole_new_lines_and_bounded_when_its_driver_lives(tmp_path: Path) -> None:
     file = tmp_path / "driver.log"
-    log = DriverLog(str(file))
+    log = FollowedLog(str(file))
     assert log.new_lines() == []
     file.write_text("one\ntwo\nhalf")
     assert log.new_lines() == ["one", "two"]
