@@ -33,8 +33,14 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--topic-id")
     arguments = parser.parse_args(argv)
     pipeline = load_pipeline(arguments.pipeline)
-    named = (arguments.topic, arguments.partition, arguments.offset, arguments.reason, arguments.topic_id)
-    selection = Selection.of(pipeline, *named)
+    selection = Selection.of(
+        pipeline,
+        arguments.topic,
+        partition=arguments.partition,
+        offset=arguments.offset,
+        reason=arguments.reason,
+        topic_id=arguments.topic_id,
+    )
     # Before Spark starts: what is deployed meanwhile is not the code that decodes these records.
     code = load_code(pipeline)
     decoder_version(pipeline.code)

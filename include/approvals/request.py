@@ -46,9 +46,14 @@ class Request:
         if choice in _ABOUT and not topic:
             raise UsageError("the topic is missing", remedy=f"name the topic that {_ABOUT[choice]}")
         if choice is Choice.DISCARD:
-            chosen = (form.get("topic_partition"), form.get("offset"), form.get("reason_code") or None)
-            topic_id = str(form.get("topic_id") or "") or None
-            selection = Selection.of(pipeline, topic or None, *chosen, topic_id)
+            selection = Selection.of(
+                pipeline,
+                topic or None,
+                partition=form.get("topic_partition"),
+                offset=form.get("offset"),
+                reason=form.get("reason_code") or None,
+                topic_id=str(form.get("topic_id") or "") or None,
+            )
             if selection.everything:
                 raise UsageError("no record is named", remedy="give a reason code, or topic partition and offset")
         if choice is Choice.REPIN:

@@ -145,7 +145,7 @@ def replay(
     A discarded record is replayed only when its offset is named.
     """
     declared = load_pipeline(pipeline)
-    selection = Selection.of(declared, topic, partition, offset, reason, topic_id)
+    selection = Selection.of(declared, topic, partition=partition, offset=offset, reason=reason, topic_id=topic_id)
     with working(f"{declared.name}: decoding again", as_json=as_json):
         code, counts = quarantine.replay(declared, selection, by=user_at_host())
     if code:
@@ -167,7 +167,7 @@ def discard(
 ) -> None:
     """Discard records: recorded with reason, who and when. Their bytes stay; a replay skips them."""
     declared = load_pipeline(pipeline)
-    selection = Selection.of(declared, topic, partition, offset, code, topic_id)
+    selection = Selection.of(declared, topic, partition=partition, offset=offset, reason=code, topic_id=topic_id)
     if selection.everything is not everything:
         raise UsageError(
             "say which records to discard: a selector, or all of them, not both",

@@ -25,10 +25,11 @@ class Selection:
     def of(
         cls,
         pipeline: Pipeline,
-        topic: str | None,
-        partition: int | None,
-        offset: int | None,
-        reason: str | None,
+        topic: str | None = None,
+        *,
+        partition: int | None = None,
+        offset: int | None = None,
+        reason: str | None = None,
         topic_id: str | None = None,
     ) -> Selection:
         """Return a selection of a pipeline; the topic may be left out if there is only one.

@@ -45,19 +45,18 @@ ROW = {"kafka_topic": "nest-logs", "kafka_partition": 3, "kafka_offset": 0, "rea
     ],
 )
 def test_record_is_meant_when_every_selector_fits(wanted: dict[str, Any], held: bool) -> None:
-    given = {"topic": None, "partition": None, "offset": None, "reason": None, **wanted}
-    assert Selection.of(PIPELINE, **given).holds(ROW) is held
+    assert Selection.of(PIPELINE, **wanted).holds(ROW) is held
 
 
 def test_offset_is_refused_when_its_topic_partition_is_not_named() -> None:
     with pytest.raises(UsageError, match="topic partition"):
-        Selection.of(PIPELINE, "nest-logs", None, 7, None)
+        Selection.of(PIPELINE, "nest-logs", offset=7)
 
 
 def test_topic_may_be_left_out_when_the_pipeline_reads_one() -> None:
-    selection = Selection.of(PIPELINE, None, 2, 7, None)
+    selection = Selection.of(PIPELINE, partition=2, offset=7)
     assert selection.range == OffsetRange(TopicPartition("nest-logs", 2), 7, 8)
-    assert Selection.of(PIPELINE, None, None, None, None).everything
+    assert Selection.of(PIPELINE).everything
 
 
 @pytest.mark.parametrize("value", [b"\x1b[2J\x07", b"\xff\xfe\x00", "\u202eevil\u2066".encode(), b"a\r\nb", b"", None])

@@ -104,8 +104,14 @@ def chosen(
     if not form or not secrets.compare_digest(form.encode(), request.cookies.get(FORM, "").encode()):
         raise HTTPException(403, "the form is not of this page, or too old: open the page again")
     try:
-        numbers = [int(each) if each else None for each in (partition, offset)]
-        selection = Selection.of(pipeline, topic or None, numbers[0], numbers[1], code or None, topic_id or None)
+        selection = Selection.of(
+            pipeline,
+            topic or None,
+            partition=int(partition) if partition else None,
+            offset=int(offset) if offset else None,
+            reason=code or None,
+            topic_id=topic_id or None,
+        )
     except (ValueError, UsageError) as error:
         raise HTTPException(422, f"not a selection of records: {error}") from error
     if selection.everything:
