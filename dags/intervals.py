@@ -9,7 +9,7 @@ from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOpe
 from airflow.sdk import DAG, CronDataIntervalTimetable, PokeReturnValue, TaskGroup, get_current_context, task
 from airflow.sdk.exceptions import AirflowSkipException
 
-from include.airflow.assets import UNKEYED, emit, interval_asset, table_asset
+from include.airflow.assets import UNKEYED, emit, interval_asset, partitions_of, table_asset
 from include.airflow.dag_files import make_dags
 from include.airflow.interval_run.approval import PublishOperator
 from include.airflow.interval_run.build import TASK, BuildOperator
@@ -58,9 +58,9 @@ earlier schedule and its own.
 | publish, *deferred* | only warnings failed: it waits for a person, without a task slot; nothing is registered yet | look at its *Required actions*: approve to register, or refuse to fail the run; give a reason. `./tidemark approve` does the same |
 | announce | the report could not be written, or a notification could not be sent | it is retried |
 | find_missing, build_missing | the intervals that were never built could not be read, or their runs could not be triggered; *skipped* is not a failure: there are none, or none are requested | it is retried |
-| announce_tables | Airflow did not accept a table's event; *skipped* is not a failure: the interval has no row in that table | it is retried |
+| announce_tables | Airflow did not accept a table's event; *skipped* is not a failure: the interval has, and had, no row in that table | it is retried |
 
-**Announces** each table in which it registered partitions by the asset `lake.<table>`, and the complete interval by
+**Announces** each table in which it has, or had, partitions by the asset `lake.<table>`, and the complete interval by
 `intervals.{name}`: each time by an event without a key, for DAGs scheduled on the asset, and by one whose partition key is the
 interval's start (`2026-11-20T05:00:00`), for partition-aware DAGs.
 
@@ -177,7 +177,7 @@ def _announce(pipeline: Pipeline, attempt: Any) -> Any:
     def announce(attempt: str, *, outlet_events: Any = None) -> dict[str, Any]:
         """Write the report, end the attempt, announce the complete interval."""
         announced = take_step(announce_registered, take_step(attempt_of, pipeline.name, attempt))
-        emit(outlet_events, complete, announced, announced["registered"])
+        emit(outlet_events, complete, announced)
         return dict(announced)
 
     return linked(announce(attempt))
@@ -202,18 +202,17 @@ def _build_missing(pipeline: Pipeline, attempt: Any) -> None:
 
 
 def _announce_table(pipeline: Pipeline, table: str, announced: Any) -> None:
-    """Add the task that announces a table's new partitions; it is skipped when the interval has none."""
+    """Add the task that announces a table's partitions; it is skipped when the interval has, and had, none."""
     asset = table_asset(table)
 
     # A successful task emits an event for each of its outlets, so each table has a task of its own that can be skipped.
     @task(task_id=table, outlets=[asset, UNKEYED])
     def announce_table(announced: dict[str, Any], *, outlet_events: Any = None) -> None:
         """Announce the table's partitions."""
-        announced = take_step(result_of, "announce", announced, pipeline.name)
-        partitions = [each for each in announced["registered"] if each["table"] == table]
-        if not partitions:
+        of_table = partitions_of(take_step(result_of, "announce", announced, pipeline.name), table)
+        if not (of_table["registered"] or of_table["dropped"]):
             raise AirflowSkipException("the interval registered nothing in this table")
-        emit(outlet_events, asset, announced, partitions)
+        emit(outlet_events, asset, of_table)
 
     announce_table(announced)
 

@@ -6,7 +6,7 @@ emits both for an asset: the keyed one through the asset itself, the other throu
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from airflow.sdk import Asset, AssetAlias
@@ -15,6 +15,8 @@ from include.times import Interval, parse_time
 
 UNKEYED = AssetAlias("tidemark")
 """Outlet of every task that emits: the events without a key pass through it."""
+
+_PARTITIONS = ("registered", "dropped")
 
 
 def table_asset(table: str) -> Asset:
@@ -33,18 +35,25 @@ def partition_key(interval: Interval) -> str:
     return interval.from_time.strftime("%Y-%m-%dT%H:%M:%S")
 
 
-def emit(outlet_events: Any, asset: Asset, told: Mapping[str, Any], partitions: Sequence[Mapping[str, Any]]) -> None:
+def partitions_of(told: Mapping[str, Any], table: str) -> dict[str, Any]:
+    """Return of what an interval announces the part that concerns a table."""
+    of_table = {name: [each for each in told.get(name, ()) if each["table"] == table] for name in _PARTITIONS}
+    return {**told, **of_table}
+
+
+def emit(outlet_events: Any, asset: Asset, told: Mapping[str, Any]) -> None:
     """Emit the keyed event of an interval and the one without a key.
 
-    Both name the registered partitions that concern the asset and, from `told`, the interval's report and until when
-    the pipeline's tables were complete then.
+    Both name the partitions of `told` that are registered, those that were and are not any more, the interval's report,
+    and until when the pipeline's tables were complete then.
     """
     interval = told["interval"]
     extra = {
         "interval": dict(interval),
-        "partitions": [dict(each) for each in partitions],
+        "partitions": [dict(each) for each in told["registered"]],
+        # Missing, as below, in a run of earlier code whose last tasks are cleared.
+        "dropped": [dict(each) for each in told.get("dropped", ())],
         "report": told["report"],
-        # Missing in a run of earlier code whose last tasks are cleared.
         "complete_until": told.get("complete_until"),
     }
     bounds = Interval(parse_time(interval["from"]), parse_time(interval["to"]))

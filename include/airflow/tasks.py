@@ -27,7 +27,7 @@ from include.intervals.boundaries import asked_interval
 from include.intervals.missing import missing_in_order, rest_before
 from include.intervals.telling.plan import plan_interval
 from include.ledger.completeness import completeness
-from include.ledger.intervals import attempts
+from include.ledger.intervals import attempts, revisions
 from include.pipelines.spec import Pipeline
 from include.settings import settings
 from include.times import Interval, format_time, parse_duration, parse_time
@@ -214,11 +214,13 @@ def announce_registered(attempt: int) -> dict[str, Any]:
             remedy=f"read the report: {verdict.report}",
             pipeline=verdict.pipeline,
         )
+    gone = revisions.no_longer_registered(attempts.load_attempt(attempt).pinned.id)
     return {
         "interval": verdict.interval,
         "records": verdict.records,
         "reconciliation": verdict.reconciliation,
         "registered": verdict.registered,
+        "dropped": [{"table": table, "partition": partition} for table, partition in gone],
         "report": verdict.report,
         "complete_until": completeness(verdict.pipeline).as_json()["until"],
     }

@@ -503,6 +503,51 @@ def test_task_fails_at_once_and_names_the_one_to_clear_when_that_was_marked_as_s
         assert f"clear the task {missing} " in text
 
 
+ANNOUNCED = """
+import json, sys
+from collections import defaultdict
+from types import SimpleNamespace
+sys.path.insert(0, "dags")
+import intervals
+from airflow.sdk.exceptions import AirflowSkipException
+from include.airflow import tasks
+row = lambda table, date: {"table": table, "partition": f"date={date}/interval=2026-11-20T05"}
+verdict = SimpleNamespace(exit_code=0, pipeline="nest_cameras", records={}, reconciliation={}, report="",
+    interval={"from": "2026-11-20T05:00:00Z", "to": "2026-11-20T06:00:00Z"},
+    registered=[row("nest_cameras", "2026-11-21")])
+tasks.steps = SimpleNamespace(announce=lambda attempt: verdict)
+tasks.log_step = lambda *given, **named: None
+tasks.completeness = lambda pipeline: SimpleNamespace(as_json=lambda: {"until": None})
+tasks.attempts = SimpleNamespace(load_attempt=lambda attempt: SimpleNamespace(pinned=SimpleNamespace(id=1)))
+gone = [row("nest_cameras", "2026-11-20"), row("nest_cameras_hourly_counts", "2026-11-20")]
+found = {}
+for dropped in (gone, gone[:1]):
+    tasks.revisions = SimpleNamespace(no_longer_registered=lambda interval: [tuple(each.values()) for each in dropped])
+    announced = tasks.announce_registered(7)
+    for name in sys.argv[1:]:
+        events = defaultdict(lambda: SimpleNamespace(add_partitions=lambda key: None, add=lambda asset, extra: None))
+        task = vars(intervals)["interval__nest_cameras"].task_dict[f"announce_tables.{name}"]
+        try:
+            task.python_callable(announced, outlet_events=events)
+        except AirflowSkipException:
+            continue
+        extra = next(event.extra for event in events.values() if hasattr(event, "extra"))
+        told = {kind: [each["partition"][5:15] for each in extra[kind]] for kind in ("partitions", "dropped")}
+        found.setdefault(name, []).append(told)
+print("RESULT" + json.dumps(found))
+"""
+
+
+def test_table_is_announced_with_what_was_dropped_when_the_interval_has_fewer_partitions_than_before(
+    tmp_path: Path,
+) -> None:
+    found = run_script(ANNOUNCED, tmp_path, "nest_cameras", "nest_cameras_hourly_counts")
+    moved = {"partitions": ["2026-11-21"], "dropped": ["2026-11-20"]}
+    # The second time, the view never had a row of the interval.
+    assert found["nest_cameras"] == [moved, moved]
+    assert found["nest_cameras_hourly_counts"] == [{"partitions": [], "dropped": ["2026-11-20"]}]
+
+
 TIMEOUTS = """
 import json, sys
 from dataclasses import replace

@@ -88,6 +88,16 @@ def registered_of_interval(interval_id: int) -> list[BuiltRevision]:
         return [as_built(row) for row in rows]
 
 
+def no_longer_registered(interval_id: int) -> list[tuple[str, str]]:
+    """Return the tables and partitions that an interval once registered and has no longer."""
+    place = Revision.table_name, Revision.table_partition
+    of_interval = select(*place).where(Revision.interval_id == interval_id)
+    once = of_interval.where(Revision.registered_at.is_not(None))
+    now = of_interval.where(Revision.state == RevisionState.REGISTERED)
+    with session() as ledger:
+        return sorted(ledger.execute(once.except_(now)).tuples())
+
+
 def registered(table: str, partition: str | None = None, *, pipeline: str | None = None) -> list[RegisteredRevision]:
     """Return the registered revisions of a table, or of one of its partitions, by table partition.
 

@@ -35,10 +35,12 @@ def test_both_events_tell_until_when_tables_are_complete(postgres: Home) -> None
     until = completeness(PIPELINE).as_json()["until"]
     assert until == times_of(1)["to"]
     events, asset = OutletEventAccessors(), table_asset(PIPELINE)
-    emit(events, asset, told_of(1, complete_until=until), [{"partition": "date=2026-11-20"}])
+    partitions = {"registered": [{"partition": "date=2026-11-20"}], "dropped": [{"partition": "date=2026-11-19"}]}
+    emit(events, asset, told_of(1, complete_until=until, **partitions))
     extra = {
         "interval": times_of(1),
         "partitions": [{"partition": "date=2026-11-20"}],
+        "dropped": [{"partition": "date=2026-11-19"}],
         "report": "file:///report.html",
         "complete_until": times_of(1)["to"],
     }
@@ -47,7 +49,7 @@ def test_both_events_tell_until_when_tables_are_complete(postgres: Home) -> None
     assert unkeyed.extra == extra
 
 
-def test_event_has_no_time_when_earlier_code_ran() -> None:
+def test_event_has_no_time_and_nothing_dropped_when_earlier_code_ran() -> None:
     events, asset = OutletEventAccessors(), table_asset(PIPELINE)
-    emit(events, asset, told_of(0), [])
-    assert events[asset].extra["complete_until"] is None
+    emit(events, asset, told_of(0, registered=[]))
+    assert (events[asset].extra["complete_until"], events[asset].extra["dropped"]) == (None, [])

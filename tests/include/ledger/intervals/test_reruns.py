@@ -221,3 +221,26 @@ def test_code_is_read_once_for_each_build_when_these_have_many_table_partitions(
     assert not is_of_registered_code(build("another")[0])
     assert not is_of_registered_code(build()[0])
     assert not is_of_registered_code(build("another", "decoder")[0])
+
+
+def test_partition_is_no_longer_registered_when_a_later_build_has_its_rows_elsewhere_until_another_brings_it_back(
+    pipeline: str,
+) -> None:
+    def publish(partition: str) -> list[tuple[str, str]]:
+        attempt = begin_attempt(pipeline)
+        built = replace(note_build(attempt), partition=partition, revision=f"r-{partition}-{attempt}")
+        spec = attempts.load_attempt(attempt)
+        assert spec.findings.build is not None
+        builds.note_build(spec, [built], spec.findings.build)
+        before = revisions.registered_of_interval(spec.pinned.id)
+        changes = Changes((built,), tuple(each for each in before if each.partition != partition))
+        spec = attempts.load_attempt(attempt)
+        builds.finish_registration(builds.begin_registration(spec, Validation(True, pipeline), changes))
+        return revisions.no_longer_registered(spec.pinned.id)
+
+    assert publish("date=A") == []
+    assert publish("date=B") == [(pipeline, "date=A")]
+    # A build that was not registered changes nothing.
+    note_build(begin_attempt(pipeline))
+    assert publish("date=B") == [(pipeline, "date=A")]
+    assert publish("date=A") == [(pipeline, "date=B")]
