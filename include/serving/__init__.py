@@ -2,7 +2,7 @@
 
     public.<table>      the speed view's current value of each key, written by the stream (`live_rows`)
     proved.<table>      the registered revisions' partial values per interval, written after a registration (`follow`)
-    live.<table>        the view that readers ask: proved, live or both, in one snapshot (`relations`)
+    live.<table>        the view that readers ask: proved, live or both, in one snapshot (`relations`, `query`)
 
 Views with a `JdbcTable` are served; with the setting `serve` all are, of which the others have proved values only.
 """
@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import psycopg2
-from psycopg2.errors import IdleInTransactionSessionTimeout, ProgramLimitExceeded
+from psycopg2.errors import IdleInTransactionSessionTimeout, LockNotAvailable, ProgramLimitExceeded
 from psycopg2.extensions import cursor
 
 from include.errors import ServiceUnreachable, TidemarkError, one_line
@@ -47,6 +47,11 @@ def transaction(remedy: str) -> Iterator[cursor]:
     except ProgramLimitExceeded as error:
         # psycopg2 counts it among the errors of a server that is away.
         raise TidemarkError(f"{where}: {one_line(str(error))}", remedy=remedy) from None
+    except LockNotAvailable as error:
+        raise ServiceUnreachable(
+            f"{where}: {one_line(str(error))}: another transaction holds a served table or view",
+            remedy="end it; pg_stat_activity names it",
+        ) from None
     except (psycopg2.OperationalError, psycopg2.InterfaceError, IdleInTransactionSessionTimeout) as error:
         raise ServiceUnreachable(f"{where}: {one_line(str(error))}", remedy="./tidemark status") from None
     except psycopg2.Error as error:

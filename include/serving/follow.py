@@ -20,9 +20,11 @@ from include.errors import TidemarkError, one_line
 from include.ledger.completeness.served import ALL, ServedInterval, ServedState, files_of_revisions, served_state
 from include.pipelines.spec import Pipeline
 from include.serving import DATABASE, transaction
+from include.serving.dependents import DROP_THEM
 from include.serving.live_rows import ROWS_A_STATEMENT, note_windows
 from include.serving.live_table import Found, find, new_generation
-from include.serving.relations import both_layers, ensure, ensure_states, lock_view, other_declaration
+from include.serving.query import both_layers
+from include.serving.relations import ensure, ensure_states, kept_by_dependents, lock_view, other_declaration
 from include.serving.shape import Shape, names, quoted, served_shapes
 from include.serving.stored import stored_rows
 
@@ -60,31 +62,37 @@ def follow_ledger(pipeline: Pipeline, *, counted: bool = False) -> list[str]:
     With `counted`, intervals of which it holds another number of rows than were built are loaded again too. Raises
     ServiceUnreachable, and TidemarkError when a revision's files are not as they were built, or cannot be read.
     """
-    changed = []
-    for view, shape in served_shapes(pipeline).items():
-        with transaction("repair the table, then ./tidemark doctor --repair") as asked:
-            ensure_states(asked)
-            lock_view(asked, shape)
-            shape, difference = ensure(asked, shape)
-            if difference:
-                changed.append(_left(shape, difference))
-                continue
-            state = served_state(pipeline.name, view, shape.table, is_total=shape.is_total)
-            if counted and (wrong := _wrong_counts(asked, shape, state)):
-                where = "table_name = %s AND interval_id = ANY(%s)"
-                asked.execute(f"DELETE FROM proved.tidemark_intervals WHERE {where}", [shape.table, wrong])
-                # Also of intervals that the ledger does not know: it may have been restored from an older copy.
-                rows = f"DELETE FROM proved.{quoted(shape.table)} WHERE {shape.interval} = ANY(%s)"
-                asked.execute(rows, [wrong])
-            if count := _follow(asked, shape, state):
-                changed.append(f"live.{shape.table} follows {count} intervals")
-            crash_point("serving_written")
-    return changed
+    views = served_shapes(pipeline).items()
+    return [line for view, shape in views if (line := _follow_view(pipeline, view, shape, counted=counted))]
+
+
+def _follow_view(pipeline: Pipeline, view: str, shape: Shape, *, counted: bool) -> str:
+    with transaction("repair the table, then ./tidemark doctor --repair") as asked:
+        ensure_states(asked)
+        lock_view(asked, shape)
+        state = served_state(pipeline.name, view, shape.table, is_total=shape.is_total)
+        loaded: list[ServedInterval] = []
+
+        def load_all(stored: Shape, table: str) -> None:
+            _load(asked, stored, table, state.intervals)
+            loaded.extend(state.intervals)
+
+        shape, difference = ensure(asked, shape, load_all)
+        if difference:
+            return _left(shape, difference)
+        if counted and (wrong := _wrong_counts(asked, shape, state)):
+            where = "table_name = %s AND interval_id = ANY(%s)"
+            asked.execute(f"DELETE FROM proved.tidemark_intervals WHERE {where}", [shape.table, wrong])
+            # Also of intervals that the ledger does not know: it may have been restored from an older copy.
+            rows = f"DELETE FROM proved.{quoted(shape.table)} WHERE {shape.interval} = ANY(%s)"
+            asked.execute(rows, [wrong])
+        count = _follow(asked, shape, state, loaded)
+        crash_point("serving_written")
+    return f"live.{shape.table} follows {count} intervals" if count else ""
 
 
 def _left(shape: Shape, difference: str) -> str:
-    way_on = f"to go on with the code that is deployed: {new_generation(shape)}"
-    return f"live.{shape.table} is left as it is: {difference}; {way_on}"
+    return f"live.{shape.table} is left as it is: {difference}"
 
 
 def differences(pipeline: Pipeline) -> Iterator[tuple[str, str, str]]:
@@ -97,11 +105,14 @@ def differences(pipeline: Pipeline) -> Iterator[tuple[str, str, str]]:
         with transaction("./tidemark doctor --repair") as asked:
             found = find(asked, shape)
             other = other_declaration(asked, shape, found)
+            kept = "" if other else kept_by_dependents(asked, shape, found)
             state = served_state(pipeline.name, view, shape.table, is_total=shape.is_total)
             missing = _missing(shape, found, state)
             wrong = set() if found.proved is None else _wrong(asked, shape, state)
         if other:
             yield shape.table, _left(shape, other), new_generation(shape)
+        elif kept:
+            yield shape.table, _left(shape, kept), DROP_THEM
         elif missing:
             yield shape.table, f"PostgreSQL's database {DATABASE} lacks {' and '.join(missing)}", ""
         elif wrong:
@@ -138,14 +149,22 @@ def _known(asked: cursor, shape: Shape) -> dict[int, list[object]]:
     return {number: rest for number, *rest in asked.fetchall()}
 
 
-def _follow(asked: cursor, shape: Shape, state: ServedState) -> int:
-    """Replace the partial values of intervals that differ by the registered ones; return how many differed."""
+def _follow(asked: cursor, shape: Shape, state: ServedState, loaded: Collection[ServedInterval]) -> int:
+    """Replace the partial values of intervals that differ by the registered ones; return how many differed.
+
+    Those of `loaded` intervals are there already, in a table that was made anew.
+    """
     known = _known(asked, shape)
     wanted = {each.id: each for each in state.intervals}
     noted = [each for each in state.intervals if known.get(each.id) != _noted(each)]
     new = [each for each in noted if each.id not in known or known[each.id][0] != each.revision]
     gone = known.keys() - wanted.keys()
-    _load(asked, shape, new, [*gone, *(each.id for each in new)])
+    table = f"proved.{quoted(shape.table)}"
+    if stale := [] if loaded else [*gone, *(each.id for each in new)]:
+        asked.execute(f"DELETE FROM {table} WHERE {shape.interval} = ANY(%s)", [stale])
+        _load(asked, shape, table, new)
+    if new:
+        note_windows(asked, shape, table, [each.id for each in new])
     if gone:
         where = "table_name = %s AND interval_id = ANY(%s)"
         asked.execute(f"DELETE FROM proved.tidemark_intervals WHERE {where}", [shape.table, list(gone)])
@@ -170,21 +189,16 @@ def _noted(interval: ServedInterval) -> list[object]:
     return [interval.revision, interval.covers, interval.from_time, interval.to_time]
 
 
-def _load(asked: cursor, shape: Shape, new: list[ServedInterval], stale: list[int]) -> None:
-    """Replace the partial values of intervals by those of their registered revisions, and note their windows."""
-    table = f"proved.{quoted(shape.table)}"
-    if not stale:
-        return
-    asked.execute(f"DELETE FROM {table} WHERE {shape.interval} = ANY(%s)", [stale])
-    files = files_of_revisions(shape.table, [each.revision for each in new if each.revision])
+def _load(asked: cursor, shape: Shape, table: str, intervals: Sequence[ServedInterval]) -> None:
+    """Insert the partial values of intervals, those of their registered revisions, into a table with none of them."""
+    files = files_of_revisions(shape.table, [each.revision for each in intervals if each.revision])
     insert = f"INSERT INTO {table} ({names([*(c.name for c in shape.columns), shape.interval])}) VALUES %s"
-    for each in new:
+    for each in intervals:
         execute_values(asked, insert, _rows(shape, each, files.get(each.revision, [])), page_size=ROWS_A_STATEMENT)
         asked.execute(f"SELECT count(*) FROM {table} WHERE {shape.interval} = %s", [each.id])
         (loaded,) = asked.fetchone() or (0,)
         if loaded != each.rows:
             raise _not_as_built(shape, f"{each.location} has {loaded} rows, {each.rows} when it was built")
-    note_windows(asked, shape, table, [each.id for each in new])
 
 
 def _rows(shape: Shape, interval: ServedInterval, files: Iterable[str]) -> Iterator[tuple[object, ...]]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from psycopg2.extensions import cursor
 
 from include.errors import TidemarkError
+from include.serving.dependents import check_no_dependents
 from include.serving.shape import Column, Shape, names, quoted
 
 _FOUND = """
@@ -91,11 +92,11 @@ def make_current(asked: cursor, shape: Shape, found: Found, *, as_base: bool) ->
     """Create the stream's table, or give one that was made by another declaration the columns of this one.
 
     The rows stay, except when a generation's base replaces them. Only that gives a table with rows another key: raises
-    TidemarkError otherwise.
+    TidemarkError otherwise, and when objects of others depend on columns that change.
     """
     if has_other_key(shape, found):
         if as_base:
-            asked.execute(f"DROP TABLE {quoted(shape.table)} CASCADE")
+            _drop(asked, shape)
         elif not drop_empty(asked, shape):
             raise TidemarkError(
                 f"{other_key(shape, found)}; nothing of the micro-batch was written",
@@ -121,15 +122,27 @@ def new_generation(shape: Shape) -> str:
 
 
 def drop_empty(asked: cursor, shape: Shape) -> bool:
-    """Drop the table, and the view on it, if it has no rows; return whether it had none."""
-    table = quoted(shape.table)
+    """Drop the table, and the view on it, if it has no rows; return whether it had none.
+
+    Raises TidemarkError when objects of others depend on either.
+    """
     if is_empty(asked, shape):
         # A stream may write its first rows meanwhile.
-        asked.execute(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE")
+        asked.execute(f"LOCK TABLE {quoted(shape.table)} IN ACCESS EXCLUSIVE MODE")
         if is_empty(asked, shape):
-            asked.execute(f"DROP TABLE {table} CASCADE")
+            _drop(asked, shape)
             return True
     return False
+
+
+def _drop(asked: cursor, shape: Shape) -> None:
+    _drop_view(asked, shape)
+    asked.execute(f"DROP TABLE {quoted(shape.table)}")
+
+
+def _drop_view(asked: cursor, shape: Shape) -> None:
+    check_no_dependents(asked, shape)
+    asked.execute(f"DROP VIEW IF EXISTS live.{quoted(shape.table)}")
 
 
 def is_empty(asked: cursor, shape: Shape) -> bool:
@@ -157,9 +170,16 @@ def _adapt(asked: cursor, shape: Shape, found: Found, *, as_base: bool) -> None:
     if found.primary_key:
         asked.execute(f"ALTER TABLE {table} DROP CONSTRAINT {quoted(found.primary_key)}, ADD {_unique(shape)}")
         _take_nulls(asked, shape.table, shape.keys)
-    # It holds on to types and names of the columns.
-    asked.execute(f"DROP VIEW IF EXISTS live.{table}")
     stored = stored_names(shape, found)
+    others = (
+        there.keys() - {shape.version, *stored.values(), *(each.name for each in shape.columns)} if as_base else set()
+    )
+    retyped = {
+        each.name for each in shape.measures if there.get(stored.get(each.name, "")) not in (None, _catalog_type(each))
+    }
+    if others or retyped:
+        # It holds on to columns and their types.
+        _drop_view(asked, shape)
     for each in _differing(shape.measures, there):
         name = quoted(each.name)
         if each.name not in stored:
@@ -167,13 +187,12 @@ def _adapt(asked: cursor, shape: Shape, found: Found, *, as_base: bool) -> None:
             continue
         if stored[each.name] != each.name:
             asked.execute(f"ALTER TABLE {table} RENAME COLUMN {quoted(stored[each.name])} TO {name}")
-        asked.execute(f"ALTER TABLE {table} ALTER COLUMN {name} TYPE {each.kind}")
+        if each.name in retyped:
+            asked.execute(f"ALTER TABLE {table} ALTER COLUMN {name} TYPE {each.kind}")
     if found.refuses_nulls:
         _take_nulls(asked, shape.table, shape.measures)
-    if as_base:
-        others = there.keys() - {shape.version, *stored.values(), *(each.name for each in shape.columns)}
-        for other in sorted(others):
-            asked.execute(f"ALTER TABLE {table} DROP COLUMN {quoted(other)} CASCADE")
+    for other in sorted(others):
+        asked.execute(f"ALTER TABLE {table} DROP COLUMN {quoted(other)}")
 
 
 def _take_nulls(asked: cursor, table: str, columns: Iterable[Column]) -> None:

@@ -1,21 +1,16 @@
-"""The tables and the view of a served view, created if they are missing or of another declaration.
-
-A window of `live.<table>` is `proved` once `follow` has found it so, for good: then only the sum of the registered
-partial values counts. Before that, the layer that holds more rows counts whole, by the first measure, which counts
-rows: the two are never added up, so no row counts twice.
-
-A key of a total, which has no window, is `proved` as long as intervals have registered all that its live value counts.
-"""
+"""The tables and the view of a served view, created if they are missing or of another declaration."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import replace
 
+from psycopg2.errors import InvalidTableDefinition, LockNotAvailable
 from psycopg2.extensions import cursor
 
-from include.ledger.completeness.served import ALL
 from include.serving import transaction
+from include.serving.dependents import changing, dependents, in_the_way
 from include.serving.live_table import (
     Found,
     create,
@@ -25,11 +20,16 @@ from include.serving.live_table import (
     is_current,
     is_empty,
     make_current,
+    new_generation,
     other_key,
     stored_names,
     undeclared,
 )
+from include.serving.query import answer
 from include.serving.shape import Shape, names, quoted
+
+Fill = Callable[[Shape, str], None]
+"""Loads the registered partial values of a shape into a table."""
 
 _STATES = """
     CREATE SCHEMA IF NOT EXISTS proved;
@@ -98,10 +98,12 @@ def ensure_for_stream(asked: cursor, shape: Shape, *, as_base: bool) -> None:
     lock_view(asked, shape)
     found = find(asked, shape)
     is_other = not is_current(shape, found, exactly=as_base)
-    if is_other:
-        make_current(asked, shape, found, as_base=as_base)
-    if is_other or _is_to_serve(shape, found, as_base=as_base):
-        _serve(asked, shape, find(asked, shape))
+    with changing(asked, shape):
+        if is_other:
+            make_current(asked, shape, found, as_base=as_base)
+        if is_other or _is_to_serve(shape, found, as_base=as_base):
+            # A view that is left as it is does not stop the stream: publications and `doctor` report it.
+            _serve(asked, shape, find(asked, shape))
 
 
 def _is_to_serve(shape: Shape, found: Found, *, as_base: bool) -> bool:
@@ -111,12 +113,13 @@ def _is_to_serve(shape: Shape, found: Found, *, as_base: bool) -> bool:
     return found.proved is None or (found.view is None and found.proved == proved)
 
 
-def ensure(asked: cursor, shape: Shape) -> tuple[Shape, str]:
-    """Create what the view lacks; partial values of another declaration are dropped, `follow` loads them again.
+def ensure(asked: cursor, shape: Shape, fill: Fill | None = None) -> tuple[Shape, str]:
+    """Create what the view lacks. Partial values of another declaration are replaced by a table that is filled first.
 
     The tables of all views are there (`ensure_states`).
-    Return the shape with the stream's names for its measures. If the stream has written rows by another declaration
-    that this one does not add to, change nothing and return in words how it differs: this code may be older or newer.
+    Return the shape with the stream's names for its measures. If the view cannot be changed, nothing is, and why is
+    returned in words: the stream has written rows by another declaration that this one does not add to (this code may
+    be older or newer), objects of others depend on the view, or an open transaction reads it.
     """
     found = find(asked, shape)
     stored = _as_stored(shape, found)
@@ -126,14 +129,26 @@ def ensure(asked: cursor, shape: Shape) -> tuple[Shape, str]:
     found = find(asked, shape)
     if difference := other_declaration(asked, shape, found):
         return shape, difference
+    asked.execute("SAVEPOINT unchanged")
+    try:
+        with changing(asked, shape):
+            return _ensure(asked, shape, found, fill)
+    except LockNotAvailable:
+        asked.execute("ROLLBACK TO SAVEPOINT unchanged")
+        return shape, "another transaction holds it; the next publication tries again"
+
+
+def _ensure(asked: cursor, shape: Shape, found: Found, fill: Fill | None) -> tuple[Shape, str]:
     if has_other_key(shape, found):
+        if others := dependents(asked, shape, "public", "proved", "live"):
+            return shape, in_the_way(others)
         if not drop_empty(asked, shape):
-            return shape, other_key(shape, found)
+            return shape, _by_generation(shape, other_key(shape, found))
         found = find(asked, shape)
     if shape.has_live and not found.columns:
         create(asked, shape)
         found = find(asked, shape)
-    return _serve(asked, shape, found), ""
+    return _serve(asked, shape, found, fill)
 
 
 def other_declaration(asked: cursor, shape: Shape, found: Found) -> str:
@@ -146,8 +161,20 @@ def other_declaration(asked: cursor, shape: Shape, found: Found) -> str:
     if not (others or has_other_key(shape, found)) or is_empty(asked, shape):
         return ""
     if has_other_key(shape, found):
-        return other_key(shape, found)
-    return f"the table {shape.table} has the undeclared measures {', '.join(others)}"
+        return _by_generation(shape, other_key(shape, found))
+    return _by_generation(shape, f"the table {shape.table} has the undeclared measures {', '.join(others)}")
+
+
+def _by_generation(shape: Shape, difference: str) -> str:
+    return f"{difference}; to go on with the code that is deployed: {new_generation(shape)}"
+
+
+def kept_by_dependents(asked: cursor, shape: Shape, found: Found) -> str:
+    """Return in words which objects of others keep the view as an earlier declaration made it; empty without any."""
+    if found.proved in (None, _digests(shape)[0]):
+        return ""
+    others = dependents(asked, shape, "proved", "live")
+    return in_the_way(others) if others else ""
 
 
 def lock_view(asked: cursor, shape: Shape) -> None:
@@ -159,17 +186,36 @@ def _as_stored(shape: Shape, found: Found) -> Shape:
     return replace(shape, stored=stored_names(shape, found)) if found.columns else shape
 
 
-def _serve(asked: cursor, shape: Shape, found: Found) -> Shape:
-    """Make partial values and view by the declaration; return the shape with the stream's names for its measures."""
+def _serve(asked: cursor, shape: Shape, found: Found, fill: Fill | None = None) -> tuple[Shape, str]:
+    """Make partial values and view by the declaration, unless objects of others depend on columns that change.
+
+    Return the shape with the stream's names for its measures, and in words why the view was left as it is.
+    """
     shape = _as_stored(shape, found)
     proved, view = _digests(shape)
     if found.proved != proved:
-        _make_proved(asked, shape, proved)
+        if others := dependents(asked, shape, "proved", "live"):
+            return shape, in_the_way(others)
+        _make_proved(asked, shape, proved, fill)
     if (found.proved, found.view) != (proved, view):
         name = f"live.{quoted(shape.table)}"
-        asked.execute(f"DROP VIEW IF EXISTS {name}; CREATE VIEW {name} AS {answer(shape)}")
+        if not _replace_view(asked, name, answer(shape)):
+            if others := dependents(asked, shape, "live"):
+                return shape, in_the_way(others)
+            asked.execute(f"DROP VIEW {name}; CREATE VIEW {name} AS {answer(shape)}")
         asked.execute(f"COMMENT ON VIEW {name} IS %s", [view])
-    return shape
+    return shape, ""
+
+
+def _replace_view(asked: cursor, name: str, query: str) -> bool:
+    """Make the view stand for the query. Return False, and change nothing, when it has columns that the query lacks."""
+    asked.execute("SAVEPOINT viewed")
+    try:
+        asked.execute(f"CREATE OR REPLACE VIEW {name} AS {query}")
+    except InvalidTableDefinition:
+        asked.execute("ROLLBACK TO SAVEPOINT viewed")
+        return False
+    return True
 
 
 def _digests(shape: Shape) -> tuple[str, str]:
@@ -177,105 +223,34 @@ def _digests(shape: Shape) -> tuple[str, str]:
     return _digest(_proved(shape)), _digest(answer(shape))
 
 
-def _make_proved(asked: cursor, shape: Shape, digest: str) -> None:
+def _make_proved(asked: cursor, shape: Shape, digest: str, fill: Fill | None) -> None:
+    """Replace the table of partial values, and drop the view on it.
+
+    The new one is filled under another name: loading all history takes minutes, and readers of the former one wait only
+    from its drop to the end of the transaction.
+    """
     table, plain = f"proved.{quoted(shape.table)}", [each.name for each in shape.keys if each.path[1:] != ("end",)]
+    name = quoted(f"tidemark_loading_{shape.table}"[:63])
+    loading = f"proved.{name}"
     # A query names a key, with or without its window; a page of windows names these.
     first = sorted(plain, key=lambda name: name == shape.start)
-    asked.execute(f"DROP TABLE IF EXISTS {table} CASCADE; CREATE TABLE {table} ({_proved(shape)})")
-    asked.execute(f"CREATE INDEX ON {table} ({names(first)})")
+    asked.execute(f"CREATE TABLE {loading} ({_proved(shape)})")
+    asked.execute(f"CREATE INDEX ON {loading} ({names(first)})")
     if not shape.is_total:
-        asked.execute(f"CREATE INDEX ON {table} ({quoted(shape.start)})")
-    asked.execute(f"CREATE INDEX ON {table} ({shape.interval})")
+        asked.execute(f"CREATE INDEX ON {loading} ({quoted(shape.start)})")
+    asked.execute(f"CREATE INDEX ON {loading} ({shape.interval})")
+    asked.execute(f"COMMENT ON TABLE {loading} IS %s", [digest])
+    if fill is not None:
+        fill(shape, loading)
+    asked.execute(f"DROP VIEW IF EXISTS live.{quoted(shape.table)}; DROP TABLE IF EXISTS {table}")
+    asked.execute(f"ALTER TABLE {loading} RENAME TO {quoted(shape.table)}")
     for state in ("intervals", "windows", "positions"):
         asked.execute(f"DELETE FROM proved.tidemark_{state} WHERE table_name = %s", [shape.table])
-    asked.execute(f"COMMENT ON TABLE {table} IS %s", [digest])
 
 
 def _proved(shape: Shape) -> str:
     columns = ", ".join(f"{quoted(each.name)} {each.kind}" for each in shape.columns)
     return f"{columns}, {shape.interval} bigint NOT NULL"
-
-
-def both_layers(shape: Shape, source: str = "") -> str:
-    """Return the query of each key's values in both layers; `source` is joined to either.
-
-    Columns: the keys, `p_<measure>`, `l_<measure>`, `intervals` (that have rows of the key) and `version`, or by other
-    names where a key has these (`Shape.own`).
-    """
-    keys = names(each.name for each in shape.keys)
-    nothing = ", ".join(f"NULL::{each.kind} AS {shape.live(each)}" for each in shape.measures)
-    proved = ", ".join(f"{quoted(each.name)} AS {shape.proved(each)}" for each in shape.measures)
-    arms = [
-        f"SELECT {keys}, {proved}, {nothing}, {shape.interval}, NULL::bigint AS {shape.version} "
-        f"FROM proved.{quoted(shape.table)} {source}"
-    ]
-    if shape.has_live:
-        stored = ((shape.stored_as(each), each) for each in shape.measures)
-        live = ", ".join(quoted(name) if name else f"NULL::{each.kind}" for name, each in stored)
-        arms.append(
-            f"SELECT {keys}, {', '.join(f'NULL::{each.kind}' for each in shape.measures)}, "
-            f"{live}, NULL::bigint, {shape.version} FROM {quoted(shape.table)} {source}"
-        )
-    sums = ", ".join(
-        f"sum({shape.proved(each)})::{each.total} AS {shape.proved(each)}, "
-        f"sum({shape.live(each)})::{each.total} AS {shape.live(each)}"
-        for each in shape.measures
-    )
-    return (
-        f"SELECT {keys}, {sums}, count({shape.interval}) AS {shape.intervals}, "
-        f"max({shape.version}) AS {shape.version} "
-        f"FROM ({' UNION ALL '.join(arms)}) AS layers GROUP BY {keys}"
-    )
-
-
-def answer(shape: Shape) -> str:
-    """Return the query that `live.<table>` stands for."""
-    first = shape.counting
-    rows = f"each_key.{shape.proved(first)} > each_key.{shape.live(first)}" if first else "TRUE"
-    # Not by a measure: the stream may have a null sum.
-    missing = f"each_key.{shape.version} IS NULL"
-    proved = _is_settled(shape) if shape.is_total else "w.proved_at IS NOT NULL"
-    counts = f"{proved} OR {missing} OR ({rows})"
-    values = [
-        f"CASE WHEN {counts} THEN each_key.{shape.proved(each)} ELSE each_key.{shape.live(each)} END "
-        f"AS {quoted(each.name)}"
-        for each in shape.measures
-    ]
-    sides = {
-        shape.own(f"{side}_{each.name}"): column(each)
-        for each in shape.measures
-        for side, column in (("proved", shape.proved), ("live", shape.live))
-    }
-    layers = [f"each_key.{column} AS {quoted(name)}" for name, column in sides.items()]
-    # Chosen last: a measure called `below` has a side `proved_below`.
-    added = ("state", "intervals", "version", "proved_until", "proved_below")
-    own = {name: quoted(shape.own(name, sides)) for name in added}
-    return (
-        f"SELECT {', '.join(f'each_key.{quoted(each.name)}' for each in shape.keys)}, {', '.join(values)}, "
-        f"CASE WHEN {proved} THEN 'proved' WHEN each_key.{shape.intervals} = 0 THEN 'live' ELSE 'both' END "
-        f"AS {own['state']}, {', '.join(layers)}, each_key.{shape.intervals} AS {own['intervals']}, "
-        f"each_key.{shape.version} AS {own['version']}, at.complete_until AS {own['proved_until']}, "
-        f"at.offsets AS {own['proved_below']} FROM ({both_layers(shape)}) AS each_key "
-        f"{'' if shape.is_total else _windows(shape)}"
-        f"LEFT JOIN proved.tidemark_positions at ON at.table_name = '{shape.table}' "
-        # Keys that only the speed view has in a proved window are not registered yet, or no longer.
-        f"{'' if shape.is_total else f'WHERE w.proved_at IS NULL OR each_key.{shape.intervals} > 0'}"
-    )
-
-
-def _windows(shape: Shape) -> str:
-    return (
-        f"LEFT JOIN proved.tidemark_windows w ON w.table_name = '{shape.table}' "
-        f"AND w.window_start = each_key.{quoted(shape.start)} AND w.window_end = each_key.{quoted(shape.end)} "
-    )
-
-
-def _is_settled(shape: Shape) -> str:
-    """Return the condition that intervals have registered all that a total's live value counts."""
-    if not shape.has_live:
-        return "FALSE"
-    version = f"coalesce(each_key.{shape.version}, {ALL} + 1)"
-    return f"(each_key.{shape.intervals} > 0 AND {version} < coalesce(at.settled_below, {ALL}))"
 
 
 def _digest(definition: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -10,7 +11,8 @@ from typing import Any
 import pytest
 
 from include.doctor.served_views import check_served_views
-from include.errors import TidemarkError
+from include.erasure.check import remaining
+from include.errors import ServiceUnreachable, TidemarkError
 from include.monitor.streams.answer_page import answer_page
 from include.pipelines import load_pipeline
 from include.pipelines.spec import AdditiveView, JdbcTable, Pipeline
@@ -255,6 +257,144 @@ def test_total_is_served_when_its_key_has_the_name_of_a_column_that_tidemark_add
     assert follow_ledger(named.pipeline) == []
     merge(named.shape, [("1", 6)], 8)
     assert asked(f"SELECT version, {view.measures[0]}, tidemark_version FROM live.{named.table}") == [("1", 6, 8)]
+
+
+@pytest.fixture
+def reader(code: Code) -> Iterator[str]:
+    """A role of PostgreSQL that may read the view, and some columns of the stream's table."""
+    role, table = f"reader_{code.table}", code.table
+    merge(code.shape, [("1", *WINDOW, 5)], 7)
+    follow_ledger(code.pipeline)
+    asked(f"CREATE ROLE {role}; GRANT SELECT ON live.{table} TO {role} WITH GRANT OPTION")
+    asked(f"GRANT SELECT (zip_code, count) ON {table} TO {role}; GRANT SELECT ON proved.{table} TO PUBLIC")
+    yield role
+    asked(f"DROP OWNED BY {role} CASCADE; DROP ROLE {role}")
+
+
+def rights(code: Code, role: str) -> tuple[bool, ...]:
+    """Whether the role may let others read the view, and read the stream's table's counts and the partial values."""
+    may_read = f"has_column_privilege('{role}', '{code.table}', 'count', 'SELECT')"
+    ((of_view, *others),) = asked(
+        f"SELECT has_table_privilege('{role}', 'live.{code.table}', 'SELECT WITH GRANT OPTION'), {may_read}, "
+        f"has_table_privilege('{role}', 'proved.{code.table}', 'SELECT'), "
+        f"has_table_privilege('{role}', '{code.table}', 'SELECT')"
+    )
+    return (of_view, *others)
+
+
+def test_rights_stay_as_they_were_granted_when_tables_and_view_are_made_anew(code: Code, reader: str) -> None:
+    by_default = f"ALTER DEFAULT PRIVILEGES {{}} SELECT ON TABLES {{}} {reader}"
+    assert rights(code, reader) == (True, True, True, False)
+    assert follow_ledger(code.with_measure().pipeline) == []
+    assert rights(code, reader) == (True, True, True, False)
+    asked(by_default.format("GRANT", "TO"))
+    merge(code.with_key().shape, [("1", "in", *WINDOW, 5)], 100, replace=True)
+    assert asked(f"SELECT kind, count FROM live.{code.table}") == [("in", 5)]
+    assert rights(code, reader) == (True, True, True, False)
+    # Relations that were not there have what is granted by default.
+    asked(f"DROP TABLE proved.{code.table} CASCADE")
+    follow_ledger(code.with_key().pipeline)
+    assert rights(code, reader) == (False, True, True, False)
+    asked(by_default.format("REVOKE", "FROM"))
+
+
+def test_view_on_the_served_one_stays_when_only_the_query_behind_it_is_another(code: Code) -> None:
+    table = code.table
+    merge(code.shape, [("1", *WINDOW, 5)], 7)
+    follow_ledger(code.pipeline)
+    (digest,) = asked(f"SELECT obj_description('live.{table}'::regclass)")
+    asked(f"CREATE VIEW mine_{table} AS SELECT zip_code, count FROM live.{table}")
+    # As an earlier version of the code made it.
+    asked(f"COMMENT ON VIEW live.{table} IS 'Tidemark 0'")
+    assert follow_ledger(code.pipeline) == []
+    assert asked(f"SELECT obj_description('live.{table}'::regclass)") == [digest]
+    assert asked(f"SELECT * FROM mine_{table}") == [("1", 5)]
+
+
+@pytest.mark.parametrize("relation", ["live.{}", "proved.{}"])
+def test_view_of_others_stays_and_publications_go_on_when_the_columns_behind_it_change(
+    code: Code, relation: str
+) -> None:
+    later, table = code.with_measure(), code.table
+    merge(code.shape, [("1", *WINDOW, 5)], 7)
+    follow_ledger(code.pipeline)
+    asked(f"CREATE VIEW mine_{table} AS SELECT zip_code, count FROM {relation.format(table)}")
+    for _ in range(2):
+        (line,) = follow_ledger(later.pipeline)
+        assert f"live.{table} is left as it is: view mine_{table} depends on it; drop" in line
+        (found,) = check_served_views(later.pipeline)
+        assert (found.what, found.repair) == (line, "")
+    assert f"registered values in PostgreSQL: {line}" in remaining(later.pipeline)
+    # The base of the new generation adds the measure to the stream's table.
+    merge(later.shape, [("1", *WINDOW, 6, 60)], 100, replace=True)
+    merge(later.shape, [("2", *WINDOW, 7, 70)], 101)
+    assert asked(f"SELECT zip_code, count FROM live.{table} ORDER BY 1") == [("1", 6), ("2", 7)]
+    assert asked(f"SELECT count(*) FROM mine_{table}")[0][0] in (0, 2)
+    asked(f"DROP VIEW mine_{table}")
+    assert follow_ledger(later.pipeline) == []
+    assert asked(f"SELECT zip_code, people FROM live.{table} ORDER BY 1") == [("1", 60), ("2", 70)]
+
+
+OF_OTHERS = {
+    "view": "CREATE MATERIALIZED VIEW mine_{0} AS SELECT zip_code, count FROM live.{0}",
+    "on the table": "CREATE VIEW mine_{0} AS SELECT zip_code FROM {0}",
+    "by its type": "CREATE FUNCTION mine_{0}(live.{0}) RETURNS text LANGUAGE sql AS 'SELECT $1.zip_code'",
+}
+
+
+@pytest.mark.parametrize("kind", OF_OTHERS)
+def test_base_with_another_key_is_refused_when_objects_of_others_depend_on_the_table_or_its_view(
+    code: Code, kind: str
+) -> None:
+    later, table = code.with_key(), code.table
+    merge(code.shape, [("1", *WINDOW, 5)], 7)
+    follow_ledger(code.pipeline)
+    asked(OF_OTHERS[kind].format(table))
+    with pytest.raises(TidemarkError, match=f" mine_{table}.* depends on the table {table} or its view"):
+        merge(later.shape, [("1", "in", *WINDOW, 5)], 100, replace=True)
+    assert asked(f"SELECT zip_code, count FROM live.{table}") == [("1", 5)]
+    asked(f"DROP {'FUNCTION' if 'type' in kind else 'MATERIALIZED VIEW' if kind == 'view' else 'VIEW'} mine_{table}")
+    merge(later.shape, [("1", "in", *WINDOW, 5)], 100, replace=True)
+    assert asked(f"SELECT kind, count FROM live.{table}") == [("in", 5)]
+
+
+def test_readers_and_the_stream_go_on_when_a_view_of_other_columns_loads_its_history(
+    code: Code, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, seen = code.table, []
+    merge(code.shape, [("1", *WINDOW, 5)], 7)
+    follow_ledger(code.pipeline)
+    asked(
+        f"INSERT INTO proved.tidemark_positions (table_name, offsets) VALUES ('{table}', '{{}}') ON CONFLICT DO NOTHING"
+    )
+
+    def load(*_: object, **__: object) -> None:
+        seen.append(asked(f"SET lock_timeout = '1s'; SELECT count FROM live.{table}"))
+        merge(code.shape, [("1", *WINDOW, 6)], 8)
+
+    monkeypatch.setattr("include.serving.follow._load", load)
+    assert follow_ledger(code.with_measure().pipeline) == []
+    assert seen == [[(5,)]]
+    assert asked(f"SELECT count, people FROM live.{table}") == [(6, None)]
+
+
+def test_view_is_left_as_it_is_until_the_next_publication_when_an_open_transaction_reads_it(
+    code: Code, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    later, table = code.with_measure(), code.table
+    merge(code.shape, [("1", *WINDOW, 5)], 7)
+    follow_ledger(code.pipeline)
+    monkeypatch.setattr("include.serving.dependents.CHANGE_SECONDS", 0.3)
+    with transaction("") as reading:
+        reading.execute(f"SELECT count FROM live.{table}")
+        (line,) = follow_ledger(later.pipeline)
+        assert f"live.{table} is left as it is: another transaction holds it" in line
+        with pytest.raises(ServiceUnreachable, match="another transaction holds a served table or view"):
+            merge(later.shape, [("1", *WINDOW, 6, 60)], 100, replace=True)
+        merge(code.shape, [("1", *WINDOW, 6)], 8)
+        assert asked(f"SELECT count FROM live.{table}") == [(6,)]
+    assert follow_ledger(later.pipeline) == []
+    assert asked(f"SELECT count, people FROM live.{table}") == [(6, None)]
 
 
 def shape_as_stored(code: Code) -> Shape:
