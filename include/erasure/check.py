@@ -19,6 +19,7 @@ from include.pipelines.spec import JdbcTable, KafkaMessages, Pipeline
 from include.pipelines.spec.archive import check_subject
 from include.producing.position import refused_files
 from include.proof.signing import own_public_key
+from include.serving.follow import differences
 from include.settings import settings
 from include.streams.fingerprint import KEPT, TABLE
 
@@ -79,6 +80,8 @@ def remaining(pipeline: Pipeline) -> list[str]:
         for each in pipeline.outputs
     ]
     told += _of_former_declarations(pipeline)
+    # Following the ledger, as each publication does, is no remedy for these.
+    told += [f"registered values in PostgreSQL: {what}" for _, what, remedy in differences(pipeline) if remedy]
     told += [f"what was read from lines as {name}" for name in lines.sources_of(pipeline.name)]
     told += [
         f"events that Kafka refused, whole: look through {path} and delete it" for path in refused_files(pipeline.name)
