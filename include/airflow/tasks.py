@@ -163,8 +163,8 @@ def runs_of_missing(pipeline: Pipeline, context: Any) -> list[dict[str, Any]]:
     As many as the run's parameter `build_missing` says, else as the schedule declares, for a run of the schedule; no
     more than leave room for the schedule's own runs: another run builds the rest. Before them, a run of the schedule
     also builds what a change of the schedule left before its own interval.
-    An interval that has had such a run is left out, however it ended: its alert was sent, and doctor still reports it.
-    So is one for which another run is about to begin.
+    An interval that has had such a run is left out, however it ended: its alert was sent, and doctor, or the page of
+    intervals once a build of it was judged, still reports it. So is one for which another run is about to begin.
     """
     run, wanted = context["dag_run"], context["params"].get("build_missing")
     is_scheduled = run.run_type == "scheduled"

@@ -25,7 +25,7 @@ from include.spark.submission import SPARK_POOL
 from include.times import Interval, format_time, parse_time
 
 LOOKED_BACK = timedelta(days=1)
-"""How far back overdue intervals are looked for; older ones are reported as never built."""
+"""How far back overdue intervals are looked for; doctor reports older ones that were never built."""
 
 STEADY = timedelta(minutes=2)
 """How long a driver must have held the lease until its stream counts as recovered."""

@@ -13,13 +13,10 @@ from include.ledger.database import session
 from include.ledger.intervals.attempts import REBUILD
 from include.ledger.intervals.locks import with_attempts
 from include.ledger.intervals.revisions import move
-from include.ledger.intervals.states import RETIRED, IntervalState, RevisionState
+from include.ledger.intervals.states import QUIET, RETIRED, IntervalState, RevisionState
 from include.ledger.lineage import BuiltRevision
 from include.ledger.models import Approval, Attempt, Build, IntervalRange, IntervalRow, Revision
 from include.times import Interval
-
-QUIET = timedelta(hours=1)
-"""How long an attempt may be without a process after one of its jobs began."""
 
 QUEUED = timedelta(days=1)
 """How long an attempt may be without a process before its first job, or when that is done: the next task of a run under

@@ -1,4 +1,4 @@
-"""Intervals that were never built: pinned only because a later one was, or not pinned at all."""
+"""Intervals that were never built: pinned and no more, begun in vain, or not pinned at all."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from psycopg2.extensions import cursor
 from include.ledger.archive.committed import ARCHIVE, committed_offsets, first_commit, first_offsets
 from include.ledger.connection import reading
 from include.ledger.intervals.pinned import Neighbours, PinnedInterval, intervals_where
+from include.ledger.intervals.states import QUIET, IntervalState
 from include.offsets import TopicPartition
 
 
@@ -34,7 +35,25 @@ class MissingIntervals:
         return (self.to_time - self.from_time) / self.pinned
 
 
-_NEVER_BEGUN = "i.state = 'pinned' AND NOT EXISTS (SELECT FROM attempts a WHERE a.interval_id = i.id)"
+# Pinning begins an attempt, and this may fail before it has built anything, or end with its host. The latest one tells,
+# as on the page of intervals: once it has ended, or its job has, without a build that was judged.
+_NEVER_BUILT = """
+    i.state = 'pinned' AND NOT EXISTS (
+        SELECT FROM attempts a
+        WHERE a.id = (SELECT max(l.id) FROM attempts l WHERE l.interval_id = i.id AND l.run_by <> 'rebuild') AND (
+            a.ended_at IS NULL AND a.exit_code IS NULL AND a.id <> ALL(%(lost)s::bigint[])
+            OR EXISTS (SELECT FROM builds b WHERE b.attempt_id = a.id AND b.passed IS NOT NULL)
+        )
+    )
+"""
+
+_LONG_OPEN = """
+    SELECT EXISTS (
+        SELECT FROM intervals i JOIN attempts a ON a.interval_id = i.id
+        WHERE i.pipeline = %s AND i.state = 'pinned' AND a.ended_at IS NULL AND a.exit_code IS NULL
+            AND a.started_at < now() - %s
+    )
+"""
 
 _NOTHING_PINNED = "SELECT clock_timestamp() WHERE NOT EXISTS (SELECT FROM intervals WHERE pipeline = %s)"
 
@@ -89,13 +108,27 @@ def never_begun(pipeline: str) -> NeverBegun | None:
 
 
 def missing_intervals(pipeline: str) -> list[MissingIntervals]:
-    """Return the intervals up to the last pinned one that were never built, in order."""
+    """Return the intervals up to the last pinned one that were never built, and that nobody builds now, in order."""
     with reading() as ledger:
-        pinned = [_pinned_missing(each) for each in intervals_where(ledger, _NEVER_BEGUN, pipeline=pipeline)]
+        never_built = intervals_where(ledger, _NEVER_BUILT, pipeline=pipeline, lost=_lost(ledger, pipeline))
+        pinned = [_pinned_missing(each) for each in never_built]
         gaps = _gaps(ledger, pipeline)
         firsts = first_offsets(ledger, pipeline) if gaps else {}
     unpinned = [each for gap in gaps if (each := _unpinned(gap, firsts)).offsets]
     return sorted([*_joined(pinned), *unpinned], key=lambda each: each.to_time)
+
+
+def _lost(ledger: cursor, pipeline: str) -> list[int]:
+    """Return the attempts of pinned intervals that ended without a verdict."""
+    ledger.execute(_LONG_OPEN, [pipeline, QUIET])
+    row = ledger.fetchone()
+    if row is None or not row[0]:
+        return []
+    # Imported for this alone: SQLAlchemy's import takes longer than all queries of a command that reads.
+    from include.ledger.inventory import lost_attempts
+    from include.ledger.models import IntervalRow
+
+    return list(lost_attempts(IntervalRow.pipeline == pipeline, IntervalRow.state == IntervalState.PINNED))
 
 
 def _pinned_missing(interval: PinnedInterval) -> MissingIntervals:

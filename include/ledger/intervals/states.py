@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import timedelta
 from enum import StrEnum
 
 from include.errors import TidemarkError
+
+QUIET = timedelta(hours=1)
+"""How long an attempt may be without a process after one of its jobs began, until it counts as lost."""
 
 
 class Source(StrEnum):

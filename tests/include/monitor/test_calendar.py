@@ -20,6 +20,7 @@ from include.monitor.history.drill import read_interval
 from include.monitor.history.quarantine import read_quarantine
 from include.monitor.history.remedies import run_command
 from include.monitor.history.trend import read_table
+from include.monitor.missing import building_commands, summarize_missing
 from include.offsets import OffsetRange, TopicPartition
 from include.pipelines import load_pipeline
 from include.pipelines.spec import Pipeline
@@ -161,12 +162,15 @@ def test_interval_has_failed_when_its_attempt_ended_without_a_verdict(pipeline: 
     assert "log" in told.advice.remedy
     assert told.advice.command.startswith(f"./tidemark interval {pipeline.name} --from ")
     assert counts_of(pipeline) == {"failed": 1}
+    # As doctor, status and the metrics have it.
+    assert (summarize_missing(pipeline).count, building_commands(pipeline)) == (1, told.advice.command)
     page = read_interval(pipeline, hour.label)
     assert page is not None
     assert (page.state, [each.is_under_way for each in page.attempts]) == (CellState.FAILED, [False])
     announced(pipeline, hour)
     assert state_of(pipeline, hour) is CellState.REGISTERED
     assert counts_of(pipeline) == {"registered": 1}
+    assert summarize_missing(pipeline).count == 0
 
 
 def test_interval_is_under_way_when_its_first_job_waits_for_a_slot(pipeline: Pipeline) -> None:
@@ -175,9 +179,11 @@ def test_interval_is_under_way_when_its_first_job_waits_for_a_slot(pipeline: Pip
     begun(attempt, timedelta(hours=2))
     assert state_of(pipeline, hour) is CellState.PINNED
     assert counts_of(pipeline) == {"pinned": 1}
+    assert summarize_missing(pipeline).count == 0
     # Nothing waits that long: whoever should have begun a job is gone.
     begun(attempt, timedelta(hours=25))
     assert state_of(pipeline, hour) is CellState.FAILED
+    assert summarize_missing(pipeline).count == 1
 
 
 def test_interval_is_under_way_when_it_is_judged_and_its_next_task_waits_for_a_slot(pipeline: Pipeline) -> None:

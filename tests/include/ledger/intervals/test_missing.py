@@ -1,9 +1,10 @@
-"""What lies in time that nobody has pinned is missing, also of topic partitions and topics that came later."""
+"""Time that nobody has pinned is missing, also of what came later, and so are intervals that were begun in vain."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -13,9 +14,11 @@ from include.ledger.archive import micro_batches
 from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit
 from include.ledger.completeness import completeness
 from include.ledger.database import session
+from include.ledger.intervals import attempts, builds, locks
+from include.ledger.intervals.findings import Validation
 from include.ledger.intervals.missing import MissingIntervals, missing_intervals
 from include.ledger.intervals.pins import find_neighbours, write_interval
-from include.ledger.models import Position, Topic
+from include.ledger.models import Attempt, Position, Topic
 from include.ledger.streams import writers
 from include.monitor.missing import building_commands, summarize_missing
 from include.offsets import OffsetRange, TopicPartition
@@ -120,9 +123,59 @@ def test_command_names_times_that_are_accepted_when_the_schedule_changed(postgre
     assert asked_interval(daily, begin, end) == Interval(begin, end)
 
 
-@pytest.mark.parametrize("is_begun", [False, True])
+def begun(attempt: int, ago: timedelta) -> None:
+    """Let an attempt have begun so long ago."""
+    with session() as ledger:
+        ledger.get_one(Attempt, attempt).started_at = datetime.now(UTC) - ago
+
+
+def die_before_a_job(attempt: int) -> None:
+    """Pin, and let the host die, or Ctrl-C come while Spark starts."""
+    begun(attempt, timedelta(hours=25))
+
+
+def die_in_a_job(attempt: int) -> None:
+    attempts.resume_attempt(attempt)
+    begun(attempt, timedelta(hours=2))
+
+
+def fail(attempt: int) -> None:
+    attempts.note_failure(attempt, 1)
+
+
+def fail_to_publish(attempt: int) -> None:
+    note_build(attempt)
+    fail(attempt)
+
+
+@pytest.mark.parametrize("end", [die_before_a_job, die_in_a_job, fail, fail_to_publish])
+def test_interval_is_missing_until_it_is_begun_again_when_its_attempt_came_to_nothing(
+    pipeline: str, end: Callable[[int], None]
+) -> None:
+    registered, attempt = begin_attempt(pipeline, hour(0)), begin_attempt(pipeline, hour(1))
+    register(registered, note_build(registered))
+    assert missing_intervals(pipeline) == [], "it is under way"
+    end(attempt)
+    begin_attempt(pipeline, hour(2))
+    assert missing_intervals(pipeline) == [MissingIntervals(hour(1).from_time, hour(1).to_time, 200, 1)]
+    begin_attempt(pipeline, hour(1))
+    assert missing_intervals(pipeline) == []
+
+
+def test_interval_is_not_missing_when_a_process_works_on_it_or_its_build_was_judged(pipeline: str) -> None:
+    working, rejected = begin_attempt(pipeline, hour(0)), begin_attempt(pipeline, hour(1))
+    die_in_a_job(working)
+    with locks.attempt_under_way(pipeline, hour(0)):
+        assert missing_intervals(pipeline) == []
+    note_build(rejected)
+    builds.reject(attempts.load_attempt(rejected), Validation(False, pipeline))
+    fail(rejected)
+    assert [each.from_time for each in missing_intervals(pipeline)] == [hour(0).from_time]
+
+
+@pytest.mark.parametrize("begun_as", ["not yet", "under way", "in vain"])
 def test_rest_of_the_earlier_schedule_is_found_until_it_is_begun_when_a_longer_one_has_its_first_run(
-    pipeline: str, is_begun: bool
+    pipeline: str, begun_as: str
 ) -> None:
     build(pipeline, 0, span(0, 0, 10))
     # Hour 19 ends the day: the first daily run is for the day after it, and pins what lies between.
@@ -132,7 +185,9 @@ def test_rest_of_the_earlier_schedule_is_found_until_it_is_begun_when_a_longer_o
         assert write_interval(pipeline, interval, [offsets], {TOPIC: "id"}, pinned_by="test", between=between)
     # Tables of views would have longer names than databases take.
     declared = replace(load_pipeline("isp_hits"), name=pipeline, schedule=every("1d"), views=(), reports=())
-    if is_begun:
-        begin_attempt(pipeline, rest)
-    assert rest_before(declared, day) == (None if is_begun else rest)
+    if begun_as != "not yet":
+        attempt = begin_attempt(pipeline, rest)
+        if begun_as == "in vain":
+            fail(attempt)
+    assert rest_before(declared, day) == (None if begun_as == "under way" else rest)
     assert rest_before(declared, Interval(day.to_time, day.to_time + timedelta(days=1))) is None
