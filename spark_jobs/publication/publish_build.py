@@ -8,6 +8,7 @@ from include import lake
 from include.catalog.declared import check_storage
 from include.completeness import follow_ledger
 from include.errors import AnotherWriter, ApprovalNeeded, ReconciliationFailed, TidemarkError, ValidationFailed
+from include.lake.revision_files import damaged_files, described
 from include.ledger.columns.renames import lacking_in_build
 from include.ledger.held_locks import Check
 from include.ledger.intervals import attempts, builds, locks, revisions
@@ -62,7 +63,7 @@ def _publish_alone(run: IntervalRun, check: Check) -> None:
         serve_registered(run.pipeline)
     else:
         built = revisions.of_build(build)
-        _check_files_exist(run, built)
+        _check_files(run, built)
         _check_tables(run, built)
         _check_names(run, build)
         approved = _approved(run, build)
@@ -124,12 +125,25 @@ def _reject_or_ask(run: IntervalRun, build: int, validation: Validation) -> Vali
     return waiting
 
 
-def _check_files_exist(run: IntervalRun, built: list[BuiltRevision]) -> None:
+def _check_files(run: IntervalRun, built: list[BuiltRevision]) -> None:
+    """Raise ReconciliationFailed unless the build's directories hold what it wrote, byte for byte, and nothing else.
+
+    The checkpoint reads the files that the build noted and counts their rows; readers of the catalog take every file
+    of a directory. It costs a listing of each directory and a read of each file: 0.6 s of a processor for a GiB, from
+    a bucket its download as well. Raises TidemarkError when the build was removed.
+    """
     for revision in built:
         if not lake.exists(revision.location):
             raise TidemarkError(
                 f"what attempt {run.attempt.id} built of {run.pinned.interval} was removed: {revision.location}",
                 remedy="run the interval again",
+                pipeline=run.pipeline.name,
+            )
+        for damaged in damaged_files(revision.location, revision.files, deep=True):
+            raise ReconciliationFailed(
+                f"{run.pinned.interval} was changed since it was built, nothing was registered: "
+                f"{described(revision, damaged)}",
+                remedy="run the interval again, which builds it anew",
                 pipeline=run.pipeline.name,
             )
 

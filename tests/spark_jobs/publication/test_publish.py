@@ -5,13 +5,14 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from include.doctor import repair as doctor_repair
 from include.doctor.tables import check_tables
 from include.errors import ReconciliationFailed, UsageError, ValidationFailed
-from include.ledger.intervals import attempts, builds, locks, pins
+from include.ledger.intervals import attempts, builds, locks, pins, revisions
 from include.ledger.lineage import BuiltRevision
 from include.offsets import OffsetRange
 from spark_jobs.publication.publish_build import publish
@@ -208,6 +209,49 @@ def test_nothing_is_registered_when_the_interval_was_pinned_again_since_it_was_b
     with pytest.raises(ReconciliationFailed, match="was pinned again since it was built"):
         publications.publish(attempt)
     assert publications.world.catalog == {}
+
+
+def alter(file: Path) -> None:
+    # As many rows, in as many bytes.
+    file.write_bytes(file.read_bytes()[:-1] + b"x")
+
+
+def add(file: Path) -> None:
+    # Readers of the catalog find each row twice.
+    file.with_name("copy.parquet").write_bytes(file.read_bytes())
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (alter, "changed content: part.parquet"),
+        (add, "extra file: copy.parquet"),
+        (Path.unlink, "file missing: part.parquet"),
+    ],
+)
+def test_file_is_named_and_nothing_is_registered_when_it_was_changed_between_build_and_publication(
+    publications: Publications, change: Callable[[Path], None], named: str
+) -> None:
+    world, rows = publications.world, {"2026-11-20": {A, B, C, D}}
+    attempt = publications.build(rows)
+    [built] = revisions.of_build(attempts.load_attempt(attempt).build or 0)
+    change(Path(built.location.removeprefix("file://")) / "part.parquet")
+    with pytest.raises(ReconciliationFailed, match=named) as refused:
+        publications.publish(attempt)
+    for fact in (world.pipeline.name, built.partition, "run the interval again"):
+        assert fact in str(refused.value)
+    assert world.catalog == {}
+    publications.publish(publications.build(rows))
+    assert sorted(row for _, row in world.visible()) == [A, B, C, D]
+
+
+def test_build_is_registered_when_only_files_that_no_reader_takes_lie_beside_it(publications: Publications) -> None:
+    attempt = publications.build({"2026-11-20": {A, B, C, D}})
+    [built] = revisions.of_build(attempts.load_attempt(attempt).build or 0)
+    for name in ("_SUCCESS", ".part.parquet.crc"):
+        (Path(built.location.removeprefix("file://")) / name).touch()
+    publications.publish(attempt)
+    assert list(publications.world.catalog.values()) == [built.location]
 
 
 def test_interval_cannot_be_pinned_again_at_any_point_when_it_is_being_published(publications: Publications) -> None:

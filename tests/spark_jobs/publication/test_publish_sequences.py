@@ -17,7 +17,7 @@ import psycopg2
 import pyarrow.parquet as pq
 import pytest
 
-from include import catalog
+from include import catalog, lake
 from include.errors import AnotherWriter, UsageError
 from include.intervals import steps
 from include.ledger.intervals import locks
@@ -123,9 +123,15 @@ class Hour:
         return partition, Path(location.removeprefix("file://"))
 
     def lose_a_row(self, attempt: int) -> None:
-        """Remove a row from a file of the attempt's last build, so that its checkpoint cannot pass."""
+        """Let the attempt's last build have been built without a row, so that its checkpoint cannot pass."""
         _, folder = self.latest(attempt)
-        cut_file(next(folder.glob("*.parquet")))
+        file = next(folder.glob("*.parquet"))
+        cut_file(file)
+        built = json.dumps({"bytes": file.stat().st_size, "sha256": lake.sha256(f"file://{file}")})
+        self.query(
+            "UPDATE revisions SET files = jsonb_set(files, ARRAY[%s], files -> %s || %s::jsonb) WHERE location = %s",
+            *(file.name, file.name, built, f"file://{folder}"),
+        )
 
     def move_to(self, attempt: int, date: str) -> None:
         """Move the attempt's last build to the table partition of another date."""
