@@ -10,17 +10,43 @@ from pathlib import Path
 
 import pytest
 
+REPOSITORY = Path(__file__).resolve().parents[2]
 MODEL = Path(__file__).with_name("protocol.pml")
 
 MISSING = "Spin and a C compiler are not installed (Debian: spin, gcc, libc6-dev)"
 
 CONTROLS = [
     ("STREAM", "NO_FENCING", ["one_writer"]),
-    ("STREAM", "NO_CONTINUITY", ["archived_once"]),
-    # The intent keeps drop and pointer together, and the files that the pointer needs.
+    # A record that is committed again is archived twice, or archived and quarantined if other code decoded it.
+    ("STREAM", "NO_CONTINUITY", ["archived_once", "one_fate"]),
+    # By the intent three others know what is half done, and a promise rests on each: who publishes next finishes it
+    # (stays_registered), repair waits for it (visible_once), and a build leaves its files alone (visible_files_exist).
     ("INTERVAL", "NO_INTENT", ["visible_once", "stays_registered", "visible_files_exist"]),
+    ("INTERVAL", "NO_WAITING", ["visible_once"]),
     ("INTERVAL", "NO_DISCARD", ["right_build_passes"]),
 ]
+
+INVARIANTS: dict[str, tuple[str, ...]] = {
+    "Every offset has one fate": ("one_fate", "archived_once", "nothing_skipped", "rows_are_somewhere"),
+    "Any reader sees each row once": ("visible_once", "visible_files_exist"),
+    # An attempt whose rows are there twice is refused, although each of its builds was right.
+    "Nothing is visible before it is validated": ("nothing_unvalidated", "stays_registered", "right_build_passes"),
+    "Two drivers of one pipeline never both commit": ("one_writer",),
+}
+"""Invariants of the model by the promise of the README that they are part of."""
+
+OUTSIDE = {
+    # The model has no values, and a topic that stays.
+    "The same ranges and the same code give the same content hash": (
+        "tests/end_to_end/test_content_hashes.py",
+        "test_content_hashes_are_those_of_earlier_code",
+    ),
+    "A recreated topic stops the pipeline": (
+        "tests/end_to_end/test_main_job.py",
+        "test_stream_ends_with_exit_code_4_when_the_topic_was_recreated",
+    ),
+}
+"""Promises that the model cannot break, and which test holds instead."""
 
 
 def check(folder: Path, *definitions: str) -> tuple[int, str]:
@@ -56,3 +82,12 @@ def test_only_what_a_guard_protects_breaks_when_it_is_off(
         assert check(tmp_path, part, control, f"WITHOUT={others}")[1] != "", f"{control} breaks no {promise}"
     every = "+".join(each.upper() for each in guarded)
     assert check(tmp_path, part, control, f"WITHOUT={every}")[1] == ""
+
+
+def test_readme_promises_what_the_model_or_a_named_test_holds() -> None:
+    promises = re.findall(r"^- \*\*(.+?)\.?\*\*", (REPOSITORY / "README.md").read_text(), re.MULTILINE)
+    assert sorted(promises) == sorted([*INVARIANTS, *OUTSIDE])
+    checked = re.findall(r"assert\((\w+)\)", MODEL.read_text())
+    assert sorted(checked) == sorted(name for names in INVARIANTS.values() for name in names)
+    for file, test in OUTSIDE.values():
+        assert f"\ndef {test}(" in (REPOSITORY / file).read_text(), f"{file} has no {test}"
