@@ -21,8 +21,9 @@ pytestmark = [pytest.mark.services, pytest.mark.slow]
 START = last_hours(3)
 TOPIC = "nest-logs"
 RECORDS = int(os.environ.get("RECORDS", "900"))
-"""Records in transactions, three tenths of them aborted; the long run takes 100000."""
-TRANSACTIONS = RECORDS // 150 * 10
+"""Least records in transactions, three tenths of them aborted; the long run takes 100000."""
+TRANSACTIONS = -(-RECORDS // 150) * 10
+"""Of 15 records each, in tens, of which three abort."""
 
 
 @pytest.fixture(scope="module")
