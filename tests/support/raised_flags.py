@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,8 +17,9 @@ from include.ledger.streams import flags as flag_ledger
 from include.ledger.streams import writers
 from include.offsets import OffsetRange, TopicPartition
 from include.pipelines import load_pipeline
-from include.pipelines.spec import Limit
+from include.pipelines.spec import Limit, Pipeline
 from include.reconciliation import Reconciliation
+from include.streams.start import begin
 from include.topics import TopicIdentity
 from include.versions import rules_version
 from tests.conftest import Home, settings_of
@@ -122,3 +124,22 @@ def raising(home: Home, spark: Any, *, topic_partitions: int = 1) -> Iterator[Ra
         found.begin(0)
         yield found
         writers.release(lease)
+
+
+def raise_flags(spark: Any, pipeline: Pipeline) -> dict[TopicPartition, int]:
+    """Run the flags' query until it has caught up, and return where it began: nothing where it continued."""
+    from spark_jobs.streaming.flag_query import FlagQuery
+    from spark_jobs.streaming.restarts import PoisonRestarts
+    from spark_jobs.streaming.started_code import load_code, versions_of
+
+    lease = writers.acquire(pipeline.name)
+    start = begin(pipeline)
+    begins = start.note(pipeline, flag_ledger.FLAGS)
+    restarts = PoisonRestarts(pipeline.name, threading.Event())
+    versions = versions_of(pipeline, load_code(pipeline))
+    flags = FlagQuery(spark, pipeline, lease, start.generation, restarts, versions, until_caught_up=True)
+    query = flags.start(begins)
+    query.awaitTermination()
+    flags.stop(query)
+    writers.release(lease)
+    return begins

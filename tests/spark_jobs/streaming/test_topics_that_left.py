@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import replace
 from typing import Any
 
@@ -11,38 +10,19 @@ import pytest
 
 from include.kafka.consumer_group import group_of
 from include.ledger.archive import micro_batches
-from include.ledger.streams import writers
 from include.ledger.streams.flags import FLAGS
 from include.offsets import TopicPartition
 from include.pipelines import load_pipeline
-from include.pipelines.spec import KafkaTopics, Pipeline
+from include.pipelines.spec import KafkaTopics
 from include.streams import generations
-from include.streams.start import begin
-from spark_jobs.streaming.flag_query import FlagQuery
 from spark_jobs.streaming.kafka_stream import run_stream
-from spark_jobs.streaming.restarts import PoisonRestarts
-from spark_jobs.streaming.started_code import load_code, versions_of
 from tests.conftest import Home, settings_of
+from tests.support.raised_flags import raise_flags
 from tests.support.topic_log import Log
 
 pytestmark = [pytest.mark.spark, pytest.mark.services]
 
 KEPT, FORMER = TopicPartition("bids-kept", 0), TopicPartition("bids-former", 0)
-
-
-def flag(spark: Any, pipeline: Pipeline) -> dict[TopicPartition, int]:
-    """Run the flags' query until it has caught up, and return where it began: nothing where it continued."""
-    lease = writers.acquire(pipeline.name)
-    start = begin(pipeline)
-    begins = start.note(pipeline, FLAGS)
-    restarts = PoisonRestarts(pipeline.name, threading.Event())
-    versions = versions_of(pipeline, load_code(pipeline))
-    flags = FlagQuery(spark, pipeline, lease, start.generation, restarts, versions, until_caught_up=True)
-    query = flags.start(begins)
-    query.awaitTermination()
-    flags.stop(query)
-    writers.release(lease)
-    return begins
 
 
 def test_flags_go_on_where_they_were_when_a_topic_left_and_is_declared_again(home: Home, spark: Any) -> None:
@@ -57,18 +37,18 @@ def test_flags_go_on_where_they_were_when_a_topic_left_and_is_declared_again(hom
             log.create(1)
             log.send(0, 0.1)
             log.archive()
-        assert flag(spark, both) == {KEPT: 1, FORMER: 1}
+        assert raise_flags(spark, both) == {KEPT: 1, FORMER: 1}
         for log in logs:
             log.send(0, 0.2, 0.3)
-        assert flag(spark, both) == {}
+        assert raise_flags(spark, both) == {}
         logs[1].send(0, 0.4)
         for log in logs:
             log.archive()
         generations.unsubscribe(kept, FORMER.topic, reason="over", left_by="test@host")
-        assert flag(spark, kept) == {KEPT: 3}
+        assert raise_flags(spark, kept) == {KEPT: 3}
         assert micro_batches.positions(bids.name, FLAGS) == {KEPT: 3, FORMER: 3}
         generations.new_generation(both, reason="it is back", started_by="test@host")
-        assert flag(spark, both) == {KEPT: 3, FORMER: 3}
+        assert raise_flags(spark, both) == {KEPT: 3, FORMER: 3}
         assert micro_batches.positions(bids.name, FLAGS) == {KEPT: 3, FORMER: 4}
 
 
