@@ -9,10 +9,12 @@
  * What one transaction of the ledger does is one `atomic` step; a write to the lake or to the catalog is a step of its own.
  *
  * Two parts are checked one after the other, -DSTREAM and -DINTERVAL: they meet in one place only, as an interval is pinned
- * when the archive has reached its end, and from then on its records do not change.
+ * when the archive has reached its end, and from then on its records do not change. With -DLOST_LOCKS a publisher may lose
+ * its session, and the lock with it, and live on: it asks for the lock before each change, and stops without it. To ask and
+ * to change is one step here.
  *
  * Controls, to show that each guard is needed: -DNO_FENCING, -DNO_CONTINUITY, -DNO_INTENT, -DNO_WAITING,
- * -DNO_DISCARD.
+ * -DNO_DISCARD, -DNO_CHECK.
  */
 
 #define OFFSETS     2
@@ -58,7 +60,22 @@ bool validated[REVISIONS];
 bool two_writers = false, valid_build_failed = false, ever_registered = false;
 byte crashes = 0;
 
-#define MAY_CRASH   (crashes < 2)
+#ifndef CRASHES
+#define CRASHES     2
+#endif
+#define MAY_CRASH   (crashes < CRASHES)
+
+#if defined(LOST_LOCKS) && !defined(NO_CHECK)
+#define HOLDS           (publisher == me)
+#else
+#define HOLDS           true
+#endif
+#ifdef LOST_LOCKS
+#define UNFINISHED(r)   (state[r] == REGISTERING)
+#else
+#define UNFINISHED(r)   true
+#endif
+#define RELEASE     publisher = (publisher == me -> 0 : publisher)
 
 proctype driver(byte me)
 {
@@ -141,7 +158,7 @@ inline discard_earlier(a)
     i = 0
 }
 
-inline finish_intents()
+inline finish_intents(me)
 {
     /* At most one: who publishes next finishes it first. */
     d_step {
@@ -153,9 +170,15 @@ inline finish_intents()
     };
     if
     :: (i < REVISIONS) ->
-       atomic { if :: dropping[1 - attempt_of[i]] -> catalog[1 - attempt_of[i]] = NONE :: else fi };
-       catalog[attempt_of[i]] = i;
-       d_step { complete(i); i = 0 }
+       if
+       :: atomic { HOLDS -> if :: dropping[1 - attempt_of[i]] -> catalog[1 - attempt_of[i]] = NONE :: else fi }
+       :: atomic { !HOLDS -> goto again }
+       fi;
+       if
+       :: atomic { HOLDS -> catalog[attempt_of[i]] = i }
+       :: atomic { !HOLDS -> goto again }
+       fi;
+       d_step { if :: UNFINISHED(i) -> complete(i) :: else fi; i = 0 }
     :: else -> i = 0
     fi
 }
@@ -197,7 +220,7 @@ waiting:
           }
        fi
     :: atomic { (publisher == 0) -> publisher = me };
-       finish_intents();
+       finish_intents(me);
        atomic {
            candidates = 0; mine = NONE; i = 0;
            do
@@ -210,16 +233,16 @@ waiting:
            :: else -> break
            od;
            if
-           :: (candidates == 0) -> publisher = 0; goto again
+           :: (candidates == 0) -> RELEASE; goto again
            /* The rows are there twice: the row count fails, although each build was right. */
-           :: (candidates > 1) -> valid_build_failed = true; publisher = 0; goto again
+           :: (candidates > 1) -> valid_build_failed = true; RELEASE; goto again
            :: else -> skip
            fi
        };
        /* Validated and, in the same transaction, what the registration is about to change. */
        atomic {
            if
-           :: (state[mine] == BUILT || state[mine] == VALIDATED) ->
+           :: (HOLDS && (state[mine] == BUILT || state[mine] == VALIDATED)) ->
               validated[mine] = true;
 #ifdef NO_INTENT
               state[mine] = VALIDATED
@@ -227,22 +250,24 @@ waiting:
               state[mine] = REGISTERING;
               dropping[1 - a] = (catalog[1 - a] != NONE)
 #endif
-           /* The attempt was built again meanwhile. */
-           :: else -> publisher = 0; goto again
+           /* The attempt was built again meanwhile, or the lock is lost. */
+           :: else -> RELEASE; goto again
            fi
        };
        /* Dropped first: a reader finds rows that move not yet, never twice. */
        if
-       :: atomic { MAY_CRASH -> crashes++; publisher = 0; goto again }
-       :: catalog[1 - a] = NONE
+       :: atomic { MAY_CRASH -> crashes++; RELEASE; goto again }
+       :: atomic { HOLDS -> catalog[1 - a] = NONE }
+       :: atomic { !HOLDS -> goto again }
        fi;
        if
-       :: atomic { MAY_CRASH -> crashes++; publisher = 0; goto again }
-       :: catalog[a] = mine
+       :: atomic { MAY_CRASH -> crashes++; RELEASE; goto again }
+       :: atomic { HOLDS -> catalog[a] = mine }
+       :: atomic { !HOLDS -> goto again }
        fi;
        if
-       :: atomic { MAY_CRASH -> crashes++; publisher = 0; goto again }
-       :: atomic { complete(mine); publisher = 0 }
+       :: atomic { MAY_CRASH -> crashes++; RELEASE; goto again }
+       :: atomic { if :: UNFINISHED(mine) -> complete(mine) :: else fi; RELEASE }
        fi
     :: break
     od;
@@ -251,6 +276,14 @@ again:
     goto waiting;
 ended:
     skip
+}
+
+/* The end of a publisher's session, of which it does not know. */
+proctype sessions()
+{
+    do
+    :: atomic { (publisher != 0 && MAY_CRASH) -> crashes++; publisher = 0 }
+    od
 }
 
 proctype housekeeping()
@@ -367,7 +400,10 @@ init
         run worker(1);
         run worker(2);
         run housekeeping();
-        run repair()
+        run repair();
+#ifdef LOST_LOCKS
+        run sessions()
+#endif
 #endif
     }
 }
