@@ -203,9 +203,10 @@ class StreamQueries(ABC):
             # Spark hands back only the text of an exception; the exit code needs the error itself.
             self._errors.append(error)
             raise
-        except SPARK_FAILURES as error:
-            # As above. Spark also searches the text for Py4J's phrases, by a regular expression that overflows the
-            # stack on long texts, and the query would end without an error. So it gets one line.
+        except (*SPARK_FAILURES, OSError) as error:
+            # As above: only the number of a system's error tells that a disk is full. Spark also searches the text for
+            # Py4J's phrases, by a regular expression that overflows the stack on long texts, and the query would end
+            # without an error. So it gets one line.
             self._thrown[query] = error
             raise BatchFunctionFailed(root_cause(error)) from None
 
@@ -227,4 +228,4 @@ class StreamQueries(ABC):
 
 
 class BatchFunctionFailed(Exception):
-    """A sink's Spark error as one line: Spark passes on only the text."""
+    """The error of a sink as one line, Spark's or the system's: Spark passes on only the text."""

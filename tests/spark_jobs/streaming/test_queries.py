@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import count
@@ -28,8 +29,8 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     settings.cache_clear()
 
 
-def failure_of(spark: Any, folder: Path, text: str) -> Exception:
-    """Return the error of a query whose sink computes an expression that throws the text of a record."""
+def failure_of(spark: Any, folder: Path, text: str, *, raised: Exception | None = None) -> Exception:
+    """Return the error of a query whose sink computes an expression that throws the text of a record, or raises."""
     from pyspark.errors import StreamingQueryException
     from pyspark.sql import functions as F
 
@@ -46,8 +47,13 @@ def failure_of(spark: Any, folder: Path, text: str) -> Exception:
     queries = Queries(spark, pipeline, None, generation, until_caught_up=True)  # type: ignore[arg-type]
 
     def land(batch: Any, batch_id: int) -> None:
+        def run(query_id: str, checkpoint: str) -> None:
+            if raised is not None:
+                raise raised
+            throwing.save()
+
         throwing = batch.select(F.raise_error(F.col("value"))).write.format("noop").mode("overwrite")
-        queries._sinks_of("archive", batch, lambda query_id, checkpoint: throwing.save())
+        queries._sinks_of("archive", batch, run)
 
     lines = spark.readStream.text(files.as_uri())
     query = queries._start(lines.writeStream, "archive", land)
@@ -72,3 +78,13 @@ def test_unresolved_schema_id_is_recognised_when_a_record_imitates_it(spark: Any
 
     assert is_unresolved(failure_of(spark, tmp_path, f"{UNRESOLVED}: 7"))
     assert not is_unresolved(failure_of(spark, tmp_path, "tidemark: a schema id is not resolved yet: 7"))
+
+
+def test_full_disk_is_named_when_a_file_of_the_sink_s_own_cannot_be_written(spark: Any, tmp_path: Path) -> None:
+    from spark_jobs.spark.failures import translate
+
+    # The quarantine's files are written by pyarrow, in the driver.
+    full = OSError(errno.ENOSPC, "Error writing bytes to file. Detail: [errno 28] No space left on device")
+    meaning = translate(failure_of(spark, tmp_path, "a record", raised=full))
+    assert meaning is not None
+    assert meaning.message.startswith("No space left on device: ")
