@@ -20,7 +20,6 @@ from tests.support import audit
 from tests.support.audit import Coordinates, Fates, Record
 
 LOCATIONS = REPOSITORY / "include" / "pipelines" / "nest_cameras.device_locations.csv"
-DISKS = ("landing", "checkpoints", "tables")
 
 
 Ending = Callable[["subprocess.Popen[str]"], "subprocess.Popen[str]"]
@@ -106,12 +105,12 @@ class Rig:
 
 
 @pytest.fixture(scope="module")
-def disks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A home folder whose landing, checkpoints and tables are small disks of their own, where mounting is allowed."""
+def disks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A home folder in which each of the module's DISKS is a small disk of its own, where mounting is allowed."""
     home = tmp_path_factory.mktemp("home")
     mounted = []
-    for name in DISKS:
-        folder = home / "lake" / name
+    for name in getattr(request.module, "DISKS", ()):
+        folder = home / name
         folder.mkdir(parents=True)
         made = subprocess.run(
             [shutil.which("mount") or "mount", "-t", "tmpfs", "-o", "size=256m", "tmpfs", str(folder)],
