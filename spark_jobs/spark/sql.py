@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import (
     AnalysisException,
     ArithmeticException,
@@ -22,10 +23,11 @@ from pyspark.errors import (
 from pyspark.sql import DataFrame, SparkSession
 
 from include.catalog import DATABASE
-from include.errors import UsageError
+from include.errors import UsageError, one_line
 from spark_jobs.spark.failures import translate
 from spark_jobs.spark.json_rows import row_json, row_of
 from spark_jobs.spark.log import log_of
+from spark_jobs.spark.thrown import chain_of
 
 MOST_ROWS = 10_000
 
@@ -47,18 +49,7 @@ _MOSTLY_WRONG = (
 )
 """What it throws for other failures, too."""
 
-_ONLY_SHOWS = (
-    "Show",
-    "Describe",
-    "Explain",
-    "Set",
-    "Use",
-    "Cache",
-    "Uncache",
-    "Refresh",
-    "ClearCache",
-    "CreateViewCommand",
-)
+_ONLY_SHOWS = ("Show", "Describe", "Explain", "SetCommand", "SetCatalog", "Refresh", "CreateViewCommand")
 """Beginnings of the names of commands that change no table."""
 
 
@@ -131,8 +122,14 @@ def _check_leaves_catalog(spark: SparkSession, statement: str) -> None:
 
 
 def _all_rows(frame: DataFrame) -> Iterator[list[Any]]:
-    with _wrong_is_refused():
+    try:
         yield from _json_rows(frame, at_once=False)
+    except Py4JJavaError as error:
+        # Here, PySpark does not give it the class that it has elsewhere.
+        conditions = [each for each in chain_of(error) if each.condition]
+        if not conditions or translate(error) is not None:
+            raise
+        raise UsageError(one_line(conditions[-1].message), remedy="correct the query") from error
 
 
 def _json_rows(frame: DataFrame, *, at_once: bool = True) -> Iterator[list[Any]]:

@@ -271,7 +271,8 @@ def test_bytes_of_a_compressed_file_are_compared_when_it_is_gzip(
     change(proof, tell)
     assert file_differences(proof, copied) == []
     whole = file.read_bytes()
-    file.write_bytes(whole[:40] + bytes([whole[40] ^ 1]) + whole[41:])
+    middle = len(whole) // 2
+    file.write_bytes(whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :])
     assert file_differences(proof, copied) == ["file changed"]
 
 
