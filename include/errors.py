@@ -11,6 +11,7 @@
     │   └── PositionTooOld         4  an event stream no longer has the events after the follower's position
     ├── AnotherWriter              5  another driver holds the pipeline
     ├── ServiceUnreachable         6  Kafka, PostgreSQL, the registry or Airflow does not answer
+    │   └── LockLost               6  the connection that held a lock in PostgreSQL has ended
     ├── FileUnreadable             1  a file that the ledger names is missing or damaged
     ├── MessageRefused             1  Kafka does not take a message, whenever it is sent
     ├── MetadataGone               1  the catalog names metadata of an Iceberg table that does not exist
@@ -115,6 +116,10 @@ class ServiceUnreachable(TidemarkError):
     exit_code = 6
     retryable = True
     meaning = "a service cannot be reached"
+
+
+class LockLost(ServiceUnreachable):
+    """A lock in PostgreSQL was lost with its connection: others may have taken it since."""
 
 
 class FileUnreadable(TidemarkError):

@@ -14,7 +14,8 @@ from include.iceberg.schema import check_declaration, follow_declaration
 from include.iceberg.statement import completeness_of, put_completeness, statement_of
 from include.ledger import proofs
 from include.ledger.completeness.properties import Properties
-from include.ledger.intervals import attempts, revisions
+from include.ledger.held_locks import Check
+from include.ledger.intervals import attempts, builds, revisions
 from include.ledger.intervals.findings import IcebergSnapshot
 from include.ledger.intervals.revisions import Changes
 from include.ledger.lineage import BuiltRevision
@@ -42,16 +43,26 @@ def follow_columns(pipeline: Pipeline) -> None:
 
 
 def put_build(
-    pipeline: Pipeline, interval_id: int, build: int, changes: Changes, told: Properties | None = None
+    pipeline: Pipeline,
+    interval_id: int,
+    build: int,
+    changes: Changes,
+    told: Properties | None = None,
+    check: Check = lambda: None,
 ) -> list[IcebergSnapshot]:
     """Commit the revisions that its interval has after a build's registration, a snapshot per table; repeatable.
 
-    The same commits set the tables' properties of completeness, if `told` is given.
+    The same commits set the tables' properties of completeness, if `told` is given. `check` raises when the caller is
+    no longer alone with the interval: it is asked once nobody else writes the tables.
     """
-    after = _after(revisions.registered_of_interval(interval_id), changes)
-    statement = statement_of(attempts.of_build(build))
     put: list[IcebergSnapshot] = []
     with writing(pipeline.name), opened() as catalog:
+        check()
+        if builds.is_published(build):
+            # Whoever finished the registration may have registered a later build since: the ledger tells.
+            build, changes = proofs.build_to_prove(interval_id) or build, Changes()
+        after = _after(revisions.registered_of_interval(interval_id), changes)
+        statement = statement_of(attempts.of_build(build))
         for table in pipeline.iceberg_tables:
             of_table = [each for each in after if each.table == table]
             said = told.get(table, {}) if told is not None else None

@@ -16,10 +16,11 @@ from sqlalchemy import Connection, func, select, text
 from sqlalchemy.exc import OperationalError
 from tenacity import Retrying, retry_if_not_result, stop_after_delay, wait_fixed
 
+from include.errors import LockLost
 from include.ledger.database import engine, unreachable
 
 Check = Callable[[], None]
-"""Raises ServiceUnreachable when a lock that the caller holds was lost: call it before each change under the lock."""
+"""Raises LockLost when a lock that the caller holds was lost: call it before each change under the lock."""
 
 AT_ONCE = timedelta(0)
 """No patience: whoever finds the lock taken goes on without it."""
@@ -35,11 +36,12 @@ class HeldLock:
     _connection: Connection
 
     def check(self) -> None:
-        """Raise ServiceUnreachable when the connection, and the lock with it, was lost."""
+        """Raise LockLost when the connection, and the lock with it, was lost."""
         try:
             self._connection.execute(select(1))
         except OperationalError as error:
-            raise unreachable(error) from error
+            why = unreachable(error)
+            raise LockLost(why.message, remedy=why.remedy) from error
 
 
 @contextmanager

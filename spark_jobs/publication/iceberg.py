@@ -6,6 +6,7 @@ PyIceberg is imported only where a pipeline declares such a table.
 from __future__ import annotations
 
 from include.ledger.completeness.properties import Properties
+from include.ledger.held_locks import Check
 from include.ledger.intervals import attempts
 from include.ledger.intervals.builds import Registration
 from include.ledger.intervals.pins import PinnedInterval
@@ -24,15 +25,17 @@ def prepare_iceberg(pipeline: Pipeline) -> None:
         tables.prepare(pipeline)
 
 
-def put_in_iceberg(pipeline: Pipeline, registration: Registration, properties: Properties) -> None:
+def put_in_iceberg(pipeline: Pipeline, registration: Registration, properties: Properties, check: Check) -> None:
     """Commit the interval's revisions after a registration, a snapshot per table; repeating it changes nothing.
 
-    The same commits set the properties that state the tables' completeness.
+    The same commits set the properties that state the tables' completeness. Raises what `check` raises before the
+    first of them.
     """
     if pipeline.iceberg_tables:
         from include.iceberg import tables
 
-        put = tables.put_build(pipeline, registration.pinned.id, registration.build, registration.changes, properties)
+        of = registration
+        put = tables.put_build(pipeline, of.pinned.id, of.build, of.changes, properties, check)
         attempts.note_iceberg(registration.build, put)
 
 

@@ -7,11 +7,12 @@ was begun, so that a kill leaves nothing half done for longer than that.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from include import completeness, lake
 from include.crash_points import crash_point
-from include.errors import AnotherWriter
+from include.errors import AnotherWriter, LockLost, ServiceUnreachable
 from include.lake.revision_files import damaged_files
 from include.ledger.completeness.properties import properties_after
 from include.ledger.held_locks import Check
@@ -68,14 +69,11 @@ def _changes(run: IntervalRun, catalog: Catalog, built: list[BuiltRevision]) -> 
 def _finish(registration: Registration, catalog: Catalog, check: Check) -> None:
     """Make the noted changes, also those that were made before, then note that all are made."""
     registration = _without_undeclared(registration, catalog)
-    changes = registration.changes
-    _point_in_order(catalog, changes.points, _with_other_rows(registration, catalog), check, drops=changes.drops)
-    with completeness.locked_properties(catalog.pipeline.name):
-        properties = properties_after(registration)
-        put_in_iceberg(catalog.pipeline, registration, properties)
-        completeness.put_hive_properties(catalog.pipeline, properties)
-        crash_point("completeness_told")
-        builds.finish_registration(registration)
+    try:
+        _make_changes(registration, catalog, check)
+    except LockLost:
+        _give_way(registration, catalog)
+        raise
     crash_point("registration_finished")
     if catalog.follow_renames():
         crash_point("columns_renamed")
@@ -83,6 +81,35 @@ def _finish(registration: Registration, catalog: Catalog, check: Check) -> None:
     for spare in registration.changes.kept:
         lake.delete(spare.location)
     serve_registered(catalog.pipeline)
+
+
+def _make_changes(registration: Registration, catalog: Catalog, check: Check) -> None:
+    changes = registration.changes
+    _point_in_order(catalog, changes.points, _with_other_rows(registration, catalog), check, drops=changes.drops)
+    with completeness.locked_properties(catalog.pipeline.name):
+        properties = properties_after(registration)
+        put_in_iceberg(catalog.pipeline, registration, properties, check)
+        check()
+        completeness.put_hive_properties(catalog.pipeline, properties)
+        crash_point("completeness_told")
+        builds.finish_registration(registration)
+
+
+def _give_way(registration: Registration, catalog: Catalog) -> None:
+    """Point the catalog at what is registered: a last change without the lock may have undone another publication's.
+
+    Whoever publishes the interval now is waited for. Where it cannot be done, `doctor` finds what is wrong.
+    """
+    pipeline, pinned = catalog.pipeline.name, registration.pinned
+    with suppress(AnotherWriter, ServiceUnreachable), locks.publishing(pipeline, pinned.interval) as check:
+        finish_interval(pinned, catalog, check)
+        registered = revisions.registered_of_interval(pinned.id)
+        places = {_place(each) for each in registered}
+        for each in registration.changes.points:
+            if _place(each) not in places:
+                check()
+                catalog.drop(each)
+        point_at_registered(catalog, registered, check)
 
 
 def _point_in_order(

@@ -89,6 +89,17 @@ def lock_holders(cursor: Any) -> set[int]:
     return {pid for (pid,) in cursor.fetchall()}
 
 
+def end_lock(cursor: Any, name: str) -> None:
+    """Have the server end the connection that holds the lock of that name."""
+    cursor.execute(
+        "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted "
+        "AND (classid::bigint << 32 | objid::bigint) = hashtextextended(%s, 0)",
+        (name,),
+    )
+    [(pid,)] = cursor.fetchall()
+    end_backends(cursor, [pid])
+
+
 def driver(connection: Connection) -> Any:
     """Return psycopg2's connection below SQLAlchemy's."""
     return connection.connection.dbapi_connection

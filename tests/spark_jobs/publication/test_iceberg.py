@@ -6,8 +6,10 @@ from typing import Any, cast
 
 import pytest
 
+from include.errors import LockLost
 from include.iceberg import tables
 from include.ledger.intervals import attempts, builds, revisions
+from include.ledger.intervals.builds import Changes
 from include.ledger.lineage import BuiltRevision
 from include.pipelines.spec import Pipeline
 from spark_jobs.publication.catalog import Catalog
@@ -26,6 +28,9 @@ class Pointers:
     def __init__(self, pipeline: Pipeline) -> None:
         self.pipeline = pipeline
         self.at: dict[str, str] = {}
+
+    def location(self, revision: BuiltRevision) -> str | None:
+        return self.at.get(revision.partition)
 
     def prepare(self, revision: BuiltRevision) -> None:
         """A dictionary has no columns."""
@@ -72,6 +77,49 @@ def test_next_publication_finishes_when_a_kill_came_between_hive_and_iceberg(
     assert table.scan().to_arrow().num_rows == registered.rows == 8
     (noted,) = attempts.load_attempt(spec.id).findings.iceberg
     assert table.refs()[noted.tag].snapshot_id == noted.snapshot_id
+
+
+def test_later_build_stays_in_both_catalogs_when_a_publication_lost_its_lock_at_its_last_pointer(
+    postgres: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its host was frozen meanwhile: another finished what it had begun, and published a later build."""
+    archive, is_held = OpenTable(pipeline_named("frozen")), True
+    pointers, slow = Pointers(archive.pipeline), Pointers(archive.pipeline)
+    slow.at = pointers.at
+    archive.run(0, {"2026-11-18": rows_of(0, 9)})
+    spec, built = archive.build(0, {"2026-11-17": rows_of(0, 8)})
+    builds.begin_registration(spec, PASSED, archive.changes(spec, built))
+
+    def point_late(revision: BuiltRevision) -> None:
+        nonlocal is_held
+        if is_held:
+            is_held = False
+            finish(archive, pointers, 0)
+            later, parts = archive.build(0, {"2026-11-18": rows_of(0, 7)})
+            builds.begin_registration(later, PASSED, archive.changes(later, parts))
+            finish(archive, pointers, 0)
+        Pointers.point_at(slow, revision)
+
+    def check() -> None:
+        if not is_held:
+            raise LockLost("frozen")
+
+    monkeypatch.setattr(slow, "point_at", point_late)
+    with pytest.raises(LockLost):
+        finish_interval(attempts.pinned_interval(archive.intervals[0]), cast(Catalog, slow), check)
+    (registered,) = revisions.registered(archive.pipeline.table)
+    assert registered.rows == archive.load().scan().to_arrow().num_rows == 7
+    assert pointers.at == {registered.partition: registered.location}
+
+
+def test_interval_has_what_is_registered_when_a_build_is_committed_after_a_later_one(postgres: Home) -> None:
+    archive = OpenTable(pipeline_named("committed_late"))
+    spec, built = archive.build(0, {"2026-11-18": rows_of(0, 9)})
+    archive.publish(spec, built)
+    archive.run(0, {"2026-11-18": rows_of(0, 7)})
+    changes = Changes(points=tuple(built))
+    tables.put_build(archive.pipeline, spec.pinned.id, attempts.load_attempt(spec.id).build or 0, changes)
+    assert archive.load().scan().to_arrow().num_rows == 7
 
 
 def test_interval_is_put_back_when_somebody_removed_it_and_it_is_published_again(postgres: Home) -> None:

@@ -7,18 +7,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+import psycopg2
 import pytest
 
 from include.doctor import repair as doctor_repair
 from include.doctor.tables import check_tables
-from include.errors import ReconciliationFailed, UsageError, ValidationFailed
+from include.errors import LockLost, ReconciliationFailed, UsageError, ValidationFailed
 from include.ledger.intervals import attempts, builds, locks, pins, revisions
 from include.ledger.lineage import BuiltRevision
 from include.offsets import OffsetRange
 from spark_jobs.publication.publish_build import publish
 from spark_jobs.reconciliation.interval_run import IntervalRun
 from tests.conftest import Home
-from tests.support.ledger_faults import Killed
+from tests.support.ledger_faults import Killed, end_lock
 from tests.support.ledger_seams import put_in_place
 from tests.support.ledger_world import TOPIC_ID, MemoryCatalog, Row, World, hour
 
@@ -268,6 +269,30 @@ def test_interval_cannot_be_pinned_again_at_any_point_when_it_is_being_published
     publications.at_each_point = pin_again
     publications.publish(publications.build())
     assert "registration_noted" in refused
+
+
+@pytest.mark.parametrize("dates", [("2026-11-20", "2026-11-21"), ("2026-11-22", "2026-11-23")], ids=["same", "others"])
+def test_catalog_has_the_later_build_when_a_publication_lost_its_lock_before_a_pointer(
+    postgres: Home, publications: Publications, monkeypatch: pytest.MonkeyPatch, dates: tuple[str, str]
+) -> None:
+    """Its host was frozen between `check` and the statement."""
+    world, point_at = publications.world, MemoryCatalog.point_at
+    earlier = publications.build(dict(zip(dates, ({A, B}, {C, D}), strict=True)))
+    later = publications.build({"2026-11-20": {A, C}, "2026-11-21": {B, D}}, code="2")
+
+    def freeze(catalog: MemoryCatalog, revision: BuiltRevision) -> None:
+        monkeypatch.setattr(MemoryCatalog, "point_at", point_at)
+        with psycopg2.connect(postgres.database) as connection, connection.cursor() as cursor:
+            end_lock(cursor, f"publish:{world.pipeline.name}:{hour(0).from_time.isoformat()}")
+        publications.publish(later)
+        point_at(catalog, revision)
+
+    monkeypatch.setattr(MemoryCatalog, "point_at", freeze)
+    with pytest.raises(LockLost):
+        publications.publish(earlier)
+    registered = revisions.registered_of_interval(publications.pinned.id)
+    assert {each.revision for each in registered} == {f"r-{later}"}
+    assert world.catalog == {(each.table, each.partition): each.location for each in registered}
 
 
 def test_registration_of_a_killed_publication_is_finished_when_the_next_build_of_its_interval_does_not_pass(
