@@ -7,7 +7,7 @@ from itertools import chain
 from include.doctor.completeness import check_completeness
 from include.doctor.disagreement import Disagreement
 from include.doctor.landing import check_landing
-from include.doctor.open_tables import check_open_tables
+from include.doctor.open_tables import check_delta_table, check_open_tables
 from include.doctor.served_views import check_served_views
 from include.doctor.tables import check_tables
 from include.pipelines.spec import Pipeline
@@ -30,7 +30,7 @@ def disagreements_of(pipeline: Pipeline, *, deep: bool) -> list[Disagreement]:
 
 
 def _look(pipeline: Pipeline, *, deep: bool) -> list[Disagreement]:
-    others = (check_open_tables, check_completeness, check_served_views)
+    others = (check_open_tables, check_delta_table, check_completeness, check_served_views)
     return [
         *check_tables(pipeline, deep=deep),
         *check_landing(pipeline, deep=deep),

@@ -30,6 +30,7 @@ Kind = (
         "landing file damaged",
         "landing unknown to the ledger",
         "Iceberg table differs",
+        "Delta table lacks rows",
         "completeness told otherwise",
         "PostgreSQL serves otherwise",
     ]
@@ -92,6 +93,7 @@ MEANINGS: Mapping[Kind, str] = {
     "landing file damaged": "intervals that need its rows stop, or decode them again from Kafka",
     "landing unknown to the ledger": "nobody reads it; a killed driver left it behind, and it takes room",
     "Iceberg table differs": "readers of the Iceberg table see other rows than the registered ones, or none",
+    "Delta table lacks rows": "readers of the Delta view do not see rows that are validated and registered",
     "completeness told otherwise": "jobs that go by the table's property wait too long, or read before all is there",
     "PostgreSQL serves otherwise": "readers of live.* see other proved values than the registered ones",
 }

@@ -1,10 +1,12 @@
-"""Compare Iceberg tables with the ledger. Changes nothing."""
+"""Compare Iceberg and Delta tables with the ledger. Changes nothing."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from include.catalog import DATABASE
 from include.doctor.disagreement import REPAIR, Disagreement
+from include.ledger.intervals import revisions
 from include.pipelines.spec import Pipeline
 
 
@@ -22,4 +24,18 @@ def check_open_tables(pipeline: Pipeline) -> Iterator[Disagreement]:
             each.remedy or f"{REPAIR}, or the next publication of the interval",
             "" if each.remedy else "commit to Iceberg",
             each.table,
+        )
+
+
+def check_delta_table(pipeline: Pipeline) -> Iterator[Disagreement]:
+    """Yield the registered intervals that a pipeline's Delta table lacks, by what the ledger has noted."""
+    for each in revisions.left_out_of_delta(pipeline.name) if pipeline.archive.delta else ():
+        yield Disagreement(
+            "Delta table lacks rows",
+            pipeline.name,
+            f"{DATABASE}.{pipeline.delta_view} lacks the registered rows of {each.interval}",
+            f"{REPAIR}, or the next publication of the pipeline",
+            "put into Delta",
+            pipeline.table,
+            interval=each.interval,
         )

@@ -396,6 +396,9 @@ class Build(Base):
             postgresql_where=text("registering_at IS NOT NULL AND published_at IS NULL"),
         ),
         Index("ix_builds_unproved", "interval_id", postgresql_where=text("published_at IS NOT NULL AND NOT proved")),
+        Index(
+            "ix_builds_not_in_delta", "interval_id", postgresql_where=text("published_at IS NOT NULL AND NOT in_delta")
+        ),
         {"comment": "Builds of attempts: an attempt that is run again builds again, and its latest build counts"},
     )
 
@@ -424,6 +427,11 @@ class Build(Base):
         default=False,
         server_default=false(),
         comment="Whether nothing is left to prove of it: the proof is written, or none is due; false: it may be",
+    )
+    in_delta: Mapped[bool] = mapped_column(
+        default=False,
+        server_default=false(),
+        comment="Whether the archive's Delta table has what it registered, or what came later; false: it may lack it",
     )
     columns: Mapped[dict[str, Any] | None] = mapped_column(
         JSONB(none_as_null=True),

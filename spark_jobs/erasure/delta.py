@@ -31,7 +31,7 @@ def erase_from_delta(spark: SparkSession, pipeline: Pipeline, erasure: int, leas
     Raises AnotherWriter when the lease was lost before files are deleted: others may be writing some.
     """
     erased = {each.coordinates for each in records_of(erasure)}
-    with attempts.publishing_delta(pipeline.name):
+    with attempts.publishing_delta(pipeline.name) as check:
         pinned = pinned_version(spark, pipeline)
         if pinned is not None and has_foreign_writes(spark, pipeline, pinned, latest_version(spark, pipeline)):
             restore_rows(spark, pipeline, {})
@@ -40,6 +40,7 @@ def erase_from_delta(spark: SparkSession, pipeline: Pipeline, erasure: int, leas
         version = write_checkpoint(spark, pipeline)
         crash_point("delta_checkpoint_written")
         if pinned is not None:
+            check()
             pin_view(spark, pipeline, version)
         crash_point("delta_view_pinned")
         writers.renew(lease)

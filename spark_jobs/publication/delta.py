@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from include.catalog import DATABASE
 from include.crash_points import crash_point
-from include.errors import TidemarkError
+from include.errors import LockLost, ServiceUnreachable, TidemarkError
 from include.iceberg.statement import statement_of
 from include.ledger import proofs
 from include.ledger.archive.holdings import ranges_of_intervals
+from include.ledger.held_locks import Check
 from include.ledger.intervals import attempts, builds, revisions
 from include.ledger.intervals.findings import DeltaVersion
+from include.ledger.intervals.pins import PinnedInterval
 from include.offsets import OffsetRange
 from include.pipelines.spec import Pipeline
 from spark_jobs.archive.delta import ensure_table, has_foreign_writes, latest_version, location, replace_rows, table_id
@@ -25,23 +28,56 @@ from spark_jobs.reconciliation.interval_run import IntervalRun
 TRIES = 5
 """How often the table is written when somebody else changes it meanwhile."""
 
+ONE_BY_ONE = 20
+"""How many intervals get a commit each; where the table lacks more, the rows of all are written by one."""
 
-def publish_delta(run: IntervalRun) -> None:
+
+def publish_delta(run: IntervalRun, check: Check) -> None:
     """Put the interval's registered rows into the Delta table, and pin the view to the version that has them.
 
-    Where somebody else has changed the table since the view was pinned, or an interval was registered without it, the
-    rows of all intervals are written again. The view does not show later appends and changes.
+    So are the rows of intervals that were registered and left out of it: by a killed publication, or while the table
+    was not declared. Where somebody else has changed the table since the view was pinned, the rows of all intervals are
+    written again. The view does not show later appends and changes. Raises what `check` raises before each change.
     """
-    spark, pipeline = run.spark, run.pipeline
-    view = f"{DATABASE}.{pipeline.delta_view}"
-    with attempts.publishing_delta(pipeline.name):
+    version = _put_and_pin(run.spark, run.pipeline, check, run.pinned)
+    builds.note_delta(run.attempt, DeltaVersion(f"{DATABASE}.{run.pipeline.delta_view}", version))
+
+
+def put_left_out(spark: SparkSession, pipeline: Pipeline) -> None:
+    """Put the rows of intervals that were left out into the Delta table, as the next publication would."""
+    if pipeline.archive.delta and revisions.left_out_of_delta(pipeline.name):
+        _put_and_pin(spark, pipeline, lambda: None)
+
+
+def _put_and_pin(spark: SparkSession, pipeline: Pipeline, check: Check, own: PinnedInterval | None = None) -> int:
+    """Put the rows of intervals that were left out, then those of `own`; return the version that the view shows."""
+    with attempts.publishing_delta(pipeline.name) as check_delta:
+
+        def check_both() -> None:
+            check()
+            check_delta()
+
         ensure_table(spark, pipeline)
-        # What was registered while the table was not declared is missing in the version that the view shows.
-        is_whole = not revisions.is_left_out_of_delta(pipeline.name)
-        version = _put_rows(run, pinned_version(spark, pipeline) if is_whole else None)
-        crash_point("delta_rows_put")
+        left_out = revisions.left_out_of_delta(pipeline.name, own.id if own else None)
+        labels = {each.interval_id: each.interval.label for each in left_out}
+        if own is not None:
+            # The last: its statement is that of a commit with the rows of all.
+            labels.pop(own.id, None)
+            labels[own.id] = own.interval.label
+        trusted = pinned_version(spark, pipeline) if len(labels) <= ONE_BY_ONE else None
+        try:
+            version = _put_rows(spark, pipeline, labels, trusted, check_both)
+            crash_point("delta_rows_put")
+            check_both()
+        except LockLost:
+            # The last commit may have come after another publication's, and hold an earlier build's rows.
+            with suppress(ServiceUnreachable):
+                revisions.leave_out_of_delta(labels)
+            raise
         pin_view(spark, pipeline, version)
-    builds.note_delta(run.attempt, DeltaVersion(view, version))
+    # Those that were read before the rows: a build that was published meanwhile is still to come.
+    revisions.note_in_delta(build for each in left_out for build in each.builds)
+    return version
 
 
 def pin_view(spark: SparkSession, pipeline: Pipeline, version: int) -> None:
@@ -84,20 +120,26 @@ def pinned_version(spark: SparkSession, pipeline: Pipeline) -> int | None:
     return int(properties["tidemark.version"]) if is_ours else None
 
 
-def _put_rows(run: IntervalRun, trusted: int | None) -> int:
+def _put_rows(
+    spark: SparkSession, pipeline: Pipeline, labels: Mapping[int, str], trusted: int | None, check: Check
+) -> int:
     """Write until a version holds only registered rows where `interval` is not null; return that version.
 
-    Version `trusted` already met this condition.
+    Version `trusted` already met this condition, but for the intervals of these labels.
     """
-    spark, pipeline, mine = run.spark, run.pipeline, run.pinned
     for _ in range(TRIES):
         before = latest_version(spark, pipeline)
         if trusted is None or has_foreign_writes(spark, pipeline, trusted, before):
-            restore_rows(spark, pipeline, {**_summary(run), "tidemark.restored": "all registered intervals"}, mine.id)
+            check()
+            said = {**_summary(pipeline, [*labels][-1]), "tidemark.restored": "all registered intervals"}
+            restore_rows(spark, pipeline, said, *labels)
         else:
-            own = [each for each in revisions.registered_of_interval(mine.id) if each.table == pipeline.table]
-            files = [f"{each.location}/{name}" for each in own for name in sorted(each.files)]
-            _replace(spark, pipeline, f"interval = '{mine.interval.label}'", {mine.id}, files, _summary(run))
+            for interval, label in labels.items():
+                check()
+                every = revisions.registered_of_interval(interval)
+                of_table = [each for each in every if each.table == pipeline.table]
+                files = [f"{each.location}/{name}" for each in of_table for name in sorted(each.files)]
+                _replace(spark, pipeline, f"interval = '{label}'", {interval}, files, _summary(pipeline, interval))
         version = latest_version(spark, pipeline)
         if not has_foreign_writes(spark, pipeline, before, version):
             return version
@@ -109,13 +151,13 @@ def _put_rows(run: IntervalRun, trusted: int | None) -> int:
     )
 
 
-def _summary(run: IntervalRun) -> dict[str, str]:
+def _summary(pipeline: Pipeline, interval: int) -> dict[str, str]:
     """Return the commit's statement about the interval, the same as in the summary of an Iceberg snapshot."""
-    build = proofs.build_to_prove(run.pinned.id)
+    build = proofs.build_to_prove(interval)
     if build is None:
         return {}
-    registered = revisions.registered_of_interval(run.pinned.id)
-    of_archive = [each for each in registered if each.table == run.pipeline.table]
+    registered = revisions.registered_of_interval(interval)
+    of_archive = [each for each in registered if each.table == pipeline.table]
     return statement_of(attempts.of_build(build)).summary(of_archive)
 
 

@@ -71,7 +71,7 @@ def _publish_alone(run: IntervalRun, check: Check) -> None:
         if not validation.success:
             raise _not_passed(run, _reject_or_ask(run, build, validation))
     if run.pipeline.archive.delta:
-        publish_delta(run)
+        publish_delta(run, check)
 
 
 def _check_reconciled(run: IntervalRun) -> int:

@@ -17,6 +17,7 @@ from include.pipelines import load_pipeline
 from include.pipelines.spec import Pipeline
 from include.times import Interval
 from spark_jobs.publication.catalog import Catalog
+from spark_jobs.publication.delta import put_left_out
 from spark_jobs.publication.register import finish_registrations, point_at_registered
 from spark_jobs.spark.log import log_of
 
@@ -38,6 +39,7 @@ def repair(spark: SparkSession, changes: Sequence[CatalogChange]) -> None:
         catalog.create_tables()
         finish_registrations(pipeline, catalog)
         _repair_tables(catalog, of_pipeline)
+        put_left_out(spark, pipeline)
 
 
 def _repair_tables(catalog: Catalog, changes: Sequence[CatalogChange]) -> None:
@@ -45,7 +47,7 @@ def _repair_tables(catalog: Catalog, changes: Sequence[CatalogChange]) -> None:
     for change in changes:
         if change.repair == "follow the declaration":
             catalog.follow_declaration(change.table)
-        else:
+        elif change.repair != "put into Delta":
             by_interval[_interval_of(pipeline, change.partition)].append(change)
     for interval, together in by_interval.items():
         try:

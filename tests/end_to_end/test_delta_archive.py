@@ -204,6 +204,27 @@ def test_two_instances_append_at_once_each_row_once_and_a_column_of_the_newer_on
     assert found == {"rows": validated(before).num_rows, "headings": 120}
 
 
+def test_doctor_puts_an_interval_into_the_table_when_its_publication_was_killed_before_it(
+    streamed: Home, first: dict[str, Any]
+) -> None:
+    def lacking() -> list[dict[str, Any]]:
+        return [each for each in streamed.json("doctor", "--json", expect=None)["findings"] if each["kind"]]
+
+    bounds = ("--from", iso(FIRST), "--to", iso(SECOND))
+    killed = streamed.run("interval", "gps_positions", *bounds, expect=None, TIDEMARK_CRASH_AT="registration_finished")
+    assert killed.returncode != 0
+    before = latest_version(delta(streamed))
+    (finding,) = lacking()
+    assert (finding["kind"], finding["what"].split(" ")[0]) == ("Delta table lacks rows", VIEW)
+    streamed.run("doctor", "--repair", expect=None)
+    assert lacking() == []
+    assert latest_version(delta(streamed)) > before
+    said = said_by(streamed, latest_version(delta(streamed)))
+    assert (said["tidemark.from"], said["tidemark.to"]) == (first["interval"]["from"], first["interval"]["to"])
+    of_interval = validated(read_delta(delta(streamed))).filter(pc.field("interval") == f"{FIRST:%Y-%m-%dT%H}")
+    assert rows_of(of_interval) == registered(first)
+
+
 def test_housekeeping_and_doctor_leave_the_table_alone(streamed: Home, first: dict[str, Any]) -> None:
     before = sorted(path for path in delta(streamed).rglob("*"))
     (done,) = streamed.json("housekeeping", "gps_positions", "--older-than", "0s", "--json")

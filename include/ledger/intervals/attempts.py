@@ -15,7 +15,7 @@ from include.errors import AnotherWriter, ServiceUnreachable, TidemarkError
 from include.ledger.archive.positions import topics_that_left
 from include.ledger.database import session
 from include.ledger.erasures.coordinates import began_after, lock_erasing
-from include.ledger.held_locks import held_lock
+from include.ledger.held_locks import Check, held_lock
 from include.ledger.intervals.findings import FateCounts, Findings, IcebergSnapshot, findings_of
 from include.ledger.intervals.pins import PinnedInterval, pinned_of
 from include.ledger.intervals.states import IntervalState, RevisionState, Source
@@ -45,14 +45,17 @@ class AttemptSpec:
 
 
 @contextmanager
-def publishing_delta(pipeline: str) -> Iterator[None]:
-    """Hold the lock on the version that the pipeline's Delta view shows; others wait. Raises AnotherWriter."""
-    with held_lock(f"delta:{pipeline}", timedelta(minutes=10)) as is_alone:
-        if not is_alone:
+def publishing_delta(pipeline: str) -> Iterator[Check]:
+    """Hold the lock on the version that the pipeline's Delta view shows; others wait. Raises AnotherWriter.
+
+    Yields a function that raises LockLost: call it before each change.
+    """
+    with held_lock(f"delta:{pipeline}", timedelta(minutes=10)) as lock:
+        if lock is None:
             raise AnotherWriter(
                 "another interval's publication changes its Delta view", remedy="publish again", pipeline=pipeline
             )
-        yield
+        yield lock.check
 
 
 def begin_attempt(pinned: PinnedInterval, *, run_by: str, code_version: str, source: Source | str) -> int:

@@ -200,6 +200,7 @@ def note_delta(attempt: AttemptSpec, version: DeltaVersion) -> None:
     with session() as ledger:
         row, build = _latest(ledger, attempt)
         _keep(row, build, replace(findings_of(build.findings), delta=version))
+        build.in_delta = True
 
 
 def _latest(ledger: Session, attempt: AttemptSpec) -> tuple[Attempt, Build]:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, false, func, or_, select
+from sqlalchemy import ColumnElement, false, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from include.ledger.database import session
+from include.ledger.intervals import locks
 from include.ledger.intervals.findings import BuildFindings, findings_of
 from include.ledger.intervals.states import RETIRED, IntervalState, RevisionState, check_transition
 from include.ledger.lineage import BuiltRevision
-from include.ledger.models import Attempt, Build, IntervalRow, Revision
+from include.ledger.models import Build, IntervalRow, Revision
 from include.offsets import OffsetRange
+from include.times import Interval
 
 UNKNOWN = "unknown"
 """Version of the code that committed micro-batches before versions were noted."""
@@ -25,6 +27,16 @@ class RegisteredRevision(BuiltRevision):
     """A revision that the catalog points at."""
 
     interval_id: int
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A registered interval whose rows the Delta table lacks."""
+
+    interval_id: int
+    interval: Interval
+    builds: tuple[int, ...]
+    """Its published builds of which no commit to the table was noted."""
 
 
 @dataclass(frozen=True)
@@ -114,20 +126,33 @@ def registered(table: str, partition: str | None = None, *, pipeline: str | None
         return [RegisteredRevision(**vars(as_built(row)), interval_id=row.interval_id) for row in rows]
 
 
-def is_left_out_of_delta(pipeline: str) -> bool:
-    """Return whether some build was published since the last that went into the Delta table, and did not.
+def left_out_of_delta(pipeline: str, own: int | None = None) -> list[LeftOut]:
+    """Return the registered intervals whose rows the pipeline's Delta table lacks, in order of time.
 
-    So it is while the declaration asks for no such table. Attempts that have not ended may still put theirs into it.
+    Those are left out with which an attempt is under way, as it puts its rows there itself; but not the caller's `own`.
+    While the declaration asks for no such table, all that is registered is missing.
     """
-    own, is_in_delta = IntervalRow.pipeline == pipeline, Build.findings.has_key("delta")
-    published = select(Build.published_at).join(IntervalRow, IntervalRow.id == Build.interval_id)
-    published = published.where(own, Build.published_at.is_not(None))
-    last = published.where(is_in_delta).order_by(Build.id.desc()).limit(1).scalar_subquery()
-    left_out = published.join(Attempt, Attempt.id == Build.attempt_id).where(
-        Build.published_at > last, ~is_in_delta, Attempt.ended_at.is_not(None)
-    )
+    wanted = select(IntervalRow.id, IntervalRow.from_time, IntervalRow.to_time, func.array_agg(Build.id))
+    wanted = wanted.join(Build, Build.interval_id == IntervalRow.id)
+    wanted = wanted.where(IntervalRow.pipeline == pipeline, Build.published_at.is_not(None), ~Build.in_delta)
     with session() as ledger:
-        return ledger.scalar(left_out.limit(1)) is not None
+        rows = ledger.execute(wanted.group_by(IntervalRow.id).order_by(IntervalRow.from_time)).tuples().all()
+    found = [LeftOut(key, Interval(begin, end), tuple(builds)) for key, begin, end, builds in rows]
+    with_attempts = locks.with_attempts(pipeline, [each.interval for each in found])
+    return [each for each in found if each.interval_id == own or each.interval not in with_attempts]
+
+
+def note_in_delta(builds: Iterable[int]) -> None:
+    """Note that a version of the Delta table, which its view shows, has what these builds registered, or later ones."""
+    with session() as ledger:
+        ledger.execute(update(Build).where(Build.id.in_(builds)).values(in_delta=True))
+
+
+def leave_out_of_delta(intervals: Collection[int]) -> None:
+    """Note that the Delta table may lack the rows of these intervals, whatever was noted before."""
+    with session() as ledger:
+        published = (Build.interval_id.in_(intervals), Build.published_at.is_not(None))
+        ledger.execute(update(Build).where(*published).values(in_delta=False))
 
 
 def references_of_registered(interval_id: int) -> dict[str, str]:

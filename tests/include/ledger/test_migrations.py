@@ -196,6 +196,43 @@ def test_event_time_is_that_of_the_newest_started_generation_and_unknown_when_it
     old.dispose()
 
 
+_PUBLISHED = """
+INSERT INTO intervals (id, pipeline, from_time, to_time, pinned_by, state)
+SELECT id, CASE WHEN id < 10 THEN 'p' ELSE 'never' END, '2026-01-01Z'::timestamptz + id * interval '1 hour',
+    '2026-01-01Z'::timestamptz + (id + 1) * interval '1 hour', 'test', 'registered'
+FROM unnest(ARRAY[1, 2, 3, 4, 5, 10]) id;
+INSERT INTO attempts (id, interval_id, run_by, code_version, source)
+SELECT id, id, 'test', '1', 'kafka' FROM intervals;
+INSERT INTO builds (id, attempt_id, interval_id, findings, published_at)
+SELECT id, of, of, CASE WHEN noted THEN '{"delta": {"view": "lake.p_delta", "version": 1}}' ELSE '{}' END::jsonb,
+    CASE WHEN published THEN '2026-01-01Z'::timestamptz + id * interval '1 day' END
+FROM (VALUES
+    (1, 1, false, true), -- before there was such a table
+    (2, 2, true, true),
+    (3, 3, false, true), -- its publication was killed
+    (4, 4, false, true), -- the same, and it was run again
+    (5, 4, true, true),
+    (6, 5, true, true),
+    (7, 5, false, true), -- a rerun was killed
+    (8, 2, false, false),
+    (9, 10, false, true)
+) made (id, of, noted, published);
+"""
+
+
+def test_builds_are_in_the_delta_table_but_for_those_that_a_killed_publication_left_out(database: str) -> None:
+    with create_engine(database, isolation_level="AUTOCOMMIT").connect() as connection:
+        connection.execute(text("CREATE DATABASE before_in_delta"))
+    old = create_engine(make_url(database).set(database="before_in_delta"))
+    with old.begin() as connection:
+        upgrade(connection, "0060")
+        connection.exec_driver_sql(_PUBLISHED)
+        upgrade(connection)
+        lacking = connection.scalars(text("SELECT id FROM builds WHERE NOT in_delta ORDER BY id")).all()
+    assert lacking == [3, 7, 8, 9]
+    old.dispose()
+
+
 _LISTED = """
 INSERT INTO intervals (id, pipeline, from_time, to_time, pinned_by, state)
 SELECT h, 'p', '2026-01-01Z'::timestamptz + h * interval '1 hour',
