@@ -8,6 +8,10 @@ from include.catalog import DATABASE
 from include.doctor.disagreement import REPAIR, Disagreement
 from include.ledger.intervals import revisions
 from include.pipelines.spec import Pipeline
+from include.times import Interval
+
+MANY = 20
+"""How many intervals that a Delta table lacks are named one by one."""
 
 
 def check_open_tables(pipeline: Pipeline) -> Iterator[Disagreement]:
@@ -28,14 +32,22 @@ def check_open_tables(pipeline: Pipeline) -> Iterator[Disagreement]:
 
 
 def check_delta_table(pipeline: Pipeline) -> Iterator[Disagreement]:
-    """Yield the registered intervals that a pipeline's Delta table lacks, by what the ledger has noted."""
-    for each in revisions.left_out_of_delta(pipeline.name) if pipeline.archive.delta else ():
+    """Yield the registered intervals that a pipeline's Delta table lacks, by what the ledger has noted.
+
+    Many are one disagreement: the table was declared later than they were registered.
+    """
+    left_out = [each.interval for each in revisions.left_out_of_delta(pipeline.name)] if pipeline.archive.delta else []
+    lacks = f"{DATABASE}.{pipeline.delta_view} lacks the registered rows of"
+    found: list[tuple[str, Interval | None]] = [(f"{lacks} {each}", each) for each in left_out]
+    if len(found) > MANY:
+        found = [(f"{lacks} {len(left_out)} intervals, the first of them {left_out[0]}", None)]
+    for what, interval in found:
         yield Disagreement(
             "Delta table lacks rows",
             pipeline.name,
-            f"{DATABASE}.{pipeline.delta_view} lacks the registered rows of {each.interval}",
+            what,
             f"{REPAIR}, or the next publication of the pipeline",
             "put into Delta",
             pipeline.table,
-            interval=each.interval,
+            interval=interval,
         )

@@ -11,7 +11,7 @@ import psycopg2
 import pytest
 
 from include.catalog.changes import CatalogChange
-from include.doctor.open_tables import check_delta_table
+from include.doctor import open_tables
 from include.errors import LockLost
 from include.ledger.intervals import attempts
 from include.ledger.intervals.revisions import left_out_of_delta
@@ -88,7 +88,7 @@ def test_doctor_puts_the_rows_into_the_table_when_nothing_else_is_published(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table.register(0)
-    found = list(check_delta_table(table.pipeline))
+    found = list(open_tables.check_delta_table(table.pipeline))
     assert [(each.repair, each.interval) for each in found] == [("put into Delta", hour(0))]
     changes = [CatalogChange(each.pipeline, each.table, "", "put into Delta") for each in found]
     world: Any = SimpleNamespace(catalog={})
@@ -98,7 +98,18 @@ def test_doctor_puts_the_rows_into_the_table_when_nothing_else_is_published(
     for _ in range(2):
         repair.repair(world, changes)
         assert table.done == [f"interval = '{hour(0).label}'", 1]
-    assert list(check_delta_table(table.pipeline)) == []
+    assert list(open_tables.check_delta_table(table.pipeline)) == []
+
+
+def test_doctor_names_many_intervals_at_once_when_the_table_lacks_them(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(open_tables, "MANY", 1)
+    for number in range(2):
+        table.register(number)
+    (found,) = open_tables.check_delta_table(table.pipeline)
+    view = f"lake.{table.pipeline.name}_delta"
+    assert found.what == f"{view} lacks the registered rows of 2 intervals, the first of them {hour(0)}"
 
 
 def test_view_stays_and_rows_are_still_to_come_when_the_lock_on_it_is_lost(table: Table, postgres: Home) -> None:
