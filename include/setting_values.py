@@ -33,6 +33,9 @@ _MASTER = re.compile(
 
 _BUCKET_PATH = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9_][A-Za-z0-9._=-]*)*")
 
+_NO_ESCAPE = re.compile(r"%(?![0-9a-fA-F]{2})|%00")
+"""What a URL has no meaning for: libpq refuses it, and quotes it with the password that it is in."""
+
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 NOT_IN_LAKES = "%#?*[]{}\\'`"
@@ -246,6 +249,8 @@ def postgresql_url(text: str) -> Secret:
         raise ValueError("not a URL; write postgresql://user:password@host:port")
     if parsed.scheme.partition("+")[0] != "postgresql":
         raise ValueError("only PostgreSQL is supported: postgresql://user:password@host:port")
+    if _NO_ESCAPE.search(text):
+        raise ValueError("a % that two hexadecimal digits do not follow, or %00; write a % of a password as %25")
     return Secret(text)
 
 

@@ -114,6 +114,9 @@ def test_contact_is_refused_when_nobody_can_be_reached(monkeypatch: pytest.Monke
         ("ALERT_SMTP", "https://hunter2@host", "not a URL"),
         ("OPENLINEAGE_URL", "file://", "not a URL"),
         ("DATABASE_URL", "postgresql://u:hunter2@host:port", "not a URL"),
+        ("DATABASE_URL", "postgresql://u:hunter2%@host", "a % of a password as %25"),
+        ("DATABASE_URL", "postgresql://u:hunter2%zz@host", "a % of a password as %25"),
+        ("DATABASE_URL", "postgresql://u:%00hunter2@host", "a % of a password as %25"),
     ],
 )
 def test_variable_is_named_when_its_text_is_no_value_of_it(
