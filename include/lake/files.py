@@ -118,6 +118,8 @@ class Entry:
     name: str
     """Path below the URI that was listed."""
     is_folder: bool
+    is_file: bool
+    """Neither for a pipe, a socket or a device."""
     bytes: int
     modified: datetime | None
     """None for a folder of an object store, where folders are only parts of file names."""
@@ -133,6 +135,7 @@ def list_entries(location: str, *, recursive: bool = True) -> list[Entry]:
             Entry(
                 info.path[len(path) :].lstrip("/"),
                 info.type == fs.FileType.Directory,
+                info.type == fs.FileType.File,
                 info.size or 0,
                 info.mtime,
             )

@@ -88,7 +88,7 @@ def feed_of(source: LineSource, lease: Lease, *, until_end: bool) -> Feed:
 
 
 class FolderFeed(Feed):
-    """Notes each file of a folder once; folders in it, and names that begin with `.` or `_`, are ignored."""
+    """Notes each file of a folder once; folders and pipes in it, and names that begin with `.` or `_`, are ignored."""
 
     def __init__(self, source: TextFiles, lease: Lease, *, until_end: bool) -> None:
         super().__init__(lease, until_end=until_end)
@@ -115,7 +115,7 @@ class FolderFeed(Feed):
         listed = {
             f"{self._folder}/{quote(entry.name)}": (entry.bytes, entry.modified)
             for entry in self._entries()
-            if not entry.is_folder and entry.modified and not entry.name.startswith((".", "_"))
+            if entry.is_file and entry.modified and not entry.name.startswith((".", "_"))
         }
         for location in listed.keys() & self._noted.keys():
             if listed[location] != self._noted[location]:

@@ -39,6 +39,9 @@ LINE_COLUMNS = "source_name STRING, source_line BIGINT, source_time TIMESTAMP, s
 """Columns of a row of lines in place of Kafka's: the file or connection, the number of the line in it, counted from 1,
 its arrival, and the position of the row inside its message."""
 
+LONGEST = 64 * 1024 * 1024
+"""How many bytes of a line are read, if its decoder does not take more: an executor has each line in memory whole."""
+
 _ROWS_AT_ONCE = 1000
 _BYTES_AT_ONCE = 4 * 1024 * 1024
 _FILE = "file"
@@ -53,7 +56,8 @@ def read_lines(spark: SparkSession, pipeline: Pipeline, since: int) -> DataFrame
     Columns: those of a record without Kafka's coordinates (key and headers are null), and name and line.
     """
     spark.dataSource.register(LineSourceReader)
-    reader = spark.readStream.format(FORMAT).options(pipeline=pipeline.name, since=str(since))
+    longest = max(LONGEST, pipeline.decoder.max_bytes)
+    reader = spark.readStream.format(FORMAT).options(pipeline=pipeline.name, since=str(since), longest=str(longest))
     return reader.load().select(
         F.lit(None).cast("BINARY").alias("key"),
         "value",
@@ -91,7 +95,7 @@ def line_archive_schema(pipeline: Pipeline) -> StructType:
 
 
 class LineSourceReader(DataSource):
-    """Options: pipeline, since."""
+    """Options: pipeline, since, longest."""
 
     @classmethod
     def name(cls) -> str:
@@ -104,7 +108,7 @@ class LineSourceReader(DataSource):
 
     def streamReader(self, schema: StructType) -> LineReader:  # noqa: N802
         """Return the reader; Spark calls this in a process of its own."""
-        return LineReader(self.options["pipeline"], int(self.options["since"]))
+        return LineReader(self.options["pipeline"], int(self.options["since"]), int(self.options["longest"]))
 
 
 @dataclass
@@ -117,9 +121,10 @@ class LinePart(InputPartition):
 class LineReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Offsets are `{"file": N}`: every file of the ledger up to and including N was read."""
 
-    def __init__(self, pipeline: str, since: int) -> None:
+    def __init__(self, pipeline: str, since: int, longest: int = LONGEST) -> None:
         self._pipeline = pipeline
         self._since = since
+        self._longest = longest
         self._target: int | None = None
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802
@@ -153,7 +158,7 @@ class LineReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the file's lines without line ends. Raises TidemarkError when the file is not as it was noted."""
         assert isinstance(partition, LinePart)
         check_unchanged(partition.file, self._pipeline)
-        yield from read_file(partition.file)
+        yield from read_file(partition.file, self._longest)
         check_unchanged(partition.file, self._pipeline)
 
 
@@ -162,19 +167,31 @@ def _patiently(step: Callable[[], T]) -> T:
     return tried_again(step, seconds=SHARE * settings().lease_seconds)
 
 
-def read_file(file: NotedFile) -> Iterator[pa.RecordBatch]:
-    """Return a file's lines: name, line, arrived_at, value. Line feed ends a line, with or without carriage return."""
+def read_file(file: NotedFile, longest: int = LONGEST) -> Iterator[pa.RecordBatch]:
+    """Return a file's lines: name, line, arrived_at, value. Line feed ends a line, with or without carriage return.
+
+    Of a line of more than `longest` bytes the first `longest` + 1 are returned, which are too many for its decoder.
+    """
     system, path = lake.filesystem(file.location)
     values: list[bytes] = []
     number, size = file.first_line, 0
     with system.open_input_stream(path) as source:
-        for line in io.BufferedReader(source):
-            values.append(line.removesuffix(b"\n").removesuffix(b"\r"))
+        for line in _lines(io.BufferedReader(source), longest + len(b"\r\n")):
+            values.append(line.removesuffix(b"\n").removesuffix(b"\r")[: longest + 1])
             size += len(line)
             if len(values) >= _ROWS_AT_ONCE or size >= _BYTES_AT_ONCE:
                 yield _batch(file, number, values)
                 number, size, values = number + len(values), 0, []
     yield _batch(file, number, values)
+
+
+def _lines(source: io.BufferedReader, most: int) -> Iterator[bytes]:
+    """Yield each line with its end, or the first `most` bytes of a longer one, whose others are passed over."""
+    while line := source.readline(most):
+        rest = line
+        while len(rest) == most and not rest.endswith(b"\n"):
+            rest = source.readline(most)
+        yield line
 
 
 def _batch(file: NotedFile, first: int, values: list[bytes]) -> pa.RecordBatch:

@@ -159,6 +159,19 @@ def test_lines_are_numbered_and_their_bytes_kept_when_a_file_is_read(tmp_path: P
     assert set(table["arrived_at"].to_pylist()) == {AT}
 
 
+def test_line_is_cut_and_the_next_one_read_when_it_is_longer_than_any_decoder_takes(tmp_path: Path) -> None:
+    """An executor would need the memory for it, with each restart again."""
+    from spark_jobs.lines.line_source import read_file
+
+    path = tmp_path / "x"
+    given = [b"y" * length + end for length in (4, 5, 6, 7, 17, 5) for end in (b"\n", b"\r\n")]
+    path.write_bytes(b"".join([*given, b"z" * 12]))
+    table = pa.Table.from_batches(read_file(NotedFile(path.as_uri(), 0, AT, "x"), longest=5))
+    lengths = [4, 4, 5, 5, *[6] * 6, 5, 5, 6]
+    assert [len(value) for value in table["value"].to_pylist()] == lengths
+    assert table["line"].to_pylist() == list(range(1, len(lengths) + 1))
+
+
 def test_no_lines_are_read_when_a_file_is_empty(tmp_path: Path) -> None:
     from spark_jobs.lines.line_source import read_file
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,9 +20,34 @@ from include.streams.line_feeds import feed_of
 AT = datetime(2026, 11, 20, tzinfo=UTC)
 
 
+@pytest.fixture
+def noted(monkeypatch: pytest.MonkeyPatch) -> list[NotedFile]:
+    """The files that a feed notes; none was noted before."""
+    found: list[NotedFile] = []
+    monkeypatch.setattr(lines, "noted", lambda _: {})
+    monkeypatch.setattr(lines, "note_files", lambda _, files: found.extend(files))
+    return found
+
+
+def feed(folder: Path) -> None:
+    lease: Any = SimpleNamespace(pipeline="isp_hits_files")
+    source: Any = parse_line_source(folder.as_uri())
+    feed_of(source, lease, until_end=True).feed()
+
+
+def test_pipe_and_socket_are_passed_over_when_they_lie_in_the_folder(tmp_path: Path, noted: list[NotedFile]) -> None:
+    """They have no bytes to read, and would be gone when their turn comes."""
+    os.mkfifo(tmp_path / "pipe")
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tmp_path / "s"))
+        (tmp_path / "hits").write_bytes(b"x\n")
+        feed(tmp_path)
+    assert [each.location for each in noted] == [f"{tmp_path.as_uri()}/hits"]
+
+
 @pytest.mark.parametrize("before", ["file://{0}", "file:{0}", "file://{0}/.", "file://localhost{0}", "file:///.{0}"])
 def test_only_new_files_are_noted_when_the_folder_was_written_otherwise(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, noted: list[NotedFile], before: str
 ) -> None:
     folder = tmp_path / "hits of ü"
     folder.mkdir()
@@ -29,10 +55,6 @@ def test_only_new_files_are_noted_when_the_folder_was_written_otherwise(
         (folder / name).write_bytes(b"x\n")
         os.utime(folder / name, (AT.timestamp(), AT.timestamp()))
     known = {f"{before.format(folder)}/{quote('read before')}": (2, AT)}
-    noted: list[NotedFile] = []
     monkeypatch.setattr(lines, "noted", lambda _: known)
-    monkeypatch.setattr(lines, "note_files", lambda _, files: noted.extend(files))
-    lease: Any = SimpleNamespace(pipeline="isp_hits_files")
-    source: Any = parse_line_source(folder.as_uri())
-    feed_of(source, lease, until_end=True).feed()
+    feed(folder)
     assert [each.location for each in noted] == [f"{folder.as_uri()}/new"]
