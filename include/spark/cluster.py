@@ -54,6 +54,9 @@ def yarn_options(current: Settings, jars: Sequence[Path]) -> dict[str, str]:
         "spark.yarn.jars": f"local:{pyspark_home() / 'jars'}/*",
         "spark.executor.instances": str(current.spark_executors),
         "spark.executor.memory": current.executor_memory,
+        # As on Kubernetes: a driver answers only executors that have the secret that YARN makes for each application.
+        "spark.authenticate": "true",
+        "spark.network.crypto.enabled": "true",
         **{f"spark.executorEnv.{name}": value for name, value in local.items()},
     }
 

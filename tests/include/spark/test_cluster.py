@@ -113,6 +113,13 @@ def test_driver_stays_here_when_the_job_s_result_is_a_file() -> None:
     assert job.env["HADOOP_CONF_DIR"] == str(yarn.configuration())
 
 
+@pytest.mark.parametrize("job", ["stream", "run_sql"])
+def test_driver_answers_only_its_own_executors_when_it_runs_with_yarn(job: str) -> None:
+    """An executor is told the whole configuration, with the catalog's password."""
+    conf = submission(job, name=job).conf
+    assert conf["spark.authenticate"] == conf["spark.network.crypto.enabled"] == "true"
+
+
 def test_cluster_mode_is_refused_when_the_master_is_not_yarn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIDEMARK_SPARK_MASTER", "spark://127.0.0.1:7077")
     settings.cache_clear()
