@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,8 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from include.monitor import exact_json
-
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+from include.monitor.text import is_shown
 
 
 class _Console(Console):
@@ -34,8 +32,11 @@ progress_console = _Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 def clean(value: object) -> str:
-    """Return a value as text that is safe to print: control characters replaced, rich's markup escaped."""
-    return escape(_CONTROL.sub("�", str(value)))
+    """Return a value as text that is safe to print: invisible characters replaced, rich's markup escaped."""
+    text = str(value)
+    if not text.isprintable():
+        text = "".join(each if each in "\t\n" or is_shown(each) else "�" for each in text)
+    return escape(text)
 
 
 def progress(line: str) -> None:

@@ -20,6 +20,11 @@ _MOST_MARKS = 3
 """Most combining marks in a row: more would be drawn over the lines above and below."""
 
 
+def is_shown(character: str) -> bool:
+    """Return whether a character is no control, bidirectional, other invisible or unassigned one; joiners are shown."""
+    return unicodedata.category(character)[0] != "C" or character in _JOINERS
+
+
 def clean(text: str, limit: int = CELL) -> str:
     """Return the text without control, bidirectional and unassigned characters, cut to `limit` with an ellipsis.
 
@@ -32,7 +37,7 @@ def clean(text: str, limit: int = CELL) -> str:
         marks = marks + 1 if category in ("Mn", "Me") else 0
         if character in _SPACES:
             characters.append(" ")
-        elif marks <= _MOST_MARKS and (category[0] != "C" or character in _JOINERS):
+        elif marks <= _MOST_MARKS and is_shown(character):
             characters.append(character)
     cleaned = "".join(characters).strip()
     return cleaned if len(cleaned) <= limit and len(text) <= limit * 8 else cleaned[: limit - 1].rstrip() + "…"

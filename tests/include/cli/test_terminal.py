@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from include.cli.output import clean
 from include.intervals.verdict import Verdict
 from tests.conftest import REPOSITORY
 
@@ -149,6 +150,11 @@ def test_markup_is_printed_unchanged_when_names_or_data_have_it(tmp_path: Path) 
     assert "a file [red]x[/red] and [/nothing] — look at [b]" in piped(tmp_path, "-c", DOCTOR).stdout
     table = piped(tmp_path, "-c", TABLE).stdout
     assert [line.strip() for line in table.splitlines()] == ["[bold]title", "[red]column", "[/cell]"]
+
+
+def test_text_cannot_hide_or_turn_what_is_printed_when_data_has_invisible_characters() -> None:
+    said = "a\tb\nc\x1b[31m \u202eevil\u2066 \u200b\ufeff \x85 \ud800 नि\u200dत [red]"
+    assert clean(said) == "a\tb\nc�[31m �evil� �� � � नि\u200dत \\[red]"
 
 
 def test_set_up_counts_its_seconds_only_when_output_is_a_terminal(tmp_path: Path) -> None:
