@@ -8,6 +8,7 @@ from dataclasses import fields, is_dataclass
 from datetime import UTC, date, datetime, timedelta
 from enum import Enum
 from functools import cache
+from math import isfinite
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -59,7 +60,10 @@ def render(request: Request, template: str, data: Any) -> str:
 
 
 def as_json(data: Any) -> Any:
-    """Return a dataclass and all in it as JSON values: times as ISO 8601 in UTC, durations in seconds."""
+    """Return a dataclass and all in it as JSON values: times as ISO 8601 in UTC, durations in seconds.
+
+    Numbers that JSON does not have are texts: `nan`, `inf`.
+    """
     if is_dataclass(data) and not isinstance(data, type):
         return {each.name: as_json(getattr(data, each.name)) for each in fields(data)}
     if isinstance(data, datetime):
@@ -74,7 +78,9 @@ def as_json(data: Any) -> Any:
         return {str(key): as_json(value) for key, value in data.items()}
     if isinstance(data, list | tuple | set | frozenset):
         return [as_json(each) for each in data]
-    return data if data is None or isinstance(data, str | int | float | bool) else str(data)
+    if isinstance(data, float):
+        return data if isfinite(data) else str(data)
+    return data if data is None or isinstance(data, str | int) else str(data)
 
 
 @cache

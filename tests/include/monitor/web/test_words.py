@@ -27,7 +27,7 @@ from include.monitor.history.remedies import of_failure
 from include.monitor.history.trend import TablePage
 from include.monitor.streams.page import RefusedPipeline, StreamsPage
 from include.monitor.streams.state import StreamState
-from include.monitor.web.pages import render
+from include.monitor.web.pages import as_json, render
 from include.pipelines import load_pipeline
 from include.times import Interval
 
@@ -190,3 +190,9 @@ def test_overview_names_the_file_when_it_is_missing_or_damaged(no_ledger: Path, 
     assert "None here" not in page
     ids = re.findall(r' id="([^"]*)"', page)
     assert len(ids) == len(set(ids))
+
+
+def test_number_is_a_text_in_json_when_json_has_no_such_number() -> None:
+    """A row that another tool has written may hold it, and the whole page would be an error."""
+    row = {"speed": float("inf"), "least": [float("-inf"), 0.5, True, 7], "mean": float("nan")}
+    assert as_json(row) == {"speed": "inf", "least": ["-inf", 0.5, True, 7], "mean": "nan"}
