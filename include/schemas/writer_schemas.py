@@ -3,7 +3,8 @@
 An id means one schema for ever, so a kept schema is never fetched again, and what was decoded once can be decoded
 while the registry is down. A registry that was lost and filled anew gives known ids to other schemas: kept ones are
 compared with those of its subjects. Ids that the registry does not know are remembered by this process alone: all its
-queries judge a record alike, and the next process asks again.
+queries judge a record alike, and the next process asks again. After too many of them it asks for no other id, for they
+are no schema ids at all: any other one is unknown from then on.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ MAX_SCHEMA_DEPTH = 32
 
 _LARGEST_ID = 2**31 - 1
 
+MOST_UNKNOWN = 1_000
+"""After so many ids that the registry does not know, this process asks it for no other: each costs a request."""
+
 UNKNOWN_SCHEMA = "unknown_schema"
 """Reason of records whose schema id the registry did not know."""
 
@@ -42,6 +46,8 @@ class Unusable:
 WriterSchema = str | Unusable
 """A writer schema as JSON, or why there is none."""
 
+_UNKNOWN = Unusable(UNKNOWN_SCHEMA, "the registry had no schema with its id")
+
 
 class WriterSchemas:
     """The writer schemas of one registry that are resolved so far."""
@@ -52,6 +58,7 @@ class WriterSchemas:
         self._lock = threading.Lock()
         self._kept = _read_kept(folder)
         self._resolved: dict[int, WriterSchema] = {each: usable(schema) for each, schema in self._kept.items()}
+        self._unknown: set[int] = set()
 
     def resolved(self) -> dict[int, WriterSchema]:
         """Return what is resolved so far, by schema id, without asking the registry."""
@@ -60,26 +67,24 @@ class WriterSchemas:
 
     def unknown(self) -> set[int]:
         """Return the ids that the registry did not know when this process asked; it does not ask for them again."""
-        found = self.resolved().items()
-        return {each for each, schema in found if isinstance(schema, Unusable) and schema.reason == UNKNOWN_SCHEMA}
+        with self._lock:
+            return set(self._unknown)
 
-    def resolve(self, schema_ids: Iterable[int]) -> None:
-        """Ask the registry for the ids not resolved yet. Raises ServiceUnreachable; what was resolved is kept."""
-        for schema_id in sorted(set(schema_ids) - self.resolved().keys()):
-            # A registry whose ids are of 32 bits has no answer of its own for a larger one, and looks unreachable.
-            found = self._registry.schema(schema_id) if schema_id <= _LARGEST_ID else None
-            if found is not None:
-                self._keep(schema_id, found)
-            with self._lock:
-                self._resolved[schema_id] = (
-                    usable(found)
-                    if found is not None
-                    else Unusable(
-                        UNKNOWN_SCHEMA,
-                        f"the registry had no schema with id {schema_id}: once it has, start the stream again and "
-                        "replay the record",
-                    )
-                )
+    def asks_no_more(self) -> bool:
+        """Return whether the registry did not know too many ids: all that are not resolved stay unknown."""
+        return len(self._unknown) >= MOST_UNKNOWN
+
+    def resolve(self, schema_ids: Iterable[int], subject: str) -> None:
+        """Ask the registry for the ids not resolved yet, in their order, until there were too many unknown ones.
+
+        If there may be too many, the versions of the subject come first. Raises ServiceUnreachable; what was resolved
+        is kept.
+        """
+        known = self.resolved()
+        asked = [each for each in schema_ids if each not in known]
+        if len(self._unknown) < MOST_UNKNOWN <= len(self._unknown) + len(asked):
+            self.resolve_subject(subject)
+        self._resolve(asked)
 
     def resolve_subject(self, subject: str) -> None:
         """Resolve all versions of a subject.
@@ -89,7 +94,22 @@ class WriterSchemas:
         for version in self._registry.versions(subject):
             schema_id, found = self._registry.version(subject, version)
             self._check_kept(schema_id, found, f"version {version} of {subject}")
-            self.resolve([schema_id])
+            self._resolve([schema_id])
+
+    def _resolve(self, schema_ids: Iterable[int]) -> None:
+        for schema_id in schema_ids:
+            if schema_id in self._resolved:
+                continue
+            if self.asks_no_more():
+                return
+            # A registry whose ids are of 32 bits has no answer of its own for a larger one, and looks unreachable.
+            found = self._registry.schema(schema_id) if schema_id <= _LARGEST_ID else None
+            if found is not None:
+                self._keep(schema_id, found)
+            with self._lock:
+                self._resolved[schema_id] = _UNKNOWN if found is None else usable(found)
+                if found is None:
+                    self._unknown.add(schema_id)
 
     def _check_kept(self, schema_id: int, found: RegisteredSchema, where: str) -> None:
         kept = self._kept.get(schema_id)

@@ -25,19 +25,18 @@ from pyspark.sql import functions as F
 from pyspark.sql.avro.functions import from_avro
 from pyspark.sql.types import StructType
 
-from include.errors import ServiceUnreachable, TidemarkError
+from include.errors import ServiceUnreachable
 from include.pipelines.spec import Avro
 from include.schemas.logical_types import Incompatible, in_units_of
-from include.schemas.writer_schemas import Unusable, WriterSchema, writer_schemas
+from include.schemas.writer_schemas import MOST_UNKNOWN, UNKNOWN_SCHEMA, Unusable, WriterSchema, writer_schemas
 from spark_jobs.decoding.fitting import found_within, is_not_utf8
 from spark_jobs.decoding.reasons import because
 from spark_jobs.spark.failures import UNRESOLVED
 
 HEADER_BYTES = 5
 
-MOST_IDS = 1_000
-"""More schema ids than this in one micro-batch mean that its values are not a registry's Avro."""
-
+_AT_ONCE = 1_000
+"""How many schema ids are resolved between two looks at the records."""
 
 _SEAL = 1 + secrets.randbelow(2**52) / 2**52
 """A secret of this driver; a double, since in a row it costs Spark less than bytes or a record would."""
@@ -50,12 +49,17 @@ def prepare(decoder: Avro, records: DataFrame) -> None:
     """Resolve the writer schemas of a batch of records, so that `parse` knows them.
 
     The ids in a stream are not known before it runs. So all versions of the subject are resolved, if the registry
-    answers, and a record with another id makes the query throw an error that `is_unresolved` recognises. Raises
+    answers, and a record with another id makes the query throw an error that `is_unresolved` recognises. Values of
+    something else have any number of ids: after many unknown ones, the registry is asked for no other. Raises
     ServiceUnreachable when an unknown id must be looked up and the registry does not answer.
     """
     schemas = writer_schemas()
     if not records.isStreaming:
-        schemas.resolve(_schema_ids(decoder, records))
+        while not schemas.asks_no_more():
+            ids = _unresolved_ids(decoder, records)
+            schemas.resolve(ids, decoder.subject)
+            if len(ids) < _AT_ONCE:
+                break
         return
     try:
         schemas.resolve_subject(decoder.subject)
@@ -65,16 +69,16 @@ def prepare(decoder: Avro, records: DataFrame) -> None:
             raise
 
 
-def _schema_ids(decoder: Avro, records: DataFrame) -> list[int]:
+def _unresolved_ids(decoder: Avro, records: DataFrame) -> list[int]:
+    """Return schema ids of the records that are not resolved, at most `_AT_ONCE`.
+
+    Those of most records come first, then the smallest: bytes at random come last, for a registry counts from 1.
+    """
     value = F.col("value")
-    wanted = records.where(_is_framed(decoder, value)).select(_schema_id(value).alias("id")).distinct()
-    ids = [row["id"] for row in wanted.limit(MOST_IDS + 1).collect()]
-    if len(ids) > MOST_IDS:
-        raise TidemarkError(
-            f"more than {MOST_IDS} schema ids among the records of {decoder.subject}, e.g. {ids[0]}",
-            remedy="this is not Avro of a schema registry: see what its producers write",
-        )
-    return ids
+    ids = records.where(_is_framed(decoder, value)).select(_schema_id(value).alias("id"))
+    unresolved = ids.where(~F.col("id").isin(list(writer_schemas().resolved())))
+    counted = unresolved.groupBy("id").count().orderBy(F.desc("count"), "id")
+    return [row["id"] for row in counted.limit(_AT_ONCE).collect()]
 
 
 def parsable(decoder: Avro, value: Column) -> Column:
@@ -157,7 +161,12 @@ def _is_framed(decoder: Avro, value: Column) -> Column:
 
 
 def _by_schema(decoder: Avro, value: Column, read: Callable[[str], Column]) -> Column:
-    """Return the value read with its own writer schema, null where it has none. It throws for an unresolved id."""
+    """Return the value read with its own writer schema, null where it has none.
+
+    It throws for an unresolved id while the registry is still asked for such ids.
+    """
+    # First: once it is asked for no more, nothing more is resolved.
+    asks_no_more = writer_schemas().asks_no_more()
     known = _readable(decoder)
     schema_id = _schema_id(value)
     header, fits = F.substring(value, 1, HEADER_BYTES), F.octet_length(value) <= decoder.max_bytes
@@ -169,14 +178,14 @@ def _by_schema(decoder: Avro, value: Column, read: Callable[[str], Column]) -> C
     ]
     branches.append((~_is_framed(decoder, value), F.lit(None)))
     unusable = [each for each, schema in known.items() if isinstance(schema, Unusable)]
-    if unusable:
+    if unusable and not asks_no_more:
         branches.append((schema_id.isin(unusable), F.lit(None)))
     first, *others = branches
     read_by_schema = reduce(lambda earlier, branch: earlier.when(*branch), others, F.when(*first))
     unresolved = F.raise_error(F.concat(F.lit(f"{UNRESOLVED}: "), schema_id.cast("string")))
     # Without a known schema the plan still needs a type.
     typed = F.when(F.lit(False), read(decoder.schema)).otherwise(F.lit(None))
-    return F.coalesce(read_by_schema.otherwise(unresolved), typed)
+    return F.coalesce(read_by_schema.otherwise(F.lit(None) if asks_no_more else unresolved), typed)
 
 
 def _read_sealed(decoder: Avro, value: Column, data: Column) -> Column:
@@ -244,8 +253,20 @@ def _one_line(error: object) -> str:
 
 
 def _unusable(decoder: Avro, schema_id: Column) -> Column:
-    unusable = F.lit(None).cast("STRUCT<reason: STRING, detail: STRING>")
-    for each, schema in _readable(decoder).items():
-        if isinstance(schema, Unusable):
-            unusable = F.when(schema_id == each, because(schema.reason, schema.detail)).otherwise(unusable)
-    return unusable
+    """Return why a framed value's schema cannot be used, as struct<reason, detail>; null when it can.
+
+    An id is unknown by default: a branch for each would be more than Spark plans in reasonable time.
+    """
+    readable = _readable(decoder)
+    usable = [each for each, schema in readable.items() if isinstance(schema, str)]
+    reason = F.when(schema_id.isin(usable), F.lit(None))
+    for each, schema in readable.items():
+        if isinstance(schema, Unusable) and schema.reason != UNKNOWN_SCHEMA:
+            reason = reason.when(schema_id == each, because(schema.reason, schema.detail))
+    unasked = f", or was not asked after {MOST_UNKNOWN} unknown ids" if writer_schemas().asks_no_more() else ""
+    unknown = F.concat(
+        F.lit("the registry had no schema with id "),
+        schema_id.cast("string"),
+        F.lit(f"{unasked}: once it has, start the stream again and replay the record"),
+    )
+    return reason.otherwise(because(UNKNOWN_SCHEMA, unknown))

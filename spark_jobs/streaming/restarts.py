@@ -38,6 +38,9 @@ from spark_jobs.spark.log import log_of
 PATIENCE = 60.0
 """How long a query waits, s: for the registry, or for an archive query that neither searches nor makes progress."""
 
+_NAMED = 10
+"""How many unknown schema ids a line of the log names."""
+
 
 @dataclass
 class _Wait:
@@ -134,10 +137,13 @@ class SchemaRestarts:
             return False
         self._waiting.pop(query, None)
         if unknown := sorted(writer_schemas().unknown() - known_as_unknown):
+            more = len(unknown[_NAMED:])
             log_of(self._pipeline.name, query).warning(
-                "the registry has no schema with id %s, and this driver does not ask for it again: records with it go "
-                "to quarantine. Once it has: start the stream again, then ./tidemark quarantine replay %s --reason %s",
-                ", ".join(map(str, unknown)),
+                "the registry has no schema with id %s, and this driver does not ask for it again%s: records with it "
+                "go to quarantine. Once it has: start the stream again, then ./tidemark quarantine replay %s "
+                "--reason %s",
+                ", ".join(map(str, unknown[:_NAMED])) + (f" and {more} more" if more else ""),
+                ", nor for any other after so many" if writer_schemas().asks_no_more() else "",
                 self._pipeline.name,
                 UNKNOWN_SCHEMA,
             )

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from include.errors import UsageError
+from include.schemas import writer_schemas
 from include.schemas.registry import SchemaRegistry
 from include.schemas.writer_schemas import WriterSchemas
 from tests.support.json_server import answering
@@ -41,7 +42,7 @@ class Registry:
             f"/subjects/{SUBJECT}/versions/1": {"subject": SUBJECT, "version": 1, "id": 1, "schema": self.spelled},
             "/schemas/ids/1": {"schema": self.schema},
         }
-        return 200, answers[path]
+        return (200, answers[path]) if path in answers else (404, {"error_code": 40403, "message": "not found"})
 
 
 @pytest.fixture
@@ -96,7 +97,22 @@ def test_schema_is_fetched_again_when_its_file_was_cut_short(
     (folder / "1.json").write_text(text)
     registry.asked.clear()
     schemas = WriterSchemas(folder, source)
-    schemas.resolve([1])
+    schemas.resolve([1], SUBJECT)
     assert schemas.resolved() == {1: FIRST}
     assert registry.asked == ["/schemas/ids/1"]
     assert (folder / "1.json").read_text() == whole
+
+
+def test_subject_s_schema_is_resolved_when_too_many_ids_are_unknown(
+    registry: Registry, source: SchemaRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes first: what is not resolved by then is unknown to this process."""
+    monkeypatch.setattr(writer_schemas, "MOST_UNKNOWN", 2)
+    schemas = WriterSchemas(tmp_path, source)
+    schemas.resolve([7, 8, 9, 1], SUBJECT)
+    assert schemas.asks_no_more()
+    assert schemas.resolved()[1] == FIRST
+    assert schemas.unknown() == {7, 8}
+    registry.asked.clear()
+    schemas.resolve([9, 10], SUBJECT)
+    assert registry.asked == []

@@ -12,14 +12,14 @@ from tests.support.shipped import SHIPPED
 
 DECODERS = {
     "auction_bids": "8a38b7b43ea7",
-    "gps_positions": "0d45466eccb7",
+    "gps_positions": "d2cce7c303d5",
     "isp_hits": "39546111c69f",
     "nest_cameras": "fe740ded8855",
     "wiki_changes": "4e757424d524",
 }
 VIEWS = {
     "auction_bids": {"category_hours": "06109bbe456f", "pair_hours": "ad02f957c433"},
-    "gps_positions": {"hourly_counts": "23cdfa064813"},
+    "gps_positions": {"hourly_counts": "c10fa2a3ce3e"},
     "isp_hits": {
         "by_zip": "65d0dced9328",
         "by_isp": "d577d8bed4a5",

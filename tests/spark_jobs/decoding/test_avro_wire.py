@@ -15,7 +15,7 @@ from typing import Any
 import fastavro
 import pytest
 
-from include.errors import ServiceUnreachable, TidemarkError
+from include.errors import ServiceUnreachable
 from include.pipelines.gps_positions import PIPELINE, VERSIONS
 from include.producing.messages.gps_positions import Vehicles, encode
 from include.schemas.logical_types import in_units_of
@@ -71,6 +71,7 @@ def another_process(gate: Gate) -> Iterator[Gate]:
     writer_schemas.cache_clear()
     yield gate
     gate.answer = None
+    writer_schemas.cache_clear()
 
 
 def decoded(spark: Any, values: list[bytes | None], pipeline: Any = PIPELINE) -> list[Any]:
@@ -457,9 +458,23 @@ def test_registry_is_not_asked_for_an_id_beyond_those_of_any_registry(
     assert reasons(spark, [b"\0\xff\xff\xff\xff\x02a"]) == ["unknown_schema"]
 
 
-def test_batch_ends_when_it_has_more_ids_than_any_registry_gives(spark: Any, ids: list[int]) -> None:
-    with pytest.raises(TidemarkError, match="not Avro of a schema registry"):
-        decoded(spark, [b"\0" + (1_000_000 + n).to_bytes(4, "big") for n in range(1_001)])
+def test_records_are_quarantined_when_they_have_more_ids_than_any_registry_gives(
+    spark: Any, ids: list[int], another_process: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("include.schemas.writer_schemas.MOST_UNKNOWN", 3)
+    monkeypatch.setattr("spark_jobs.decoding.avro_wire._AT_ONCE", 2)
+    (rare,) = registry().register("rare-value", [OTHER.replace("Other", "Rare")])
+    bad = [header(1_000_000 + number) + b"a" for number in range(10)]
+    # Known ones come first: those of the subject, those of more records, and small ones.
+    rows = decoded(spark, [*bad, header(rare) + b"\x02a", encode(ids[0], 0, POSITION)])
+    assert [row["reason"] for row in rows] == [*["unknown_schema"] * len(bad), "unusable_schema", None]
+    assert "no schema with id 1000009, or was not asked" in rows[9]["detail"]
+    assert len([each for each in another_process.asked if each.startswith("/schemas/ids/100000")]) == 3
+    # The next batch is decoded by what is resolved.
+    assert reasons(spark, [header(2_000_000) + b"a", encode(ids[1], 1, {**POSITION, "accuracy": 4})]) == [
+        "unknown_schema",
+        None,
+    ]
 
 
 def test_error_names_record_and_reason_when_the_decoder_fails_fast(spark: Any, ids: list[int]) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from include.pipelines import load_pipeline
 from include.schemas.registry import RegisteredSchema
-from include.schemas.writer_schemas import WriterSchemas
+from include.schemas.writer_schemas import MOST_UNKNOWN, WriterSchemas
 from spark_jobs.streaming import restarts
 from spark_jobs.streaming.restarts import SchemaRestarts
 
@@ -24,6 +24,9 @@ class Registry:
 
     def __init__(self) -> None:
         self.asked: list[int] = []
+
+    def versions(self, _: str) -> list[int]:
+        return []
 
     def schema(self, schema_id: int) -> RegisteredSchema | None:
         self.asked.append(schema_id)
@@ -39,7 +42,7 @@ def start_again(monkeypatch: pytest.MonkeyPatch, folder: Path, batches: Iterable
     monkeypatch.setattr(restarts, "_last_batch", lambda _: 0)
     monkeypatch.setattr(restarts, "read_batch", lambda *_: SimpleNamespace(ranges=[]))
     monkeypatch.setattr(restarts, "read_ranges", lambda *_: None)
-    monkeypatch.setattr(restarts, "prepare", lambda *_: schemas.resolve(next(ids)))
+    monkeypatch.setattr(restarts, "prepare", lambda *_: schemas.resolve(next(ids), "gps-value"))
     queries, spark = SchemaRestarts(load_pipeline("gps_positions")), Any
     for query in ("archive", "a_view", "archive"):
         assert queries.may_start(spark, query, "checkpoint")  # type: ignore[arg-type]
@@ -72,3 +75,13 @@ def test_log_says_nothing_when_the_registry_knows_all_ids(
 ) -> None:
     start_again(monkeypatch, tmp_path, [[KNOWN]] * 3)
     assert said == []
+
+
+def test_registry_is_asked_for_no_more_ids_and_the_query_starts_when_it_did_not_know_a_thousand(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, said: list[str]
+) -> None:
+    batch = [UNKNOWN + number for number in range(MOST_UNKNOWN + 1)]
+    assert start_again(monkeypatch, tmp_path, [batch] * 3) == batch[:MOST_UNKNOWN]
+    [message] = said
+    assert "no schema with id 7, 8, 9, 10, 11, 12, 13, 14, 15, 16 and 990 more," in message
+    assert "nor for any other after so many" in message
