@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import smtplib
 from collections.abc import Mapping
+from html import escape
 from typing import Literal
 
 import httpx
@@ -68,10 +69,14 @@ def send_message(alert: Alert) -> None:
 
 
 def post_webhook(alert: Alert) -> None:
-    """Post an alert as JSON; `text` is one line for chat rooms. Raises httpx's errors, even for a refusal."""
+    """Post an alert as JSON; `text` is one line for chat rooms. Raises httpx's errors, even for a refusal.
+
+    In `text` alone `&`, `<` and `>` are escaped: in a chat room they would make links and mentions of what data says.
+    """
     address = settings().alert_webhook
     assert address is not None
     body = alert.as_json()
     text = f"{alert.pipeline} {alert.state}: {alert.what} ({alert.place}, since {body['since']}). {alert.todo}"
-    response = httpx.post(address.get_secret_value(), json={**body, "text": one_line(text, 2000)}, timeout=SECONDS)
+    line = escape(one_line(text, 2000), quote=False)
+    response = httpx.post(address.get_secret_value(), json={**body, "text": line}, timeout=SECONDS)
     response.raise_for_status()

@@ -146,6 +146,15 @@ def test_markup_stays_text_in_a_mail_when_an_error_has_it(receivers: Received) -
     alerts.recover("test/fifth")
 
 
+def test_chat_gets_no_link_and_no_mention_when_an_error_has_them(receivers: Received) -> None:
+    what = "<!channel> & <https://example.org|the log>"
+    alerts.raise_alert(alert("sixth", what))
+    [post] = receivers.posts
+    assert post["what"] == what
+    assert "sixth raised: &lt;!channel&gt; &amp; &lt;https://example.org|the log&gt; (" in post["text"]
+    alerts.recover("test/sixth")
+
+
 def test_overdue_intervals_and_their_end_are_reported_once_when_a_deadline_passes(
     receivers: Received,
 ) -> None:
