@@ -13,6 +13,7 @@ from include import alerts
 from include.airflow.tasks import interval_of_run
 from include.alerts import overdue
 from include.alerts.channels import ALERTS
+from include.erasure.keys import FORGOTTEN
 from include.errors import TidemarkError
 from include.ledger.alerts import Alert, open_alerts
 from include.ledger.intervals.days import pinned_within
@@ -110,10 +111,11 @@ def recover_succeeded(states: Callable[[str, str], Mapping[str, str]]) -> int:
 def _has_ended(told: Alert, task: str) -> bool:
     """Whether the interval of a task that leads to its registration is registered, or the task does not lead to one.
 
-    A person may have marked the task as successful, which registers nothing. True for alerts of older code.
+    A person may have marked the task as successful, which registers nothing. True for alerts of older code, which noted
+    no interval, or erased it.
     """
     interval = told.facts.get("interval")
-    if interval is None or task not in REGISTERING:
+    if interval in (None, FORGOTTEN) or task not in REGISTERING:
         return True
     begin, end = (parse_time(each) for each in str(interval).split("/"))
     return pinned_within(told.pipeline, begin, end)[1].get(Interval(begin, end), False)

@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 
 from include import alerts
 from include.alerts import erasures, key_limits
+from include.errors import UsageError
 from include.intervals.telling.addresses import stream_page
 from include.ledger.alerts import Alert, dismissed_alerts, open_alerts
 from include.ledger.alerts.noted import add_facts
@@ -135,12 +136,21 @@ def _told_of(pipeline: Pipeline, told: Alert) -> tuple[datetime, datetime]:
     """Return beginning and end of the intervals that an alert is about."""
     first_end, intervals = told.since - pipeline.schedule.registered_within, told.facts.get("intervals", ())
     # The schedule may have changed since.
-    begin = parse_time(intervals[0].split("/")[0]) if intervals else first_end - pipeline.schedule.every
-    if until := told.facts.get("until"):
-        return begin, parse_time(until)
+    begin = _time(intervals[0].split("/")[0]) if intervals else None
+    begin = begin or first_end - pipeline.schedule.every
+    if until := _time(told.facts.get("until", "")):
+        return begin, until
     # Raised by an older version of the code.
     further = max(0, len(intervals) - 1)
     return begin, first_end + further * pipeline.schedule.every
+
+
+def _time(text: str) -> datetime | None:
+    """Return a time of an alert's facts; None where older code has erased a key that was a part of it."""
+    try:
+        return parse_time(text)
+    except UsageError:
+        return None
 
 
 def _key(pipeline: Pipeline) -> str:

@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeVar
 from sqlalchemy import ARRAY, ColumnElement, Select, Text, any_, cast, func, inspect, literal, select, tuple_
 from sqlalchemy.orm import InstrumentedAttribute, Session, undefer
 
+from include.ledger.alerts import CAUSE_OVER
 from include.ledger.models import (
     AlertRow,
     Approval,
@@ -56,6 +57,11 @@ _OF_DATA = frozenset({"sections", "chart", "unknown_fields", "examples", "where"
 _NOT_OF_DATA = frozenset({"ranges", "fates", "class", "severity"})
 """Names of the parts that never do, and that the code reads: a topic may have the same name as a person."""
 
+_NOT_OF_ALERTS = frozenset(
+    {"dag", "run", "task", "query", "interval", "intervals", "until", "keys", "max_keys", CAUSE_OVER}
+)
+"""Names of the facts of alerts that never do: by these their end is found, and a key may be a part of any time."""
+
 _AT_ONCE = 200
 """Rows in memory at once."""
 
@@ -91,10 +97,12 @@ def forget(
         (BatchFailure.pipeline, BatchFailure.error),
         (StreamLaunch.pipeline, StreamLaunch.error),
         (RowOutput.pipeline, RowOutput.waits_for),
-        (AlertRow.pipeline, AlertRow.alert),
     ):
         for row in _naming(ledger, names, owner == pipeline, owner.property.parent.class_, *said):
             found += _clean(row, names, *said)
+    in_alerts = _Findings(names, is_own=True, not_of_data=_NOT_OF_ALERTS)
+    for alert in _naming(ledger, names, AlertRow.pipeline == pipeline, AlertRow, AlertRow.alert):
+        found += _clean(alert, in_alerts, AlertRow.alert)
     for version in _naming(ledger, names, LimitsVersion.pipeline == pipeline, LimitsVersion, LimitsVersion.limits):
         found += _drop_limits(version, names)
     return Forgotten(found, sum(observed[build] for build in _published(ledger, observed)))
@@ -174,11 +182,12 @@ def _may_name(said: ColumnElement[str], names: Forget) -> ColumnElement[bool]:
 
 @dataclass(frozen=True)
 class _Findings:
-    """The keys to forget in findings and verdicts, of which the code has to read what does not come from records."""
+    """The keys to forget in findings, verdicts and alerts, of which the code reads what does not come from records."""
 
     names: Forget
     is_own: bool
     """Whether the interval held erased records: then every text is cleaned that nothing depends on."""
+    not_of_data: Collection[str] = _NOT_OF_DATA
 
     def named_in(self, value: str) -> bool:
         return self.names.named_in(value)
@@ -191,7 +200,7 @@ class _Findings:
         return self.names.without(value) if self.is_own else value
 
     def _without_in(self, name: str, value: Any) -> Any:
-        if name in _NOT_OF_DATA:
+        if name in self.not_of_data:
             return value
         if name in _OF_DATA:
             return self.names.without(value)

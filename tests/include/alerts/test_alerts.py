@@ -338,6 +338,23 @@ def test_intervals_are_overdue_when_the_archive_has_records_and_none_was_ever_pi
     }  # fmt: skip
 
 
+def test_alert_is_over_when_older_code_has_erased_its_times(receivers: Received) -> None:
+    name, minute = "isp_erased", timedelta(minutes=1)
+    pipeline = replace(load_pipeline("isp_hits"), name=name)
+    first, failed = (begin_attempt(name, hour(number)) for number in (0, 1))
+    register(first, note_build(first))
+    facts = {"intervals": ["(erased)"], "until": "(erased)"}
+    alerts.raise_alert(Alert(f"overdue/{name}/x", name, "late", "x", START + 140 * minute, "look", facts))
+    lost = {"dag": "interval__x", "run": "r", "task": "publish", "interval": "(erased)"}
+    alerts.raise_alert(Alert(f"task/interval__x/r/publish/{name}", name, "broken", "x", START, "clear it", lost))
+    receivers.posts.clear()
+    assert watch(pipeline, START + 141 * minute) == {"overdue": 1, "over_limit": 0, "recovered": 0}
+    register(failed, note_build(failed))
+    assert watch(pipeline, START + 150 * minute)["recovered"] == 1
+    assert recover_succeeded(lambda dag, run: {f"publish_{name}": "success"} if run == "r" else {}) == 1
+    assert [each["state"] for each in receivers.posts] == ["recovered"] * 2
+
+
 def begin_erasure(pipeline: str, at: datetime) -> int:
     """An erasure as its first transaction leaves it; its number."""
     with session() as ledger:

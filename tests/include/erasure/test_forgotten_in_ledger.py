@@ -8,7 +8,9 @@ from itertools import product
 import pytest
 from sqlalchemy import literal, select
 
-from include.erasure.keys import Keys
+from include.erasure.keys import FORGOTTEN, Keys
+from include.ledger.alerts import Alert, open_alerts
+from include.ledger.alerts.noted import close_alert, note_alert
 from include.ledger.database import session
 from include.ledger.erasures import scrub
 from include.ledger.models import ListedRow, OutageRow
@@ -130,3 +132,21 @@ def test_outage_of_another_stays_when_a_former_name_is_now_another_column_s(
     with session() as ledger:
         scrub.forget(ledger, pipeline, [], Keys(["7"]), [("camera_id", "device_id")])
     assert things(pipeline) == [{"camera_id": "8", "device_id": "7"}]
+
+
+def test_alert_says_no_key_and_still_tells_what_it_is_about_when_the_key_is_a_part_of_a_time(postgres: Home) -> None:
+    """By its intervals, its run and its query the end of an alert is found."""
+    kept = {
+        "dag": "interval__keyed", "run": "scheduled__2026-11-11T11:00:00+00:00", "task": "publish", "query": "by_11",
+        "interval": "2026-11-11T11:00:00Z/2026-11-11T12:00:00Z", "until": "2026-11-11T12:00:00Z",
+        "intervals": ["2026-11-11T11:00:00Z/2026-11-11T12:00:00Z"], "keys": 11, "max_keys": 11,
+    }  # fmt: skip
+    said = {"error": "the sensor 11 is broken", "warnings": ["t: all have 11 (observed 11)"]}
+    told = Alert("task/keyed", "keyed", "the sensor 11 is broken", "at 11", DAY, "look at 11", {**kept, **said})
+    note_alert(told)
+    with session() as ledger:
+        assert scrub.forget(ledger, "keyed", [], Keys(["11"]), [("sensor",)]).rows == 1
+    [found] = open_alerts("task/keyed")
+    assert {found.what, found.place, found.todo} == {FORGOTTEN}
+    assert found.facts == {**kept, "error": FORGOTTEN, "warnings": [FORGOTTEN]}
+    close_alert("task/keyed")
