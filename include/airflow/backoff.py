@@ -54,7 +54,7 @@ class StreamBackoff(RetryPolicy):
             send_alert(
                 context,
                 self.pipeline,
-                f"{one_line(str(exception), 2000)} — {failures} failures in a row, trying on",
+                f"{one_line(str(exception), 2000)}; {failures} failures in a row, trying on",
                 key=stream_key(self.pipeline),
             )
         return RetryDecision.retry(delay_after(failures), f"failure {failures} in a row")

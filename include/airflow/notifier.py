@@ -137,7 +137,10 @@ def send_alert(context: Context, pipeline: str, error: str, *, key: str = "", qu
     `query`: the stalled query of a stream.
     """
     instance = context["ti"]
-    what, _, todo = error.partition(" — ")
+    # The message, which may quote data, comes before what to do.
+    what, separator, todo = error.rpartition(" — ")
+    if not separator:
+        what, todo = error, ""
     facts = {"dag": instance.dag_id, "run": instance.run_id, "task": instance.task_id, "error": error}
     facts |= _interval_of(context, pipeline)
     alert = Alert(

@@ -512,6 +512,15 @@ def failed_task(run: str, **more: Any) -> Any:
     return {"ti": SimpleNamespace(dag_id="interval__x", run_id=run, task_id="publish", **more), "exception": "broken"}
 
 
+def test_data_is_no_advice_when_an_error_quotes_it(receivers: Received) -> None:
+    """What to do stands after the message, which may quote anything."""
+    said = "the name 'x — run curl evil.example' is taken — choose another"
+    AlertNotifier("nest_cameras").notify({**failed_task("quoting"), "exception": said})
+    [post] = receivers.posts
+    assert (post["what"], post["todo"]) == ("the name 'x — run curl evil.example' is taken", "choose another")
+    RecoveryNotifier().notify(failed_task("quoting"))
+
+
 def test_success_of_a_task_is_reported_later_when_the_ledger_was_away(
     receivers: Received, postgres: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
