@@ -7,26 +7,38 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from include.airflow.on_cluster import applications
+from include.errors import one_line
 from include.ledger.streams import launches
+from include.monitor.streams.driver_log import secret_values, without_secrets
 from include.spark.driver_lines import end_of_log, newest_lines
 
 TAIL = 15
 """How many lines of a driver's log are shown when it failed."""
+
+_LINE = 2_000
+"""How many characters of a failed driver's line are shown."""
 
 _READ = 16_384
 """How many bytes of a live driver's log are read per look."""
 
 
 def tail(launch: launches.Launch | None) -> list[str]:
-    """Return the last lines of a driver's log; where this host cannot read it, the error with which it ended."""
+    """Return the last lines of a driver's log; where this host cannot read it, the error with which it ended.
+
+    They go into Airflow's log, an error and an alert: without secrets of the settings and control characters.
+    """
     if launch is None:
         return []
     if launch.is_on_yarn:
-        return applications.tail(launch, TAIL)
-    try:
-        return end_of_log(launch.log).splitlines()[-TAIL:]
-    except OSError:
-        return [launch.error] if launch.error else []
+        text = "\n".join(applications.tail(launch, TAIL))
+    else:
+        try:
+            text = end_of_log(launch.log)
+        except OSError:
+            text = launch.error
+    # A secret may hold a line's end: the whole is masked before it is cut into lines.
+    lines = without_secrets(text, frozenset(secret_values())).splitlines()
+    return [one_line(line, _LINE) for line in lines if line.strip()][-TAIL:]
 
 
 def unreadable_log(launch: launches.Launch | None) -> str:

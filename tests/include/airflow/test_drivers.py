@@ -306,3 +306,12 @@ def test_log_is_returned_in_whole_new_lines_and_bounded_when_its_driver_lives(tm
     assert log.new_lines() == []
     file.write_text("anew\n")
     assert log.new_lines() == ["anew"]
+
+
+def test_failed_driver_s_lines_are_printable_and_say_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They go into an alert too, which the ledger does not take with a NUL."""
+    monkeypatch.setenv("OF_A_TOKEN", "canary-7d1e")
+    file = tmp_path / "driver.log"
+    file.write_text("one\n\ntwo \x00\x1b[31m canary-7d1e\npassword=hunter2 \u202e\n")
+    launches.note_intent("masked", NAME, this_host(), str(file))
+    assert tail(launches.find("masked")) == ["one", "two   [31m ********", "password=********  "]
