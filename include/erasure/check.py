@@ -55,14 +55,15 @@ def check_can_replace_proofs(pipeline: Pipeline, columns: Sequence[str]) -> None
 def remaining(pipeline: Pipeline) -> list[str]:
     """Return what an erasure does not reach, in words."""
     topics = ", ".join(sorted(pipeline.source.named)) or "those of its pattern"
+    clean = f"{settings().airflow_command()} db clean"
     told = [
         f"Kafka's own log of the source topics ({topics}), until their retention removes the records",
         "backups and copies of Kafka, the lake and PostgreSQL; PostgreSQL's own files until VACUUM, and its log",
         "logs and messages that were sent: notifications, alerts, lineage events",
+        f"results of Airflow's tasks and its questions to persons, which may quote a key: {clean}",
     ]
     if pipeline.archive.partition_by:
-        command = f"{settings().airflow_command()} db clean"
-        told.append(f"events of Airflow's assets, which list registered partitions with their values: {command}")
+        told.append(f"events of Airflow's assets, which list registered partitions with their values: {clean}")
     if pipeline.views:
         written = ", ".join(view.speed.topic for view in pipeline.views)
         told.append(f"older values in the compacted topics ({written}), until Kafka's cleaner has passed")

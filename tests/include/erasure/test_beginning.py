@@ -459,6 +459,7 @@ def test_earlier_proofs_remain_when_their_expectations_observed_a_key(pipeline: 
     (named,) = (each for each in account(declared, begun)["remains"] if "expectation" in each)
     assert named.startswith("2 results of expectations in earlier proofs")
     assert not any("expectation" in each for each in remaining(declared))
+    assert any("results of Airflow's tasks and its questions" in each for each in remaining(declared))
 
 
 def test_reports_of_other_intervals_keep_no_key_when_a_difference_of_theirs_named_it(pipeline: str) -> None:
