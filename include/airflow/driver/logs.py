@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from include.airflow.on_cluster import applications
-from include.errors import one_line
+from include.errors import UsageError, one_line
 from include.ledger.streams import launches
 from include.monitor.streams.driver_log import without_secrets
 from include.spark.driver_lines import end_of_log, newest_lines, secret_values
@@ -36,8 +36,12 @@ def tail(launch: launches.Launch | None) -> list[str]:
             text = end_of_log(launch.log)
         except OSError:
             text = launch.error
+    try:
+        secrets = frozenset(secret_values())
+    except UsageError as error:
+        return [f"The log is not shown: {one_line(str(error), _LINE)}"]
     # A secret may hold a line's end: the whole is masked before it is cut into lines.
-    lines = without_secrets(text, frozenset(secret_values())).splitlines()
+    lines = without_secrets(text, secrets).splitlines()
     return [one_line(line, _LINE) for line in lines if line.strip()][-TAIL:]
 
 
