@@ -41,7 +41,7 @@ def build_again(damaged: list[DamagedFile]) -> None:
 def test_nothing_is_said_after_the_driver_s_line_when_a_rebuild_failed(
     without_ledger: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(command, "app", lambda **_: build_again([]))
+    monkeypatch.setattr(command, "app", lambda *_, **__: build_again([]))
     assert command.main() == 6
     assert capsys.readouterr() == ("", "")
 
