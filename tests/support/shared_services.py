@@ -135,6 +135,8 @@ class SharedServices:
             prepared = {name.removeprefix("prepared_") for (name,) in cursor.fetchall()}
             for name in prepared - untouched:
                 cursor.execute(f"CREATE DATABASE {name} TEMPLATE prepared_{name}")
+            # A server that a test kills replays what was written since the last one: a minute, after many modules.
+            cursor.execute("CHECKPOINT")
 
 
 _END_SESSIONS = """
