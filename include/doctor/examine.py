@@ -25,7 +25,7 @@ from include.pipelines import declarations
 from include.pipelines.spec import Pipeline
 from include.services import airflow, supervisor
 from include.services.dag_files import unmade_dags
-from include.services.process import ServiceStatus, embedded_addresses, read_state
+from include.services.process import ServiceStatus, embedded_addresses, open_addresses, read_state
 from include.services.supervisor import ServiceName
 from include.settings import Settings, settings
 from include.streams.start import check_log
@@ -90,6 +90,18 @@ def _services(states: Mapping[ServiceName, ServiceStatus]) -> Iterator[Finding]:
             yield Finding(state.healthy, f"{name}{where}", "" if state.healthy else f"./tidemark up {name}")
             if name == "airflow" and state.healthy and (lack := airflow.lack_of_slots(state.address)):
                 yield Finding(False, *lack)
+    yield from _ports(states)
+
+
+def _ports(states: Mapping[ServiceName, ServiceStatus]) -> Iterator[Finding]:
+    """Yield whether other machines reach the embedded services that run."""
+    running = [name for name, state in states.items() if not state.external and state.pid is not None]
+    reached = [f"{name} at {address}" for name in running for address in open_addresses(name)]
+    if reached:
+        remedy = "take back the option that opens it, or close the port by a firewall"
+        yield Finding(False, f"other machines reach {', '.join(reached)}", remedy)
+    elif running:
+        yield Finding(True, f"only this machine reaches the ports of {', '.join(running)}")
 
 
 def _lake() -> Iterator[Finding]:

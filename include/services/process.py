@@ -11,6 +11,7 @@ import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,14 @@ def running(state: Mapping[str, Any]) -> psutil.Process | None:
         return None
 
 
+def open_addresses(name: str) -> list[str]:
+    """Return the addresses, `IP:port`, at which a running service of this home listens to other machines, too."""
+    started = running(read_state(name))
+    listening = {(ip_address(ip), port) for ip, port in _listening(started)} if started else set()
+    plain = {(getattr(ip, "ipv4_mapped", None) or ip, port) for ip, port in listening}
+    return sorted(f"{ip}:{port}" for ip, port in plain if not ip.is_loopback)
+
+
 def start_detached(name: str, command: Sequence[str], env: Mapping[str, str] | None = None) -> psutil.Process:
     """Start a service in its own session and append its output to its log; `env` is all of its environment."""
     with log_path(name).open("ab") as log:
@@ -160,12 +169,19 @@ def free_ports(preferred: Mapping[str, int | None]) -> dict[str, int]:
 
 def listens(process: psutil.Process, port: int) -> bool:
     """Return whether a process, or one that it started, listens on that port: an answer there may be another's."""
-    try:
-        family = [process, *process.children(recursive=True)]
-        every = [connection for each in family for connection in each.net_connections("inet")]
-    except psutil.NoSuchProcess:
-        return False
-    return any(each.status == psutil.CONN_LISTEN and each.laddr.port == port for each in every)
+    return any(own == port for _, own in _listening(process))
+
+
+def _listening(process: psutil.Process) -> Iterator[tuple[str, int]]:
+    """Yield IP and port at which a process, and each that it started, listens."""
+    family = [process]
+    with suppress(psutil.NoSuchProcess):
+        family += process.children(recursive=True)
+    for each in family:
+        # One that serves a connection may have ended with it.
+        with suppress(psutil.NoSuchProcess):
+            found = each.net_connections("inet")
+            yield from ((one.laddr.ip, one.laddr.port) for one in found if one.status == psutil.CONN_LISTEN)
 
 
 def wait_until(name: str, ready: Callable[[], bool], process: psutil.Process | None, seconds: float) -> None:

@@ -7,19 +7,22 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
 import pytest
 
+from include.doctor.examine import _ports
 from include.services import supervisor
 from include.services.process import (
+    ServiceStatus,
     end_left_over,
     free_port,
     free_ports,
     listens,
     log_path,
+    open_addresses,
     read_state,
     start_detached,
     stop,
@@ -32,29 +35,49 @@ LISTEN_BELOW = """
 import subprocess, sys
 below = '''
 import socket, sys
-server = socket.create_server(("127.0.0.1", int(sys.argv[1])))
+server = socket.create_server((sys.argv[2], int(sys.argv[1])))
 print("ready", flush=True)
 sys.stdin.read()
 '''
-subprocess.run([sys.executable, "-c", below, sys.argv[1]])
+subprocess.run([sys.executable, "-c", below, *sys.argv[1:]])
 """
+
+
+@contextmanager
+def listening_below(host: str, port: int) -> Iterator[subprocess.Popen[str]]:
+    """A process whose child listens."""
+    command = [sys.executable, "-c", LISTEN_BELOW, str(port), host]
+    started = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert started.stdout is not None
+        assert started.stdout.readline() == "ready\n"
+        yield started
+    finally:
+        started.communicate("")
+
+
+@pytest.mark.parametrize(("host", "is_open"), [("127.0.0.1", False), ("0.0.0.0", True)])
+def test_address_is_named_when_other_machines_reach_a_service(
+    host: str, is_open: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIDEMARK_HOME", str(tmp_path))
+    settings.cache_clear()
+    with listening_below(host, port := free_port()) as started:
+        write_started("kafka", psutil.Process(started.pid))
+        assert open_addresses("kafka") == ([f"{host}:{port}"] if is_open else [])
+        [found] = _ports({"kafka": ServiceStatus(f"127.0.0.1:{port}", True, started.pid)})
+    settings.cache_clear()
+    assert (found.ok, f"kafka at {host}:{port}" in found.what) == (not is_open, is_open)
 
 
 def test_port_belongs_to_a_process_when_it_or_its_child_listens() -> None:
     port, here = free_port(), psutil.Process(os.getpid())
-    started = subprocess.Popen(
-        [sys.executable, "-c", LISTEN_BELOW, str(port)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    try:
-        assert started.stdout is not None
-        assert started.stdout.readline() == "ready\n"
+    with listening_below("127.0.0.1", port) as started:
         assert listens(psutil.Process(started.pid), port)
         with socket.create_server(("127.0.0.1", free_port())) as own:
             assert listens(here, own.getsockname()[1])
             # Another's process, which is no child of this one's.
             assert not listens(psutil.Process(started.pid), own.getsockname()[1])
-    finally:
-        started.communicate("")
     assert not listens(here, port)
 
 
