@@ -59,7 +59,7 @@ def repair_all(progress: Callable[[str], None], *, deep: bool) -> None:
 def examine(*, deep: bool) -> list[Finding]:
     """Look at everything and return what was found; `deep` also reads every file whole."""
     services = supervisor.status()
-    around = [*examine_machine(), *_services(services), *_declarations(), *_dags(services)]
+    around = [*examine_machine(), *_services(services), *_ports(services), *_declarations(), *_dags(services)]
     place = list(_lake())
     if not all(each.ok for each in place):
         return [*around, *place]
@@ -90,7 +90,6 @@ def _services(states: Mapping[ServiceName, ServiceStatus]) -> Iterator[Finding]:
             yield Finding(state.healthy, f"{name}{where}", "" if state.healthy else f"./tidemark up {name}")
             if name == "airflow" and state.healthy and (lack := airflow.lack_of_slots(state.address)):
                 yield Finding(False, *lack)
-    yield from _ports(states)
 
 
 def _ports(states: Mapping[ServiceName, ServiceStatus]) -> Iterator[Finding]:
