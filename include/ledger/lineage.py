@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 from include.ledger.connection import reading
 from include.times import Interval
@@ -96,30 +96,7 @@ class IntervalHistory:
     """What the last published build read; other offsets than `ranges` when it was pinned again since."""
 
 
-class _RevisionRow(NamedTuple):
-    """A row of `_REVISIONS`."""
-
-    table: str
-    partition: str
-    revision: str
-    location: str
-    rows: int
-    content_hash: str
-    files: dict[str, Any]
-    state: str
-    code_version: str
-    built_at: datetime
-    registered_at: datetime | None
-    retired_at: datetime | None
-    attempt: int
-    run_by: str
-    source: str
-    started_at: datetime
-    ended_at: datetime | None
-    exit_code: int | None
-    findings: dict[str, Any]
-
-
+# Columns in the order of the fields of `BuiltRevision`, `History` and `Run`.
 _REVISIONS = """
     SELECT r.table_name, r.table_partition, r.id, r.location, r.rows, r.content_hash, r.files,
         r.state, r.code_version, r.built_at, r.registered_at, r.retired_at,
@@ -175,13 +152,13 @@ def revisions_of_partition(table: str, partition: str) -> list[History]:
     """Return all revisions that a table partition ever had, newest first."""
     with reading() as ledger:
         ledger.execute(_REVISIONS, [table, partition])
-        return [_history(_RevisionRow(*row)) for row in ledger.fetchall()]
+        return [_history(row) for row in ledger.fetchall()]
 
 
-def _history(row: _RevisionRow) -> History:
-    built = BuiltRevision(row.table, row.partition, row.revision, row.location, row.rows, row.content_hash, row.files)
-    run = Run(row.attempt, row.run_by, row.source, row.started_at, row.ended_at, row.exit_code, row.findings)
-    return History(built, row.state, row.code_version, row.built_at, row.registered_at, row.retired_at, run)
+def _history(row: tuple[Any, ...]) -> History:
+    state, code_version, built_at, registered_at, retired_at = row[7:12]
+    built, run = BuiltRevision(*row[:7]), Run(*row[12:])
+    return History(built, state, code_version, built_at, registered_at, retired_at, run)
 
 
 def interval_of_attempt(attempt: int) -> IntervalHistory:
