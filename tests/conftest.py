@@ -445,6 +445,9 @@ def settings_of(home: Home, **extra: str) -> Iterator[Home]:
             if name.startswith("TIDEMARK_"):
                 patch.setenv(name, value)
         settings.cache_clear()
+        # A thread that an earlier module left may have begun to read them before they changed, and keeps what it read.
+        while settings() != settings.__wrapped__():
+            settings.cache_clear()
         engine.cache_clear()
         yield home
         engine().dispose()
