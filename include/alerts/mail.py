@@ -20,6 +20,7 @@ SECONDS = 10
 """How long a mail server may take."""
 
 _SENDER = "tidemark@localhost"
+_AS_LIBRARY = "_AIRFLOW__AS_LIBRARY"
 _WORDS = {"true": True, "false": False}
 
 
@@ -51,8 +52,16 @@ def _hook() -> SmtpHook:
     """
     # Outside of Airflow, importing it creates its home folder.
     os.environ.setdefault("AIRFLOW_HOME", str(settings().home / "airflow"))
-    from airflow.providers.smtp.hooks.smtp import SmtpHook
-    from airflow.sdk.exceptions import AirflowNotFoundException
+    # As a program it would also write this process's log in its own way, to standard output, where JSON goes. What
+    # this process starts later may be that program.
+    as_it_was = os.environ.get(_AS_LIBRARY)
+    os.environ[_AS_LIBRARY] = "true"
+    try:
+        from airflow.providers.smtp.hooks.smtp import SmtpHook
+        from airflow.sdk.exceptions import AirflowNotFoundException
+    finally:
+        if as_it_was is None:
+            del os.environ[_AS_LIBRARY]
 
     class Hook(SmtpHook):
         @classmethod

@@ -95,6 +95,23 @@ def test_mail_is_sent_once_when_a_server_that_was_away_is_back(
     assert [mail["Subject"] for mail in received.mails] == ["[tidemark] away raised: the archive is behind"]
 
 
+def test_log_of_a_process_stays_on_standard_error_when_it_has_sent_a_mail(postgres: Home, received: Received) -> None:
+    program = """
+import logging, os
+from datetime import UTC, datetime
+from include import alerts
+
+logging.basicConfig(format="said: %(message)s")
+alerts.raise_alert(alerts.Alert("mail/log", "log", "it is late", "interval 05", datetime.now(UTC), "look at it"))
+logging.getLogger("include").error("%s afterwards", os.environ.get("_AIRFLOW__AS_LIBRARY"))
+"""
+    environment = postgres.environment(TIDEMARK_ALERT_SMTP=received.smtp, TIDEMARK_ALERT_EMAIL_TO="a@example.org")
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, env=environment, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert [mail["Subject"] for mail in received.mails] == ["[tidemark] log raised: it is late"], done.stderr
+    assert (done.stdout, done.stderr.splitlines()[-1]) == ("", "said: None afterwards")
+
+
 def test_connection_is_found_by_its_name_when_airflow_keeps_it(
     postgres: Home, received: Received, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
