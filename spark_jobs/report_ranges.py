@@ -11,7 +11,7 @@ import json
 import sys
 from pathlib import Path
 
-from include.intervals.telling.asked_ranges import parse_ranges
+from include.intervals.reporting.asked_ranges import parse_ranges
 from include.ledger.intervals.states import Source
 from include.ledger.reference_versions import newest
 from include.pipelines import load_pipeline

@@ -308,7 +308,7 @@ def test_tests_mirror_the_packages_when_they_are_listed() -> None:
         for folder in (path for path in (tests / side).iterdir() if path.is_dir() and path.name != "__pycache__"):
             assert (REPOSITORY / side / folder.name).is_dir(), f"{folder} mirrors no package"
     loose = {path.name for path in tests.glob("*.py")}
-    assert loose == {"conftest.py", "test_layers.py"}, "helpers of tests live in tests/support"
+    assert loose == {"conftest.py", "test_dependencies.py", "test_layers.py"}, "helpers of tests live in tests/support"
 
 
 def test_no_server_of_a_test_has_a_port_of_connections_when_it_ends_before_its_clients() -> None:

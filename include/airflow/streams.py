@@ -17,7 +17,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from include.airflow import backoff
-from include.airflow.driver import launching, logs, looking
+from include.airflow.driver import launching, liveness, logs
 from include.airflow.driver.deployments import Deployments
 from include.airflow.interval_run.links import STREAM_LINKS, push_links
 from include.airflow.notifier import send_alert, stream_key
@@ -61,7 +61,7 @@ class StreamTrigger(BaseTrigger):
         log: logs.FollowedLog | ApplicationLog | None = None
         while True:
             try:
-                event = await asyncio.to_thread(looking.look_at, self.pipeline, self.launch)
+                event = await asyncio.to_thread(liveness.look_at, self.pipeline, self.launch)
                 if event is None and time.monotonic() - looked > _LOOK_AT_PROGRESS:
                     looked = time.monotonic()
                     if log is None:
@@ -122,7 +122,7 @@ def look_at_progress(pipeline: str, progress: Progress, now: float, launch: str)
     declared, or whose declaration is refused, nobody knows what waits: its driver is left to the ledger, and to
     `./tidemark doctor`. While a command holds the lease, an erasure for example, nothing is to be committed.
     """
-    if pipeline not in pipeline_names() or looking.is_command(writers.live_writer(pipeline), launch):
+    if pipeline not in pipeline_names() or liveness.is_command(writers.live_writer(pipeline), launch):
         return None
     try:
         declared = load_pipeline(pipeline)
@@ -164,12 +164,12 @@ class StreamOperator(SparkSubmitOperator):
         newest = launches.last(self.pipeline)
         if live is not None:
             self.log.info("adopting the driver that runs already: %s, fencing token %s", live.holder, live.token)
-            return newest.id if newest is not None and looking.holds_lease(newest, live) else ""
+            return newest.id if newest is not None and liveness.holds_lease(newest, live) else ""
         if newest is not None and newest.exit_code is None:
-            if looking.look_at(self.pipeline, newest.id) is None:
+            if liveness.look_at(self.pipeline, newest.id) is None:
                 self.log.info("adopting a driver that is starting: %s", newest.application or f"pid {newest.pid}")
                 return newest.id
-            if looking.process_of(newest) is not None:
+            if liveness.process_of(newest) is not None:
                 self.log.info("the driver before holds no lease: stopping pid %s first", newest.pid)
                 launching.stop_driver(self.pipeline, newest.id, patience=10)
             elif applications.is_alive(newest):

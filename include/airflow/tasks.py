@@ -25,7 +25,7 @@ from include.errors import (
 from include.intervals import steps
 from include.intervals.boundaries import asked_interval
 from include.intervals.missing import missing_in_order, rest_before
-from include.intervals.telling.plan import plan_interval
+from include.intervals.reporting.plan import plan_interval
 from include.ledger.completeness import completeness
 from include.ledger.intervals import attempts, revisions
 from include.pipelines.spec import Pipeline

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from include import alerts
-from include.intervals.telling.addresses import stream_page
+from include.intervals.reporting.addresses import stream_page
 from include.ledger.alerts import Alert, dismissed_alerts
 from include.ledger.alerts.noted import note_cause_over
 from include.ledger.totals import key_counts

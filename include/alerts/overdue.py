@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from include import alerts
 from include.alerts import erasures, key_limits
 from include.errors import UsageError
-from include.intervals.telling.addresses import stream_page
+from include.intervals.reporting.addresses import stream_page
 from include.ledger.alerts import Alert, dismissed_alerts, open_alerts
 from include.ledger.alerts.noted import add_facts
 from include.ledger.archive.committed import first_commit

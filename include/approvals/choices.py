@@ -18,7 +18,7 @@ from include.doctor import repair
 from include.doctor.compare import disagreements_of, identity
 from include.errors import UsageError, one_line
 from include.intervals.pinning import pin_interval
-from include.intervals.telling.plan import plan_interval
+from include.intervals.reporting.plan import plan_interval
 from include.ledger.intervals import locks, pins, revisions
 from include.ledger.intervals.states import Source
 

@@ -24,8 +24,8 @@ from include.cli.output import (
 from include.errors import ServiceUnreachable, TidemarkError
 from include.intervals import approving, steps
 from include.intervals.boundaries import asked_interval
-from include.intervals.telling.plan import plan_interval
-from include.intervals.telling.summary import Step, summarize
+from include.intervals.reporting.plan import plan_interval
+from include.intervals.reporting.summary import Step, summarize
 from include.intervals.verdict import Verdict
 from include.ledger.intervals import attempts, locks
 from include.ledger.intervals.states import Source

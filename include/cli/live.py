@@ -210,7 +210,7 @@ def report(
     as_json: AsJson = False,
 ) -> None:
     """Give a pipeline's reports and the fates of the records over any offset ranges; nothing is registered."""
-    from include.intervals.telling.asked_ranges import check_ranges, format_ranges, parse_ranges
+    from include.intervals.reporting.asked_ranges import check_ranges, format_ranges, parse_ranges
 
     declared = load_pipeline(pipeline)
     wanted = parse_ranges(ranges, declared.name)

@@ -25,7 +25,7 @@ from include.catalog import DATABASE
 from include.catalog.renames import shown_columns
 from include.errors import TidemarkError
 from include.iceberg.catalog import OWNER, find
-from include.iceberg.numbers import numbers_of
+from include.iceberg.field_ids import numbers_of
 from include.iceberg.schema import create, follow_declaration, metadata_for_file
 from include.iceberg.snapshot_retention import Expire, delete_lists, surplus
 from include.iceberg.statement import BUILD, INTERVAL, Statement, completeness_of, is_own, put_completeness

@@ -9,7 +9,7 @@ from include.crash_points import crash_point
 from include.errors import MetadataGone, TidemarkError, UsageError
 from include.iceberg.catalog import find, opened, writing
 from include.iceberg.commit import commit_interval, ensure_table
-from include.iceberg.numbers import numbers_of
+from include.iceberg.field_ids import numbers_of
 from include.iceberg.schema import check_declaration, follow_declaration
 from include.iceberg.statement import completeness_of, put_completeness, statement_of
 from include.ledger import proofs

@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from include.errors import UsageError
 from include.intervals import steps
-from include.intervals.telling.asking import notify_decided
+from include.intervals.reporting.asking import notify_decided
 from include.intervals.verdict import Verdict
 from include.ledger.intervals import attempts, builds, locks
 from include.ledger.validation import approvals

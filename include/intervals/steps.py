@@ -18,9 +18,9 @@ from include import kafka, lake
 from include.crash_points import crash_point
 from include.errors import ApprovalNeeded, OffsetsLost, ReconciliationFailed, TidemarkError, ValidationFailed
 from include.intervals.pinning import pin_interval
-from include.intervals.telling import notifications
-from include.intervals.telling.asking import notify_asked
-from include.intervals.telling.lineage import send_lineage
+from include.intervals.reporting import notifications
+from include.intervals.reporting.asking import notify_asked
+from include.intervals.reporting.lineage import send_lineage
 from include.intervals.verdict import Verdict, assemble_verdict
 from include.ledger.archive.decoders import decoders_of
 from include.ledger.archive.removal import removed_ranges

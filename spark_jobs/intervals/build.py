@@ -16,7 +16,7 @@ from include.catalog.renames import shown_names
 from include.crash_points import crash_point
 from include.erasure.views import check_built
 from include.errors import AnotherWriter, TidemarkError
-from include.iceberg.numbers import numbers_of_tables
+from include.iceberg.field_ids import numbers_of_tables
 from include.intervals.references import references_of
 from include.ledger.archive import landing_files
 from include.ledger.connection import await_ledger

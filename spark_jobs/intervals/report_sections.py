@@ -22,7 +22,7 @@ from pyspark.sql.types import (
     VariantType,
 )
 
-from include.intervals.telling import notifications
+from include.intervals.reporting import notifications
 from include.ledger import listings
 from include.ledger.lineage import BuiltRevision
 from include.ledger.listings import ListedReport

@@ -6,7 +6,7 @@ import threading
 from datetime import timedelta
 
 from include.errors import one_line
-from include.intervals.telling.notifications import send_outages
+from include.intervals.reporting.notifications import send_outages
 from include.pipelines.spec import Pipeline
 from spark_jobs.spark.log import log_of
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 import psutil
 from tenacity import RetryError, Retrying, retry_if_not_result, stop_after_delay, wait_fixed
 
-from include.airflow.driver.looking import is_command, process_of, this_host
+from include.airflow.driver.liveness import is_command, process_of, this_host
 from include.airflow.on_cluster import applications
 from include.crash_points import crash_point
 from include.ledger.streams import launches, restarts, writers

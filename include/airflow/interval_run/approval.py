@@ -21,8 +21,8 @@ from include.airflow.tasks import take_step
 from include.errors import ValidationFailed
 from include.intervals import approving, steps
 from include.intervals.approving import Answered
-from include.intervals.telling.addresses import interval_page
-from include.intervals.telling.summary import summarize
+from include.intervals.reporting.addresses import interval_page
+from include.intervals.reporting.summary import summarize
 from include.ledger.intervals import builds
 from include.ledger.intervals.attempts import load_attempt
 from include.ledger.validation import approvals

@@ -8,7 +8,7 @@ from airflow.sdk import BaseOperatorLink
 
 from include.airflow.tasks import interval_of_run
 from include.errors import TidemarkError
-from include.intervals.telling.addresses import interval_page, stream_page
+from include.intervals.reporting.addresses import interval_page, stream_page
 from include.pipelines import load_pipeline
 
 DATA_WAY = "/tidemark/pictures/data-way.svg"

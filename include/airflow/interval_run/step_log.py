@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from include.errors import TidemarkError
-from include.intervals.telling.summary import Step, summarize
+from include.intervals.reporting.summary import Step, summarize
 from include.intervals.verdict import Verdict
 
 _log = logging.getLogger(__name__)

@@ -13,10 +13,10 @@ from pathlib import Path
 import psycopg2
 import pytest
 
-from include.airflow.driver import looking
+from include.airflow.driver import liveness
 from include.airflow.driver.launching import stop_driver
+from include.airflow.driver.liveness import look_at, this_host
 from include.airflow.driver.logs import FollowedLog, tail
-from include.airflow.driver.looking import look_at, this_host
 from include.airflow.progress import Progress
 from include.airflow.streams import look_at_progress
 from include.errors import AnotherWriter
@@ -174,11 +174,11 @@ def test_driver_is_adopted_with_its_launch_when_it_runs_on_another_host(in_proce
     live, launch = writers.live_writer(NAME), launches.find(elsewhere)
     assert live is not None
     assert launch is not None
-    assert looking.holds_lease(launch, live)
+    assert liveness.holds_lease(launch, live)
     change(in_process, "UPDATE writers SET holder = 'third:1:1'")
     by_hand = writers.live_writer(NAME)
     assert by_hand is not None
-    assert not looking.holds_lease(launch, by_hand)
+    assert not liveness.holds_lease(launch, by_hand)
 
 
 @pytest.mark.parametrize(("namespace", "is_its_driver"), [("22", True), ("33", False)])
@@ -194,7 +194,7 @@ def test_driver_is_not_taken_for_the_launched_one_when_its_container_differs(
     live, launch = writers.live_writer(NAME), launches.find("contained")
     assert live is not None
     assert launch is not None
-    assert looking.holds_lease(launch, live) is is_its_driver
+    assert liveness.holds_lease(launch, live) is is_its_driver
 
 
 def test_driver_of_another_host_is_dead_when_it_holds_no_lease_after_its_time_to_start(

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import create_engine, func, select, text
 
 from include import lake
-from include.airflow.driver.looking import this_host
+from include.airflow.driver.liveness import this_host
 from include.errors import AnotherWriter, ServiceUnreachable
 from include.housekeeping import run, sweep
 from include.housekeeping.run import holding_files, keep_house

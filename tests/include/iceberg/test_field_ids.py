@@ -22,7 +22,7 @@ from include.iceberg import catalog as iceberg_catalog
 from include.iceberg import tables
 from include.iceberg.catalog import OWNER
 from include.iceberg.examine import restore
-from include.iceberg.numbers import numbers_of
+from include.iceberg.field_ids import numbers_of
 from include.iceberg.schema import partition_spec, schema_of
 from include.ledger.columns import field_numbers
 from include.ledger.database import session

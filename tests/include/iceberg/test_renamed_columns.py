@@ -17,7 +17,7 @@ from include.catalog.columns import Columns, declared_columns, declared_types, n
 from include.iceberg import catalog as iceberg_catalog
 from include.iceberg import tables
 from include.iceberg.examine import restore
-from include.iceberg.numbers import numbers_of
+from include.iceberg.field_ids import numbers_of
 from include.ledger.columns.renames import intervals_lacking, lacking, retired_names
 from include.ledger.database import session
 from include.ledger.intervals.attempts import AttemptSpec

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import TopicPartition as ClientTopicPartition
 
 from include.errors import ArchiveBehind, OffsetsLost, TidemarkError, TopicRecreated, UsageError
-from include.intervals.telling.asked_ranges import check_ranges, format_ranges, parse_ranges
+from include.intervals.reporting.asked_ranges import check_ranges, format_ranges, parse_ranges
 from include.ledger.intervals.states import Source
 from include.offsets import OffsetRange, TopicPartition
 from include.pipelines import load_pipeline

@@ -12,7 +12,7 @@ import pytest
 from jsonschema import Draft202012Validator, FormatChecker
 from referencing import Registry, Resource
 
-from include.intervals.telling.lineage import send_lineage
+from include.intervals.reporting.lineage import send_lineage
 from include.intervals.verdict import Verdict, assemble_verdict
 from include.ledger.intervals import attempts, builds, revisions
 from include.ledger.intervals.findings import ExpectationResult, Validation

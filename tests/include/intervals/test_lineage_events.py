@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from openlineage.client.event_v2 import RunEvent
 
-from include.intervals.telling.lineage import _transport
-from include.intervals.telling.lineage_events import AttemptTold, events_of
+from include.intervals.reporting.lineage import _transport
+from include.intervals.reporting.lineage_events import AttemptTold, events_of
 from include.intervals.verdict import Verdict
 from include.ledger.intervals.findings import ExpectationResult, Findings, Validation
 from include.pipelines import load_pipeline

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from include.intervals.telling.notifications import fitting, listed_of, notify
+from include.intervals.reporting.notifications import fitting, listed_of, notify
 from include.ledger.intervals import attempts
 from include.ledger.intervals.pins import PinnedInterval
 from include.pipelines import load_pipeline

@@ -36,7 +36,7 @@ from include.iceberg import tables
 from include.intervals.boundaries import asked_interval
 from include.intervals.missing import missing_in_order
 from include.intervals.pinning import pin_interval
-from include.intervals.telling.plan import plan_interval
+from include.intervals.reporting.plan import plan_interval
 from include.ledger.archive import landing_files, micro_batches
 from include.ledger.archive.committed import committed_offsets
 from include.ledger.archive.landing_files import LandingFile

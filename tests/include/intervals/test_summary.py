@@ -12,7 +12,7 @@ from sqlalchemy import select
 
 from include.errors import ReconciliationFailed
 from include.intervals import steps
-from include.intervals.telling.summary import LINES, WIDTH, bounded, summarize
+from include.intervals.reporting.summary import LINES, WIDTH, bounded, summarize
 from include.ledger.database import session
 from include.ledger.intervals import attempts, builds
 from include.ledger.intervals.findings import ExpectationResult, Validation

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql import functions as F
 
-from include.intervals.telling import notifications
+from include.intervals.reporting import notifications
 from include.ledger.intervals.attempts import AttemptSpec
 from include.ledger.intervals.findings import Findings
 from include.ledger.intervals.pins import PinnedInterval

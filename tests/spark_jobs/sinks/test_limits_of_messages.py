@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Producer
 
 from include import kafka
-from include.intervals.telling import notifications
+from include.intervals.reporting import notifications
 from include.kafka import TopicLimits
 from include.kafka.fenced_producer import FencedProducer
 from include.ledger.archive.row_outputs import Unsent

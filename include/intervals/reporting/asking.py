@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
-from include.intervals.telling.addresses import interval_page
+from include.intervals.reporting.addresses import interval_page
 from include.ledger.alerts import Alert, open_alerts
 from include.ledger.intervals.attempts import AttemptSpec
 from include.ledger.validation import approvals

@@ -11,7 +11,7 @@ from itertools import groupby
 from typing import Any, Literal
 
 from include.errors import error_class, one_line
-from include.intervals.telling.addresses import interval_page
+from include.intervals.reporting.addresses import interval_page
 from include.intervals.verdict import Verdict
 from include.ledger.intervals import attempts, revisions
 from include.ledger.intervals.attempts import AttemptSpec

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from include.errors import UsageError
 from include.intervals.pinning import check_apart, check_repin
-from include.intervals.telling.summary import bounded
+from include.intervals.reporting.summary import bounded
 from include.ledger import lineage
 from include.ledger.archive.positions import positions
 from include.ledger.intervals import pins, revisions

@@ -30,7 +30,7 @@ def send_lineage(pipeline: Pipeline, attempt: int, verdict: Verdict) -> int:
     if current.openlineage_url is None:
         return 0
     # Imported here, because most processes have nothing to send.
-    from include.intervals.telling.lineage_events import AttemptTold, events_of
+    from include.intervals.reporting.lineage_events import AttemptTold, events_of
 
     sent = 0
     try:
