@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -51,6 +52,18 @@ _MOSTLY_WRONG = (
 
 _ONLY_SHOWS = ("Show", "Describe", "Explain", "SetCommand", "SetCatalog", "Refresh", "CreateViewCommand")
 """Beginnings of the names of commands that change no table."""
+
+_UNTOLD = {
+    "UnresolvedExecuteImmediate": "EXECUTE IMMEDIATE would run what only its run tells",
+    "CompoundBody": "BEGIN … END would run more than one statement",
+    "InsertIntoDir": "INSERT OVERWRITE DIRECTORY would replace files that nothing knows of",
+}
+"""Kinds of statements that are refused whatever they would change, with why."""
+
+_VERBS = {"InsertIntoStatement": "INSERT", "OverwriteByExpression": "INSERT"}
+"""Kinds of statements that may begin with another word, as WITH."""
+
+_NAME = re.compile(r"'Unresolved\w+ \[([^]]*)\]")
 
 
 @dataclass(frozen=True)
@@ -103,22 +116,48 @@ def _wrong_is_refused() -> Iterator[None]:
 def _check_leaves_catalog(spark: SparkSession, statement: str) -> None:
     """Raise UsageError for a statement that would change a table, or the database, of what was registered.
 
-    Only what passed its expectations is registered: nothing else may put rows there, or take them away.
+    Only what passed its expectations is registered: nothing else may put rows there, or take them away. Statements
+    whose targets only their run tells, and files without a table, are refused, too.
     """
-    plan = spark._jsparkSession.sessionState().sqlParser().parsePlan(statement)
-    kind = plan.getClass().getSimpleName()
-    is_insert = kind == "InsertIntoStatement"
-    logical = "org.apache.spark.sql.catalyst.plans.logical."
-    is_command = spark._jvm.java.lang.Class.forName(f"{logical}Command").isInstance(plan)  # type: ignore[union-attr]
-    if not (is_insert or is_command) or kind.startswith(_ONLY_SHOWS):
-        return
-    target = plan.table() if is_insert else plan.children().headOption().getOrElse(None)
-    named = "" if target is None else target.simpleString(25)
-    if f"[{DATABASE}," in named or f"[{DATABASE}]" in named or spark.catalog.currentDatabase() == DATABASE:
-        raise UsageError(
-            f"{statement.split(maxsplit=1)[0].upper()} would change {DATABASE}.*, which only publications do",
-            remedy="run the interval again, or ./tidemark doctor",
-        )
+    for part in _parts(spark._jsparkSession.sessionState().sqlParser().parsePlan(statement)):
+        kind = part.getClass().getSimpleName()
+        if kind in _UNTOLD:
+            raise UsageError(_UNTOLD[kind], remedy="say the statement itself, on a table of a database of yours")
+        if not (_is_command(spark, part) or kind == "InsertIntoStatement") or kind.startswith(_ONLY_SHOWS):
+            continue
+        name = _target(part)
+        # The catalog does not tell names apart by case. Without a database, a name is of the current one.
+        databases = {each.lower() for each in (name if "Namespace" in kind else name[:-1])}
+        if DATABASE in databases or spark.catalog.currentDatabase() == DATABASE:
+            verb = _VERBS.get(kind) or statement.split(maxsplit=1)[0].upper()
+            raise UsageError(
+                f"{verb} would change {DATABASE}.*, which only publications do",
+                remedy="run the interval again, or ./tidemark doctor",
+            )
+
+
+def _parts(plan: Any) -> Iterator[Any]:
+    """Yield what a parsed statement consists of: that behind WITH, and each INSERT of several."""
+    if plan.getClass().getSimpleName() in ("UnresolvedWith", "Union"):
+        for number in range(plan.children().size()):
+            yield from _parts(plan.children().apply(number))
+    else:
+        yield plan
+
+
+def _is_command(spark: SparkSession, plan: Any) -> bool:
+    name = "org.apache.spark.sql.catalyst.plans.logical.Command"
+    return bool(spark._jvm.java.lang.Class.forName(name).isInstance(plan))  # type: ignore[union-attr]
+
+
+def _target(plan: Any) -> list[str]:
+    """Return the parts of the name of what a command is for; none when it is for nothing that has a name."""
+    first = plan.children().headOption().getOrElse(None)
+    for each in (plan, first):
+        # Each kind of name has a class of its own, which all write it like this.
+        if each is not None and (found := _NAME.search(each.simpleString(25))):
+            return found[1].split(", ")
+    return []
 
 
 def _all_rows(frame: DataFrame) -> Iterator[list[Any]]:
