@@ -284,9 +284,8 @@ def read_text(location: str) -> str:
 
 
 @raises_unreachable()
-def read_bytes(location: str) -> bytes:
-    """Return a file's content. Raise FileNotFoundError."""
+def read_bytes(location: str, *, decompressed: bool = False) -> bytes:
+    """Return a file's content, or what is compressed in it, by the end of its name. Raise FileNotFoundError."""
     system, path = filesystem(location)
-    # Otherwise pyarrow would decompress what ends in .gz.
-    with system.open_input_stream(path, compression=None) as file:
+    with system.open_input_stream(path, compression="detect" if decompressed else None) as file:
         return bytes(file.read())

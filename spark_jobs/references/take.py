@@ -80,7 +80,7 @@ def _csv_lines(spark: SparkSession, name: str, reference: Reference) -> list[str
             location = lake.uri(*path.split("/"))
             if not lake.exists(location):
                 raise UsageError(f"the reference {name} cannot be read: {location} is not there", remedy="put it there")
-            return _file_lines(spark, name, reference, lake.read_bytes(location), path)
+            return _file_lines(spark, name, reference, lake.read_bytes(location, decompressed=True), path)
         case LakePath(path):
             frame = spark.read.parquet(lake.uri(*path.split("/")))
         case CatalogTable(table):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -157,6 +158,13 @@ def test_lake_s_file_is_read_when_it_is_parquet_or_csv(spark: Any, declare: Call
     from_csv = taken(spark, declare(LakePath("joined/places.csv", "csv")))
     assert loaded(spark, from_parquet) == loaded(spark, from_csv) == [("cam-1", 94103), ("cam-2", None)]
     assert taken_contents(from_parquet) == taken_contents(from_csv)
+
+
+def test_lake_s_file_is_decompressed_when_its_name_says_that_it_is_compressed(
+    spark: Any, declare: Callable[..., Pipeline]
+) -> None:
+    lake.write_bytes(lake.uri("joined", "packed.csv.gz"), gzip.compress(b"device_id,zip_code\ncam-1,94103\n"))
+    assert loaded(spark, taken(spark, declare(LakePath("joined/packed.csv.gz", "csv")))) == [("cam-1", 94103)]
 
 
 @pytest.mark.parametrize(
