@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from sqlalchemy import func, select, update
+from sqlalchemy import Select, exists, func, or_, select, update
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, aliased
 
 from include.errors import AnotherWriter
 from include.ledger.archive import micro_batches
 from include.ledger.archive.landing_files import LandingFile
 from include.ledger.archive.micro_batches import BatchCommit
 from include.ledger.database import session
-from include.ledger.models import DivertedRecord, LandingFileRow, MicroBatch, QuarantineNote, Replay
+from include.ledger.models import DivertedRecord, IntervalRange, LandingFileRow, MicroBatch, QuarantineNote, Replay
 from include.ledger.quarantine.decisions import decisions_of, key_of, note_row, storable
 from include.ledger.quarantine.records import RecordKey
 from include.offsets import Coordinates, Fate, OffsetRange, TopicPartition
@@ -106,13 +106,42 @@ def assign_replays(ledger: Session, pipeline: str, interval_id: int) -> None:
 
     Called for the interval that a run asked for: those pinned on the way to it may never be built. So the first
     interval that is asked for after a replay delivers it, and still does when it is pinned again.
+
+    Coordinates are unique within an interval, and a topic that was created again has other records at those of the one
+    before: a replay waits for a later interval while this one, or another replay that it delivers, has such a record.
     """
+    is_open = Replay.pipeline == pipeline, Replay.interval_id.is_(None)
     ledger.execute(
         update(Replay)
-        .where(Replay.pipeline == pipeline, Replay.interval_id.is_(None))
+        .where(*is_open, Replay.micro_batch_id.not_in(_with_namesakes(pipeline, interval_id)))
         .values(interval_id=interval_id)
         .execution_options(synchronize_session=False)
     )
+
+
+def _with_namesakes(pipeline: str, interval_id: int) -> Select[int]:
+    """Return the open replays with a record at whose coordinates the interval or an earlier one has another."""
+    one, other = aliased(Replay), aliased(Replay)
+    is_open, other_is_open = (
+        (each.pipeline == pipeline, each.interval_id.is_(None), each.fate == Fate.ARCHIVED) for each in (one, other)
+    )
+    in_interval = exists().where(
+        IntervalRange.interval_id == interval_id,
+        IntervalRange.topic == one.topic,
+        IntervalRange.topic_id != one.topic_id,
+        IntervalRange.topic_partition == one.topic_partition,
+        IntervalRange.from_offset <= one.record_offset,
+        IntervalRange.until_offset > one.record_offset,
+    )
+    in_earlier = exists().where(
+        *other_is_open,
+        other.topic == one.topic,
+        other.topic_id != one.topic_id,
+        other.topic_partition == one.topic_partition,
+        other.record_offset == one.record_offset,
+        other.micro_batch_id < one.micro_batch_id,
+    )
+    return select(one.micro_batch_id).where(*is_open, or_(in_interval, in_earlier))
 
 
 @dataclass(frozen=True)

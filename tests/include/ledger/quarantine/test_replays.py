@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from sqlalchemy import func, select
@@ -14,6 +16,7 @@ from include.ledger.database import session
 from include.ledger.intervals.pins import find_neighbours, write_interval
 from include.ledger.models import QuarantineNote
 from include.ledger.quarantine import LandedReplay, RecordKey
+from include.offsets import OffsetRange
 from tests.conftest import Home
 from tests.support.attempts import hour
 from tests.support.committed import span
@@ -92,19 +95,26 @@ def test_replay_is_refused_when_another_decision_is_under_way(postgres: Home, pi
     assert not quarantine.is_being_decided(pipeline)
 
 
+def deliver(pipeline: str, number: int, *ranges: OffsetRange, delivers_replays: bool = True) -> list[str]:
+    """Pin an hour, and return the files of the replays that it delivers."""
+    known = find_neighbours(pipeline, hour(number))
+    facts: dict[str, Any] = {"pinned_by": "test", "between": known, "delivers_replays": delivers_replays}
+    topic_ids = {each.topic_partition.topic: each.topic_id for each in ranges}
+    pinned = write_interval(pipeline, hour(number), ranges, topic_ids, **facts)
+    assert pinned is not None
+    return [path.rsplit("/", 2)[1] for path in quarantine.replayed_into(pinned.id).paths]
+
+
 def test_replay_waits_for_an_interval_that_was_asked_for_when_others_are_pinned_on_the_way(pipeline: str) -> None:
     record(pipeline, 0, landed(f"landing/{pipeline}/replay-0/part.parquet"))
-    delivered = []
-    for number in range(3):
-        pinned = write_interval(
-            pipeline,
-            hour(number),
-            [],
-            {},
-            pinned_by="test",
-            between=find_neighbours(pipeline, hour(number)),
-            delivers_replays=number == 1,
-        )
-        assert pinned is not None
-        delivered.append(quarantine.replayed_into(pinned.id).records)
-    assert delivered == [0, 1, 0]
+    delivered = [deliver(pipeline, number, delivers_replays=number == 1) for number in range(3)]
+    assert delivered == [[], ["replay-0"], []]
+
+
+def test_replay_waits_while_another_record_is_at_its_coordinates_when_a_topic_was_created_again(pipeline: str) -> None:
+    for number, topic_id in enumerate(("first", "second", "third")):
+        key = RecordKey("events", topic_id, 0, 5)
+        files = [LandingFile("archived", f"landing/{pipeline}/replay-{number}/part.parquet", 1, 9)]
+        record(pipeline, number, LandedReplay({key: "archived"}, {}, files))
+    delivered = [deliver(pipeline, n, replace(span(n * 4, n * 4 + 4), topic_id="third")) for n in range(4)]
+    assert delivered == [["replay-0"], [], ["replay-1"], ["replay-2"]]
