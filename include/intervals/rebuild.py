@@ -16,6 +16,7 @@ from include.ledger.intervals.pins import PinnedInterval
 from include.ledger.intervals.revisions import RegisteredRevision
 from include.ledger.intervals.states import RevisionState, Source
 from include.ledger.lineage import BuiltRevision
+from include.ledger.streams import losses
 from include.reconciliation import Difference, DifferenceClass
 from include.spark.submission import SparkSubmission
 from include.times import format_time
@@ -77,7 +78,7 @@ def notes(pinned: PinnedInterval, source: Source) -> Iterator[str]:
 
 def _left_in_kafka(pinned: PinnedInterval) -> str:
     try:
-        kafka.check_retained(pinned.pipeline, pinned.ranges)
+        kafka.check_retained(pinned.pipeline, losses.to_be_read(pinned.pipeline, pinned.ranges))
     except OffsetsLost:
         return "Kafka does not hold the interval any more, so that nothing else is left to compare with"
     except ServiceUnreachable as error:

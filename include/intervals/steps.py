@@ -22,7 +22,7 @@ from include.intervals.reporting import notifications
 from include.intervals.reporting.asking import notify_asked
 from include.intervals.reporting.lineage import send_lineage
 from include.intervals.verdict import Verdict, assemble_verdict
-from include.ledger.archive.decoders import decoders_of
+from include.ledger.archive.decoders import are_of, decoders_of
 from include.ledger.archive.removal import removed_ranges
 from include.ledger.connection import await_ledger
 from include.ledger.erasures.coordinates import last_erasure
@@ -30,6 +30,7 @@ from include.ledger.intervals import attempts, locks, revisions
 from include.ledger.intervals.attempts import readable_source
 from include.ledger.intervals.pins import PinnedInterval
 from include.ledger.intervals.states import Source
+from include.ledger.streams import losses
 from include.monitor.history.remedies import approve_command
 from include.monitor.text import quantity
 from include.offsets import without
@@ -86,12 +87,12 @@ def source_as_registered(pinned: PinnedInterval) -> Source | None:
     present = decoders_of(pinned.pipeline, without(pinned.ranges, removed))
     landed = (decoders_of(pinned.pipeline, pinned.ranges), present)
     registered = revisions.decoders_of_registered(pinned.id)
-    if not present or (registered and all(each in landed for each in registered)):
+    if not present or (registered and all(any(are_of(each, side) for side in landed) for each in registered)):
         return Source.ARCHIVE
     if readable_source(pinned, Source.KAFKA) is Source.ARCHIVE:
         return None
     try:
-        kafka.check_retained(pinned.pipeline, pinned.ranges)
+        kafka.check_retained(pinned.pipeline, losses.to_be_read(pinned.pipeline, pinned.ranges))
     except OffsetsLost:
         return None
     return Source.KAFKA

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 from include import lake
 from include.errors import one_line
 from include.ledger.archive import landing_files
-from include.ledger.archive.decoders import decoders_of, replaced_by_other_code
+from include.ledger.archive.decoders import are_of, decoders_of, replaced_by_other_code
 from include.ledger.intervals import evidence, revisions
 from include.ledger.intervals.pins import PinnedInterval
 from include.offsets import Fate, Fates, OffsetRange, TopicPartition
@@ -65,7 +65,7 @@ def _class_of_earlier(pinned: PinnedInterval) -> DifferenceClass:
     """Return why the fates that an earlier attempt recorded may differ from those of the landed rows."""
     landed = decoders_of(pinned.pipeline, pinned.ranges)
     earlier = [*revisions.decoders_of_registered(pinned.id), revisions.decoders_of_recorded(pinned.id)]
-    read_otherwise = any(each and each != landed for each in earlier)
+    read_otherwise = any(each and not are_of(each, landed) for each in earlier)
     return DifferenceClass.CODE if read_otherwise else DifferenceClass.UNEXPLAINED
 
 

@@ -16,7 +16,7 @@ from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit
 from include.ledger.intervals import pinned
 from include.ledger.intervals.pins import PinnedInterval
 from include.ledger.streams import writers
-from include.offsets import OffsetRange
+from include.offsets import Fates, OffsetRange
 from include.pipelines.spec import Pipeline
 from include.settings import settings
 from include.times import Interval
@@ -64,8 +64,11 @@ class Log:
             self.producer.produce(self.topic, b"x", partition=partition, timestamp=at)
         assert self.producer.flush(30) == 0
 
-    def archive(self, files: tuple[LandingFile, ...] = (), *, query: str = ARCHIVE) -> None:
-        """Commit everything that Kafka holds, as one micro-batch of the archive, or of another query."""
+    def archive(self, files: tuple[LandingFile, ...] = (), *, query: str = ARCHIVE, has_records: bool = False) -> None:
+        """Commit everything that Kafka holds, as one micro-batch of the archive, or of another query.
+
+        As gaps, or as records with rows.
+        """
         identities = kafka.describe_topics([self.topic])
         bounds = kafka.offset_bounds(kafka.topic_partitions_of(identities.values()))
         at = micro_batches.positions(self.pipeline.name, query)
@@ -73,8 +76,9 @@ class Log:
         ranges = [OffsetRange(tp, at.get(tp, 0 if known else low), high) for tp, (low, high) in bounds.items()]
         lease = writers.acquire(self.pipeline.name)
         query_id = f"query-{self.pipeline.name}"
+        fates = {each.topic_partition: Fates(archived=len(each)) for each in ranges if has_records}
         micro_batches.commit(
-            lease, BatchCommit(self.pipeline.name, query, query_id, self.batches, ranges, identities, files=files)
+            lease, BatchCommit(self.pipeline.name, query, query_id, self.batches, ranges, identities, fates, files)
         )
         writers.release(lease)
         # What a stream would have left.

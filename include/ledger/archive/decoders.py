@@ -22,8 +22,18 @@ from include.ledger.models import IntervalRange, MicroBatch, MicroBatchRange
 from include.offsets import OffsetRange, intersection, merged, without
 
 
+def _has_records() -> ColumnElement[bool]:
+    """Return the condition that a range was not of gaps alone.
+
+    Nothing decodes those: an accepted loss, for instance, is a micro-batch of no code.
+    """
+    return MicroBatchRange.gaps < MicroBatchRange.until_offset - MicroBatchRange.from_offset
+
+
 def ranges_in(each: OffsetRange) -> CTE:
     """Return the ranges of micro-batches that overlap the range: micro_batch_id, from_offset, until_offset.
+
+    Those of gaps alone are left out.
 
     Materialized, so that PostgreSQL reads them first. Few batches were decoded by other code; left to itself,
     PostgreSQL looks for those first and reads all batches for it.
@@ -35,6 +45,7 @@ def ranges_in(each: OffsetRange) -> CTE:
             of_incarnation(MicroBatchRange, each),
             MicroBatchRange.topic_partition == each.topic_partition.partition,
             overlaps(MicroBatchRange, each),
+            _has_records(),
         )
         .cte("ranges")
         .prefix_with("MATERIALIZED")
@@ -105,7 +116,7 @@ def replaced_in(ledger: Session, pipeline: str, ranges: Iterable[OffsetRange]) -
     landed = _landed_in(ledger, pipeline, builds)
     found: list[Replaced] = []
     for interval, theirs in builds.items():
-        if landed[interval] in theirs:
+        if any(are_of(version, landed[interval]) for version in theirs):
             continue
         for part in parts[interval]:
             others = merged(each for version, each in _versions_in(ledger, pipeline, part) if {version} not in theirs)
@@ -118,7 +129,9 @@ def _landed_in(ledger: Session, pipeline: str, intervals: Iterable[int]) -> dict
     versions: dict[int, set[str]] = {each: set() for each in intervals}
     # Each range looks for its micro-batches by itself, for the same reason as in `ranges_in`.
     overlapping = select(MicroBatchRange.micro_batch_id).where(
-        overlap_each_other(MicroBatchRange, IntervalRange), MicroBatchRange.topic_id == IntervalRange.topic_id
+        overlap_each_other(MicroBatchRange, IntervalRange),
+        MicroBatchRange.topic_id == IntervalRange.topic_id,
+        _has_records(),
     )
     inside = overlapping.correlate(IntervalRange).offset(literal_column("0")).lateral("ranges")
     wanted = (
@@ -157,6 +170,14 @@ def _versions_in(ledger: Session, pipeline: str, each: OffsetRange) -> list[tupl
     )
     parts = ((v, intersection(each, OffsetRange(each.topic_partition, low, high))) for v, low, high in rows)
     return [(version or UNKNOWN, part) for version, part in parts if part]
+
+
+def are_of(recorded: Iterable[str], landed: Iterable[str]) -> bool:
+    """Return whether the versions that a build recorded are those that landed its rows.
+
+    Builds from the archive have also recorded `unknown` for offsets that nothing decoded.
+    """
+    return set(recorded) in (set(landed), {*landed, UNKNOWN})
 
 
 def counted_otherwise(query_id: str, version: str) -> bool:

@@ -102,3 +102,8 @@ def without(ranges: Iterable[OffsetRange], accepted: Iterable[AcceptedLoss]) -> 
                 begin = min(loss.until_offset, each.until_offset)
         kept.append(replace(each, from_offset=begin))
     return kept
+
+
+def to_be_read(pipeline: str, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
+    """Return the ranges without the pipeline's accepted losses at their beginnings."""
+    return without(ranges, accepted_in(pipeline, ranges))

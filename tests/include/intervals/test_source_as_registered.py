@@ -8,9 +8,10 @@ import pytest
 from confluent_kafka import TopicPartition
 from sqlalchemy import func, select, update
 
-from include import kafka
+from include import kafka, offsets
 from include.housekeeping.renaming import rename
 from include.intervals.steps import source_as_registered
+from include.ledger.archive.decoders import decoded_otherwise, decoders_of
 from include.ledger.database import session
 from include.ledger.intervals import attempts, builds
 from include.ledger.intervals.builds import Changes
@@ -19,10 +20,12 @@ from include.ledger.intervals.pins import PinnedInterval
 from include.ledger.intervals.states import Source
 from include.ledger.lineage import BuiltRevision
 from include.ledger.models import LandingFileRow, MicroBatch
+from include.ledger.streams import writers
 from include.offsets import Fate
 from include.pipelines import load_pipeline
 from include.pipelines.spec import KafkaTopics
 from include.reconciliation import ReconciliationCounts
+from include.streams.generations import accept_losses
 from tests.conftest import Home, wait_for
 from tests.support.topic_log import Log
 
@@ -43,11 +46,10 @@ def register(pinned: PinnedInterval, *decoders: str) -> None:
     builds.finish_registration(registration)
 
 
-def expire(log: Log, below: int) -> None:
-    """Let retention remove the offsets below one."""
+def expire(log: Log, tp: offsets.TopicPartition, below: int) -> None:
+    """Let retention remove a topic partition's offsets below one."""
     place = TopicPartition(log.topic, 0, below)
     log.admin.delete_records([place])[place].result(30)
-    tp = log.pinned()[0].ranges[0].topic_partition
     wait_for("the offsets to go", lambda: kafka.offset_bounds([tp])[tp][0] == below, 30)
 
 
@@ -58,7 +60,7 @@ def test_interval_is_built_from_kafka_or_left_when_newer_code_corrected_what_lan
     log = Log(replace(nest, name="renamed", source=source, archive=archive, views=(), reports=()))
     log.create(1)
     log.send(0, 0.1, 0.2, 0.3, 1.1)
-    log.archive()
+    log.archive(has_records=True)
     log.pin(0)
     [pinned] = log.pinned()
     with session() as ledger:
@@ -71,7 +73,7 @@ def test_interval_is_built_from_kafka_or_left_when_newer_code_corrected_what_lan
     assert source_as_registered(pinned) is Source.ARCHIVE
     register(pinned, "new")
     assert source_as_registered(pinned) is Source.KAFKA
-    expire(log, 2)
+    expire(log, pinned.ranges[0].topic_partition, 2)
     assert source_as_registered(pinned) is None
     said: list[str] = []
     done = rename(log.pipeline, "test", said.append)
@@ -83,3 +85,32 @@ def test_interval_is_built_from_kafka_or_left_when_newer_code_corrected_what_lan
             update(LandingFileRow).where(LandingFileRow.micro_batch_id == batch).values(removed_at=func.now())
         )
     assert source_as_registered(pinned) is Source.ARCHIVE
+
+
+def test_accepted_loss_is_of_no_code_when_an_interval_begins_with_it(in_process: Home) -> None:
+    source = KafkaTopics(subscribe=("lost-log",))
+    log = Log(replace(load_pipeline("nest_cameras"), name="lost", source=source, views=(), reports=()))
+    log.create(1)
+    log.archive()
+    log.send(0, 0.1, 0.2, 0.3, 1.1)
+    [tp] = kafka.topic_partitions_of(kafka.describe_topics([log.topic]).values())
+    expire(log, tp, 1)
+    lease = writers.acquire("lost")
+    assert [len(each) for each in accept_losses(log.pipeline, lease, reason="retention", accepted_by="test")] == [1]
+    writers.release(lease)
+    log.archive(has_records=True)
+    log.pin(0)
+    [pinned] = log.pinned()
+    with session() as ledger:
+        landed = MicroBatch.pipeline == "lost", MicroBatch.query_id.startswith("query")
+        ledger.execute(update(MicroBatch).where(*landed).values(decoder_version="new"))
+
+    assert decoders_of("lost", pinned.ranges) == ["new"]
+    assert decoded_otherwise("lost", pinned.ranges, "new") == []
+    # What builds from the archive recorded before.
+    register(pinned, "new", "unknown")
+    assert source_as_registered(pinned) is Source.ARCHIVE
+    register(pinned, "new")
+    assert source_as_registered(pinned) is Source.ARCHIVE
+    register(pinned, "newer")
+    assert source_as_registered(pinned) is Source.KAFKA
