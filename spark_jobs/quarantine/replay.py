@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from uuid import uuid4
 
 import pyarrow.compute as pc
@@ -22,7 +23,7 @@ from include.ledger.held_locks import Check
 from include.ledger.quarantine import LandedReplay, RecordKey
 from include.ledger.streams import incarnations
 from include.offsets import Coordinates, Fate, OffsetRange, TopicPartition
-from include.pipelines.spec import Pipeline
+from include.pipelines.spec import Avro, Pipeline
 from include.quarantine import Quarantined, Selection
 from include.versions import decoder_version
 from spark_jobs.archive.files import read_files, within
@@ -115,7 +116,7 @@ def _replay(
 def _land(spark: SparkSession, pipeline: Pipeline, tried: Sequence[Quarantined], folder: str) -> LandedReplay:
     """Decode the records, write those that pass, and count what the files really hold."""
     kept = _read(spark, tried)
-    version = decoder_version(pipeline.name)
+    pipeline, version = _not_failing_fast(pipeline), decoder_version(pipeline.name)
     poison = {
         each.key.coordinates: "it makes the decoder throw"
         for each in tried
@@ -138,6 +139,14 @@ def _land(spark: SparkSession, pipeline: Pipeline, tried: Sequence[Quarantined],
             raise
         _write(decoded(spanned, {**poison, **more}), folder)
     return _read_landed(pipeline, folder, {each.key.coordinates: each.key for each in tried})
+
+
+def _not_failing_fast(pipeline: Pipeline) -> Pipeline:
+    """Return the pipeline with a decoder that leaves in quarantine what it cannot decode: it lies there already."""
+    decoder = pipeline.decoder
+    if isinstance(decoder, Avro) and decoder.mode == "FAILFAST":
+        return replace(pipeline, decoder=replace(decoder, mode="PERMISSIVE"))
+    return pipeline
 
 
 def _read(spark: SparkSession, tried: Sequence[Quarantined]) -> DataFrame:

@@ -15,9 +15,12 @@ from typing import Any
 import fastavro
 import pytest
 
+from include import lake
 from include.errors import ServiceUnreachable
+from include.ledger.quarantine import RecordKey
 from include.pipelines.gps_positions import PIPELINE, VERSIONS
 from include.producing.messages.gps_positions import Vehicles, encode
+from include.quarantine import Quarantined
 from include.schemas.logical_types import in_units_of
 from include.schemas.registry import registry
 from include.schemas.writer_schemas import MAX_SCHEMA_DEPTH, writer_schemas
@@ -491,6 +494,26 @@ def test_error_names_record_and_reason_when_the_decoder_fails_fast(spark: Any, i
     assert error is not None
     assert error.exit_code == 2
     assert "gps-0 offset 1: truncated" in str(error)
+
+
+def test_replay_leaves_in_quarantine_what_it_cannot_decode_when_the_decoder_fails_fast(
+    spark: Any, ids: list[int], in_process: Home
+) -> None:
+    from spark_jobs.quarantine.replay import _land
+
+    values = [good := encode(ids[0], 0, POSITION), good[:-1]]
+    rows = [(None, value, "gps", 0, number, MOMENT, 0, []) for number, value in enumerate(values)]
+    named = {each: f"kafka_{each}" for each in ("topic", "partition", "offset", "timestamp")}
+    path = "quarantine/gps_positions/000000000.parquet"
+    spark.createDataFrame(rows, COLUMNS).withColumnsRenamed(named).write.parquet(lake.uri(path))
+    keys = [RecordKey("gps", "id", 0, number) for number in range(len(values))]
+    tried = [Quarantined(key, "unknown_schema", path, "1") for key in keys]
+    fast = replace(PIPELINE, decoder=replace(PIPELINE.decoder, mode="FAILFAST"))
+    landed = _land(spark, fast, tried, lake.uri("landing", "gps_positions", "replay"))
+    assert (landed.fates, {key: reason for key, (reason, _) in landed.failures.items()}) == (
+        {keys[0]: "archived"},
+        {keys[1]: "truncated"},
+    )
 
 
 def test_reason_is_the_named_one_when_a_bad_message_is_generated(spark: Any, ids: list[int]) -> None:
