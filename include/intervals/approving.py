@@ -24,6 +24,7 @@ class Answered(StrEnum):
 
     DECIDED = "decided"
     BUILT_AGAIN = "the interval was built again since"
+    OVERTAKEN = "the interval was pinned again, or records of it were erased since"
 
 
 def answered(question: int) -> Answered | None:
@@ -34,7 +35,7 @@ def answered(question: int) -> Answered | None:
     asked = approvals.question(question)
     last = approvals.last_of_interval(asked.pipeline, asked.interval)
     if last is None or last.build != asked.build:
-        return Answered.BUILT_AGAIN
+        return Answered.OVERTAKEN if approvals.is_latest(asked) else Answered.BUILT_AGAIN
     if (decision := asked.decision) is None:
         # A newer question about the same build is the one that is open; whoever answers this one is told so.
         return None

@@ -71,6 +71,11 @@ class PublishOperator(JobOperator):
             raise AirflowSkipException(
                 f"question {question} is no longer asked: {Answered.BUILT_AGAIN}, which took the place of this build"
             )
+        if event.get(ANSWERED_ELSEWHERE) == Answered.OVERTAKEN:
+            raise AirflowFailException(
+                f"question {question} is no longer asked: {Answered.OVERTAKEN}; clear build_interval, "
+                "which builds it again"
+            )
         asked = take_step(lambda: approvals.last_of_build(load_attempt(self.number).build))
         if asked is None or asked.id != question:
             self._end_unasked(event, question, asked)

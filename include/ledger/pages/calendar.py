@@ -15,6 +15,7 @@ from include.ledger.intervals.attempts import REBUILD
 from include.ledger.intervals.states import RevisionState
 from include.ledger.inventory import lost_attempts
 from include.ledger.models import Approval, Attempt, Build, IntervalRow, Revision
+from include.ledger.validation.approvals import is_overtaken
 
 
 @dataclass(frozen=True)
@@ -128,7 +129,8 @@ def intervals_query(pipelines: Sequence[str], since: datetime, until: datetime) 
     )
     question = (
         select(Approval.id, Approval.approved)
-        .where(Approval.build_id == build.c.id)
+        .join(Build, Build.id == Approval.build_id)
+        .where(Approval.build_id == build.c.id, ~is_overtaken())
         .order_by(Approval.id.desc())
         .limit(1)
         .lateral()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Select, func, select
+from sqlalchemy import ColumnElement, Select, exists, func, or_, select
 from sqlalchemy.orm import Session
 
 from include.errors import UsageError
@@ -21,7 +21,7 @@ from include.ledger.erasures.coordinates import check_registered
 from include.ledger.intervals.attempts import REBUILD
 from include.ledger.intervals.findings import ExpectationKey, ExpectationResult
 from include.ledger.intervals.pins import pinned_of
-from include.ledger.models import Approval, Attempt, Build, IntervalRow
+from include.ledger.models import Approval, Attempt, Build, Erasure, IntervalRow, Repin
 from include.times import Interval, format_time
 
 
@@ -97,19 +97,39 @@ def last_of_build(build: int | None) -> Question | None:
 
 
 def last_of_interval(pipeline: str, interval: Interval) -> Question | None:
-    """Return what was asked last about an interval; None when nothing was, or it was built again since.
+    """Return what was asked last about an interval; None when nothing was, or the build has been overtaken since.
 
     Builds for comparison only do not count.
     """
+    latest = _latest_build(pipeline, interval).scalar_subquery()
+    with session() as ledger:
+        return _first(ledger, _of_build(latest).where(~is_overtaken()))
+
+
+def is_latest(question: Question) -> bool:
+    """Return whether the interval was not built again since; builds for comparison only do not count."""
+    with session() as ledger:
+        return ledger.scalar(_latest_build(question.pipeline, question.interval)) == question.build
+
+
+def _latest_build(pipeline: str, interval: Interval) -> Select[int]:
     of_interval = (IntervalRow.pipeline == pipeline, IntervalRow.from_time == interval.from_time)
-    latest = (
+    return (
         select(func.max(Build.id))
         .join(IntervalRow, IntervalRow.id == Build.interval_id)
         .join(Attempt, Attempt.id == Build.attempt_id)
         .where(*of_interval, Attempt.run_by != REBUILD)
     )
-    with session() as ledger:
-        return _first(ledger, _of_build(latest.scalar_subquery()))
+
+
+def is_overtaken() -> ColumnElement[bool]:
+    """Return the condition that a build cannot be registered any more, though none came after it.
+
+    Its interval was pinned again since, or records of it were erased.
+    """
+    pinned_again = exists().where(Repin.interval_id == Build.interval_id, Repin.repinned_at > Build.noted_at)
+    is_erased = Erasure.intervals.contains(func.jsonb_build_array(Build.interval_id))
+    return or_(pinned_again, exists().where(is_erased, Erasure.last_build >= Build.id))
 
 
 def decide(question: int, *, approved: bool, by: str, reason: str) -> Question:

@@ -127,6 +127,9 @@ def test_question_stays_open_when_what_is_registered_is_built_for_comparison(pip
     told = attention_of(pipeline, hour)
     assert told is not None
     assert f"--question {question.id}" in told.advice.command
+    assert pins.replace_ranges(spec.pinned, spec.pinned.ranges, repinned_by="test") is not None
+    told = attention_of(pipeline, hour)
+    assert told is None or "--question" not in told.advice.command
 
 
 def begun(attempt: int, ago: timedelta) -> None:
