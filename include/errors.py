@@ -131,7 +131,7 @@ class MessageRefused(TidemarkError):
 
 
 class MetadataGone(TidemarkError):
-    """The catalog names metadata of an Iceberg table that does not exist any more."""
+    """The catalog names metadata of an Iceberg table that does not exist any more, or lies in another lake."""
 
 
 class ArchiveBehind(TidemarkError):

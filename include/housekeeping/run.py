@@ -262,6 +262,7 @@ def _released(pipeline: Pipeline, due: list[KnownRevision], done: Done) -> list[
 
     expiry = release(pipeline, due, dry_run=done.dry_run)
     done.snapshots["expired"] += expiry.expired
+    done.kept += expiry.left
     crash_point("snapshots_expired")
     for each in due:
         if each.location in expiry.held:

@@ -85,7 +85,15 @@ def find(catalog: SqlCatalog, pipeline: Pipeline, table: str) -> Table | None:
         return None
     except FileNotFoundError as error:
         raise metadata_gone(pipeline.name, table, error) from None
-    if loaded.properties.get(OWNER) != pipeline.name or loaded.location() != location_of(table):
+    if loaded.properties.get(OWNER) == pipeline.name and loaded.location() != location_of(table):
+        raise MetadataGone(
+            f"the Iceberg table {DATABASE}.{table}: its metadata is gone from the lake, which was moved: it lies at "
+            f"{loaded.location()}",
+            remedy="correct TIDEMARK_LAKE, or ./tidemark doctor --repair makes the table anew in this lake without its "
+            "history; then run it again",
+            pipeline=pipeline.name,
+        )
+    if loaded.properties.get(OWNER) != pipeline.name:
         raise UsageError(
             f"the Iceberg table {DATABASE}.{table} at {loaded.location()} is not one that Tidemark made",
             remedy="rename that table, or declare the pipeline without iceberg",

@@ -14,6 +14,7 @@ from pyiceberg.manifest import ManifestEntryStatus
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
+from include.errors import MetadataGone, UsageError
 from include.iceberg.catalog import find, opened, writing
 from include.iceberg.commit import folder_of, live_files
 from include.iceberg.snapshot_retention import Expire, delete_lists, protected
@@ -29,7 +30,9 @@ class Expiry:
     expired: int = 0
     """How many snapshots were expired."""
     held: frozenset[str] = frozenset()
-    """Locations of revisions whose files must stay, because a snapshot that stays needs them."""
+    """Locations of revisions whose files must stay, because a snapshot that stays needs them, or may."""
+    left: tuple[str, ...] = ()
+    """What was not looked at and why, by table."""
 
 
 @dataclass(frozen=True)
@@ -48,17 +51,27 @@ class _Plan:
 
 
 def release(pipeline: Pipeline, due: Sequence[BuiltRevision], *, dry_run: bool) -> Expiry:
-    """Expire the snapshots that need files of revisions that are to be removed; with `dry_run` only count them."""
-    expired, held = 0, set[str]()
+    """Expire the snapshots that need files of revisions that are to be removed; with `dry_run` only count them.
+
+    Files of a table that is another's, or whose metadata is gone, are held: what needs them is not known.
+    """
+    expired, held, left = 0, set[str](), list[str]()
     with writing(pipeline.name), opened() as catalog:
         for table in pipeline.iceberg_tables:
-            of_table = [each for each in due if each.table == table]
-            if of_table and (plan := _plan(catalog, pipeline, table, of_table)) is not None:
+            if not (of_table := [each for each in due if each.table == table]):
+                continue
+            try:
+                plan = _plan(catalog, pipeline, table, of_table)
+            except (MetadataGone, UsageError) as error:
+                left.append(f"{error.message} — {error.remedy}")
+                held |= {each.location for each in of_table}
+                continue
+            if plan is not None:
                 stored, planned = plan
                 expired, held = expired + len(planned.expired), held | planned.held
                 if planned.expired and not dry_run:
                     _expire(stored, planned.expired.values())
-    return Expiry(expired, frozenset(held))
+    return Expiry(expired, frozenset(held), tuple(left))
 
 
 def _plan(

@@ -12,13 +12,15 @@ from sqlalchemy import update
 
 from include import lake
 from include.doctor.open_tables import check_open_tables
-from include.errors import UsageError
+from include.errors import MetadataGone, UsageError
 from include.iceberg import catalog as iceberg_catalog
 from include.iceberg import examine, tables
 from include.iceberg.examine import deviations, restore
+from include.iceberg.revision_release import release
 from include.ledger.database import session
 from include.ledger.intervals import builds, revisions
 from include.ledger.models import IntervalRow
+from tests.conftest import Home, settings_of
 from tests.support.open_tables import PASSED, OpenTable, pipeline_named, rows_of
 
 pytestmark = pytest.mark.services
@@ -94,6 +96,21 @@ def test_table_is_recreated_when_its_metadata_is_gone(archive: OpenTable) -> Non
         file.unlink()
     assert kinds(archive) == ["missing metadata"]
     assert_mended(archive)
+
+
+def test_table_is_named_kept_and_made_anew_when_the_lake_was_moved(postgres: Home, archive: OpenTable) -> None:
+    before = archive.load().location()
+    due = revisions.registered(archive.pipeline.table)
+    with settings_of(postgres, TIDEMARK_LAKE=(postgres.path / "moved").as_uri()):
+        (found,) = deviations(archive.pipeline)
+        assert (found.kind, found.remedy) == ("missing metadata", "")
+        assert f"which was moved: it lies at {before}" in found.what
+        with pytest.raises(MetadataGone, match=r"correct TIDEMARK_LAKE, or .*doctor --repair"):
+            archive.run(2, {"2026-11-18": rows_of(2, 3)})
+        expiry = release(archive.pipeline, due, dry_run=False)
+        assert (expiry.held, len(expiry.left)) == ({each.location for each in due}, 1)
+        assert_mended(archive)
+        assert archive.load().location() == iceberg_catalog.location_of(archive.pipeline.table) != before
 
 
 def test_table_is_recreated_when_a_manifest_is_gone(archive: OpenTable) -> None:
