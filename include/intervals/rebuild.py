@@ -17,6 +17,7 @@ from include.ledger.intervals.revisions import RegisteredRevision
 from include.ledger.intervals.states import RevisionState, Source
 from include.ledger.lineage import BuiltRevision
 from include.ledger.streams import losses
+from include.pipelines import pipeline_of_table
 from include.reconciliation import Difference, DifferenceClass
 from include.spark.submission import SparkSubmission
 from include.times import format_time
@@ -33,9 +34,11 @@ def rebuild(table: str, partition: str, source: Source | str, run: Callable[[Spa
     the registered location, byte by byte, with the location that the catalog has. The rebuilt rows are themselves
     compared with Kafka, or the ledger: `unexplained` lists what differs there. `equal` means that all agree; `notes`
     lists what that does not cover.
-    Raises UsageError when the partition is not registered, or its interval was pinned to other ranges since;
-    TidemarkError when the build fails.
+    Raises UsageError when no pipeline has the table, the partition is not registered, or its interval was pinned to
+    other ranges since; TidemarkError when the build fails.
     """
+    # What a removed view had stays registered until its interval runs again: nothing builds it.
+    pipeline_of_table(table)
     registered = revisions.registered(table, partition)
     if not registered:
         raise UsageError(f"{table} has no registered partition {partition!r}", remedy="./tidemark explain lists them")
@@ -91,7 +94,9 @@ def differences(comparison: dict[str, Any]) -> list[str]:
     said = [f"{each['damage']}: {each['name']}" for each in comparison["differing_files"]]
     if not _same_place(comparison["catalog"], comparison["location"]):
         said.append(f"the catalog points at {comparison['catalog'] or 'nothing'}")
-    if comparison["rebuilt_hash"] != comparison["registered_hash"]:
+    if comparison["rebuilt_hash"] is None:
+        said.append("the interval, built again, has no such partition")
+    elif comparison["rebuilt_hash"] != comparison["registered_hash"]:
         said.append("the rows that were built again have another content hash")
     said += [f"{each['what']}, {each['where']}: {each['evidence']}" for each in comparison["unexplained"][:_SAID]]
     return said
