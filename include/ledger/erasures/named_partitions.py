@@ -13,6 +13,7 @@ from sqlalchemy.orm import InstrumentedAttribute, Session, undefer
 from include.errors import TidemarkError
 from include.ledger.database import session
 from include.ledger.erasures.unfinished import Begun
+from include.ledger.intervals.revisions import ERASED
 from include.ledger.intervals.states import RETIRED, RevisionState
 from include.ledger.models import AlertRow, Attempt, Build, IntervalRow, Revision
 
@@ -54,7 +55,7 @@ def forget_names(erasure: Begun, table: str, names: Names) -> int:
             _check_gone(row)
         instead = _numbered({part for row in old for part in row.table_partition.split("/") if names.named_in(part)})
         for row in old:
-            _rename(row, {part: f"{part.partition('=')[0]}=(erased {erasure.id}.{n})" for part, n in instead.items()})
+            _rename(row, {part: f"{part.partition('=')[0]}{ERASED}{erasure.id}.{n})" for part, n in instead.items()})
         fresh = {row.interval_id for row in named} - {row.interval_id for row in old}
         fresh |= {row.interval_id for row in named if row not in old}
         _clean_intervals(ledger, erasure, {*erasure.intervals, *(row.interval_id for row in old)}, fresh, names)
@@ -66,7 +67,7 @@ def forget_names(erasure: Begun, table: str, names: Names) -> int:
 def renamed_by(erasure: int, table: str) -> int:
     """Return how many revisions an erasure gave another partition name."""
     wanted = select(func.count()).where(
-        Revision.table_name == table, Revision.table_partition.contains(f"=(erased {erasure}.", autoescape=True)
+        Revision.table_name == table, Revision.table_partition.contains(f"{ERASED}{erasure}.", autoescape=True)
     )
     with session() as ledger:
         return ledger.scalar(wanted) or 0

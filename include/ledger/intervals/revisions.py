@@ -21,6 +21,9 @@ from include.times import Interval
 UNKNOWN = "unknown"
 """Version of the code that committed micro-batches before versions were noted."""
 
+ERASED = "=(erased "
+"""In the name of a table partition, after which an erasure's numbers replace the value of a column."""
+
 
 @dataclass(frozen=True)
 class RegisteredRevision(BuiltRevision):
@@ -101,10 +104,13 @@ def registered_of_interval(interval_id: int) -> list[BuiltRevision]:
 
 
 def no_longer_registered(interval_id: int) -> list[tuple[str, str]]:
-    """Return the tables and partitions that an interval once registered and has no longer."""
+    """Return the tables and partitions that an interval once registered and has no longer.
+
+    Without those that an erasure renamed: nobody ever had a partition of that name.
+    """
     place = Revision.table_name, Revision.table_partition
     of_interval = select(*place).where(Revision.interval_id == interval_id)
-    once = of_interval.where(Revision.registered_at.is_not(None))
+    once = of_interval.where(Revision.registered_at.is_not(None), ~Revision.table_partition.contains(ERASED))
     now = of_interval.where(Revision.state == RevisionState.REGISTERED)
     with session() as ledger:
         return sorted(ledger.execute(once.except_(now)).tuples())

@@ -13,6 +13,7 @@ from include.erasure.names import NONE, Names, columns_of, names_of
 from include.errors import TidemarkError
 from include.ledger.database import session
 from include.ledger.erasures import named_partitions, unfinished
+from include.ledger.intervals import revisions
 from include.ledger.intervals.states import RevisionState
 from include.ledger.models import Build, Erasure, Revision
 from include.pipelines import load_pipeline
@@ -95,7 +96,12 @@ def test_names_leave_the_ledger_when_nobody_reads_the_revisions_any_more(postgre
     with session() as ledger:
         for row in ledger.query(Revision).filter(Revision.build_id <= begun.last_build):
             row.state = RevisionState.REMOVED
+        interval, next_one = (row.interval_id for row in ledger.query(Revision).order_by(Revision.build_id).limit(2))
+    # What a run announces as dropped.
+    assert revisions.no_longer_registered(interval) == [(PIPELINE, f"date=2026-11-20/zip={ZIP}/interval=2026-11-20T05")]
     assert named_partitions.forget_names(begun, PIPELINE, names) == 1
+    assert revisions.no_longer_registered(interval) == []
+    assert len(revisions.no_longer_registered(next_one)) == 1
     with session() as ledger:
         listed = {row.table_partition: row.location for row in ledger.query(Revision)}
         changes = [row.changes for row in ledger.query(Build).order_by(Build.id)]
