@@ -8,7 +8,7 @@ from include import lake
 from include.erasure import open_tables
 from include.erasure.keys import Keys
 from include.erasure.names import columns_now, columns_of
-from include.errors import UsageError
+from include.errors import TidemarkError, UsageError
 from include.housekeeping.leftovers import left_tables
 from include.ledger import proofs
 from include.ledger.erasures import former
@@ -61,6 +61,8 @@ def remaining(pipeline: Pipeline) -> list[str]:
         "backups and copies of Kafka, the lake and PostgreSQL; PostgreSQL's own files until VACUUM, and its log",
         "logs and messages that were sent: notifications, alerts, lineage events",
         f"results of Airflow's tasks and its questions to persons, which may quote a key: {clean}",
+        "copies of the tables that consumers of Airflow's asset events keep: no event tells of an erasure, nor of a "
+        "partition that it removed; clear the task announce of the intervals' runs to announce what is registered now",
     ]
     if pipeline.archive.partition_by:
         told.append(f"events of Airflow's assets, which list registered partitions with their values: {clean}")
@@ -81,8 +83,7 @@ def remaining(pipeline: Pipeline) -> list[str]:
         for each in pipeline.outputs
     ]
     told += _of_former_declarations(pipeline)
-    # Following the ledger, as each publication does, is no remedy for these.
-    told += [f"registered values in PostgreSQL: {what}" for _, what, remedy in differences(pipeline) if remedy]
+    told += _in_postgres(pipeline)
     told += [f"what was read from lines as {name}" for name in lines.sources_of(pipeline.name)]
     told += [
         f"events that Kafka refused, whole: look through {path} and delete it" for path in refused_files(pipeline.name)
@@ -96,6 +97,17 @@ def remaining(pipeline: Pipeline) -> list[str]:
     if _has_lost_and_found():
         told.append("what doctor --repair moved to lost+found: look through it and delete it")
     return told
+
+
+def _in_postgres(pipeline: Pipeline) -> list[str]:
+    """Return in words which registered values PostgreSQL serves that the next publication does not replace."""
+    told = "registered values in PostgreSQL"
+    try:
+        # Following the ledger, as each publication does, is no remedy for these.
+        return [f"{told}: {what}" for _, what, remedy in differences(pipeline) if remedy]
+    except TidemarkError as error:
+        # The erasure is finished, and what follows must not be left out.
+        return [f"{told}: whether they hold a key is not known: {error.message}; see what ./tidemark doctor finds"]
 
 
 def _of_former_declarations(pipeline: Pipeline) -> list[str]:

@@ -74,6 +74,7 @@ from include.ledger.streams import generations, writers
 from include.ledger.validation import approvals
 from include.offsets import Fate, Fates, OffsetRange
 from include.pipelines import load_pipeline
+from include.pipelines.spec import JdbcTable
 from include.reconciliation import Difference, DifferenceClass, ReconciliationCounts
 from include.settings import settings
 from include.spark.submission import SparkSubmission
@@ -551,6 +552,18 @@ def test_references_that_name_a_key_are_told_when_the_command_is_repeated_after_
     erasure = begin(pipeline, set(), set())
     finished = erase(declared, Wish(("cam-1",), ("device_id",), "asked", "me@here"), lambda line: None)
     assert (finished["erasure"], finished["references"]) == (erasure, ["device_locations"])
+
+
+def test_erasure_is_told_when_serving_is_away(pipeline: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    view = replace(load_pipeline("nest_cameras").views[0], sinks=(JdbcTable(),))
+    declared = replace(load_pipeline("nest_cameras"), name=pipeline, views=(view,), declared_as="")
+    monkeypatch.setattr("include.serving.DATABASE", "nowhere")
+    begin(pipeline, set(), set())
+    finished = erase(declared, Wish(("cam-1",), ("device_id",), "asked", "me@here"), lambda line: None)
+    (named,) = (each for each in finished["remains"] if "is not known" in each)
+    assert named.startswith("registered values in PostgreSQL: whether they hold a key is not known: PostgreSQL at ")
+    assert finished["references"] == []
+    assert any("consumers of Airflow's asset events" in each for each in finished["remains"])
 
 
 def test_refused_events_of_a_followed_stream_are_named_when_there_are_any(postgres: Home) -> None:
