@@ -87,10 +87,15 @@ def print_exact_json(value: Any) -> None:
 
 def print_json_rows(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Print rows as a list of JSON objects; of columns with one name, each later one has a number: `name_2`."""
-    names, before = _distinct(columns), "["
-    for row in rows:
-        text = exact_json.dumps(dict(zip(names, row, strict=True)), indent=2)
-        print(before, indent(text, "  "), sep="\n", end="")
+    names = _distinct(columns)
+    print_json_list(dict(zip(names, row, strict=True)) for row in rows)
+
+
+def print_json_list(values: Iterable[object]) -> None:
+    """Print values as a JSON list, each as it comes: there may be more than fit into memory."""
+    before = "["
+    for each in values:
+        print(before, indent(exact_json.dumps(each, indent=2), "  "), sep="\n", end="")
         before = ","
     print("[]" if before == "[" else "\n]")
 

@@ -13,7 +13,16 @@ import typer
 
 from include import quarantine
 from include.cli import AsJson, PipelineName
-from include.cli.output import console, print_facts, print_json, print_result, print_table, suggest, working
+from include.cli.output import (
+    console,
+    print_facts,
+    print_json,
+    print_json_list,
+    print_result,
+    print_table,
+    suggest,
+    working,
+)
 from include.errors import UsageError
 from include.offsets import TopicPartition
 from include.pipelines import load_pipeline
@@ -64,7 +73,7 @@ def list_records(
     declared = load_pipeline(pipeline)
     records = quarantine.records(declared.name, Selection(reason=reason), state=state and state.value)
     if as_json:
-        print_json(list(islice(records, limit)))
+        print_json_list(islice(records, limit))
         return
     limit = limit or _SHOWN
     counted: Counter[tuple[str, str]] = Counter()

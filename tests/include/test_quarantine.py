@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,7 +12,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from include import lake
+from include import lake, quarantine
+from include.cli.quarantine import list_records
 from include.erasure.keys import Keys
 from include.erasure.quarantined import find_quarantined
 from include.errors import FileUnreadable, UsageError
@@ -66,6 +69,25 @@ def test_bytes_are_printable_when_shown(value: bytes | None) -> None:
 
 def test_length_is_told_when_a_value_is_cut() -> None:
     assert printable(b"x" * 5000).endswith("(5000 bytes)")
+
+
+def test_records_are_printed_as_they_are_read_when_all_are_listed_as_json(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    listed = [{**ROW, "kafka_offset": offset, "detail": "\x85", "by": None} for offset in range(3)]
+    parts: list[str] = []
+
+    def read(*_: object, **__: object) -> Iterator[dict[str, Any]]:
+        for each in listed:
+            yield each
+            parts.append(capsys.readouterr().out)
+
+    monkeypatch.setattr(quarantine, "records", read)
+    list_records(PIPELINE.name, as_json=True)
+    assert [part.count("kafka_offset") for part in parts] == [1, 1, 1]
+    assert "".join([*parts, capsys.readouterr().out]) == json.dumps(listed, indent=2) + "\n"
+    list_records(PIPELINE.name, limit=2, as_json=True)
+    assert json.loads("".join([*parts[3:], capsys.readouterr().out])) == listed[:2]
 
 
 def test_error_names_the_command_that_finds_damage_when_a_file_has_its_size_and_other_bytes(
