@@ -20,6 +20,7 @@ from include.ledger.archive import row_outputs
 from include.ledger.erasures import unfinished
 from include.ledger.lineage import registered_outside, registered_partitions
 from include.ledger.streams.event_gaps import gaps_of
+from include.monitor.history.unregistered import find_unregistered
 from include.monitor.missing import building_commands, summarize_missing
 from include.pipelines import declarations
 from include.pipelines.spec import Pipeline
@@ -30,6 +31,9 @@ from include.services.supervisor import ServiceName
 from include.settings import Settings, settings
 from include.streams.start import check_log
 from include.streams.stopping import undeclared_streams
+
+_MOST = 5
+"""How many intervals of a pipeline that are not registered are named one by one."""
 
 
 def effective_settings() -> dict[str, str]:
@@ -149,6 +153,7 @@ def _tables(*, deep: bool, logs: bool) -> Iterator[Finding]:
             if logs:
                 yield from cut_back(pipeline)
             yield from _missing(pipeline)
+            yield from unregistered(pipeline)
             yield from unproved(pipeline)
             yield from unrenamed(pipeline)
             yield from unfinished_and_unknown_erasures(pipeline)
@@ -225,6 +230,17 @@ def _missing(pipeline: Pipeline) -> Iterator[Finding]:
     summary = summarize_missing(pipeline)
     if summary.count:
         yield Finding(True, str(summary), building_commands(pipeline), notice=True)
+
+
+def unregistered(pipeline: Pipeline) -> Iterator[Finding]:
+    """Yield a note for each pinned interval that its last run has built and not registered, the latest ones first."""
+    found = [*find_unregistered(pipeline)]
+    for interval, advice in found[: -_MOST - 1 : -1]:
+        what = f"{pipeline.name}: {interval} is not registered: {advice.meaning}"
+        yield Finding(True, what, f"{advice.remedy}: {advice.command}", notice=True)
+    if len(found) > _MOST:
+        what = f"{pipeline.name}: {len(found) - _MOST} earlier intervals are not registered either"
+        yield Finding(True, what, "the page of intervals has them", notice=True)
 
 
 def unfinished_and_unknown_erasures(pipeline: Pipeline) -> Iterator[Finding]:

@@ -36,7 +36,8 @@ class MissingIntervals:
 
 
 # Pinning begins an attempt, and this may fail before it has built anything, or end with its host. The latest one tells,
-# as on the page of intervals: once it has ended, or its job has, without a build that was judged.
+# as on the page of intervals: once it has ended, or its job has, without a build that was judged. What was registered
+# and pinned again has tables.
 _NEVER_BUILT = """
     i.state = 'pinned' AND NOT EXISTS (
         SELECT FROM attempts a
@@ -44,7 +45,7 @@ _NEVER_BUILT = """
             a.ended_at IS NULL AND a.exit_code IS NULL AND a.id <> ALL(%(lost)s::bigint[])
             OR EXISTS (SELECT FROM builds b WHERE b.attempt_id = a.id AND b.passed IS NOT NULL)
         )
-    )
+    ) AND NOT EXISTS (SELECT FROM builds b WHERE b.interval_id = i.id AND b.published_at IS NOT NULL)
 """
 
 _LONG_OPEN = """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import ColumnElement, Row, Select, and_, case, func, select, true
@@ -12,10 +12,12 @@ from sqlalchemy.orm import Session, aliased
 
 from include.ledger.database import session
 from include.ledger.intervals.attempts import REBUILD
-from include.ledger.intervals.states import RevisionState
+from include.ledger.intervals.states import IntervalState, RevisionState
 from include.ledger.inventory import lost_attempts
 from include.ledger.models import Approval, Attempt, Build, IntervalRow, Revision
 from include.ledger.validation.approvals import is_overtaken
+
+_EVER = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,15 @@ def known_intervals(pipelines: Sequence[str], since: datetime, until: datetime) 
         rows = ledger.execute(intervals_query(pipelines, since, until)).all()
         delivered = _delivered(ledger, pipelines, since, until)
     return [_known(row, row.attempt in lost, delivered.get(row.id, {})) for row in rows]
+
+
+def unregistered_intervals(pipeline: str) -> list[KnownInterval]:
+    """Return the pinned intervals of a pipeline that are not registered, in order, without what they deliver."""
+    is_open = IntervalRow.state != IntervalState.REGISTERED
+    lost = lost_attempts(IntervalRow.pipeline == pipeline, is_open)
+    wanted = intervals_query([pipeline], *_EVER).where(is_open)
+    with session() as ledger:
+        return [_known(row, row.attempt in lost, {}) for row in ledger.execute(wanted).all()]
 
 
 def _known(row: Row[Any], is_lost: bool, delivered: dict[str, Delivered]) -> KnownInterval:

@@ -70,6 +70,12 @@ def of_silence(pipeline: str, interval: Interval) -> Advice:
     return Advice("its last attempt ended without a verdict", remedy, run_command(pipeline, interval))
 
 
+def of_repinned(pipeline: str, interval: Interval) -> Advice:
+    """Return what to do about an interval that was registered, pinned again, and not run since."""
+    meaning = "pinned again, and not run since: its tables have what was registered before"
+    return Advice(meaning, "build it", run_command(pipeline, interval))
+
+
 def of_waiting(pipeline: str, interval: Interval, question: int) -> Advice:
     """Return what to do about an interval that waits for a person."""
     remedy = "look at the warnings in its report, then approve it, or refuse it with --refuse, here or in Airflow"

@@ -8,13 +8,14 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from include.doctor.examine import unregistered
 from include.intervals.boundaries import asked_interval
 from include.intervals.missing import rest_before
 from include.ledger.archive import micro_batches
 from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit
 from include.ledger.completeness import completeness
 from include.ledger.database import session
-from include.ledger.intervals import attempts, builds, locks
+from include.ledger.intervals import attempts, builds, locks, pins
 from include.ledger.intervals.findings import Validation
 from include.ledger.intervals.missing import MissingIntervals, missing_intervals
 from include.ledger.intervals.pins import find_neighbours, write_interval
@@ -171,6 +172,63 @@ def test_interval_is_not_missing_when_a_process_works_on_it_or_its_build_was_jud
     builds.reject(attempts.load_attempt(rejected), Validation(False, pipeline))
     fail(rejected)
     assert [each.from_time for each in missing_intervals(pipeline)] == [hour(0).from_time]
+
+
+def pin_again(pipeline: str) -> None:
+    """Give the first hour, which is registered, 20 more offsets in each topic partition."""
+    pinned = pins.find_interval(pipeline, hour(0).from_time)
+    assert pinned is not None
+    longer = [replace(each, until_offset=each.until_offset + 20) for each in pinned.ranges]
+    assert pins.replace_ranges(pinned, longer, repinned_by="test") is not None
+
+
+def unregistered_of(pipeline: str) -> list[str]:
+    """What doctor tells of the pipeline's intervals that are built and not registered."""
+    return [f"{each.what} — {each.remedy}" for each in unregistered(replace(load_pipeline("isp_hits"), name=pipeline))]
+
+
+@pytest.mark.parametrize("end", [fail, fail_to_publish])
+def test_interval_is_not_missing_and_told_by_doctor_when_it_was_registered_and_pinned_again(
+    postgres: Home, end: Callable[[int], None]
+) -> None:
+    name = f"again_{end.__name__}"
+    first = begin_attempt(name, hour(0))
+    register(first, note_build(first))
+    attempts.end_attempt(first, 0, {})
+    assert unregistered_of(name) == []
+    pin_again(name)
+    command = f"./tidemark interval {name} --from 2026-11-20T05:00:00Z --to 2026-11-20T06:00:00Z"
+    told = f"{name}: 2026-11-20T05:00:00Z/2026-11-20T06:00:00Z is not registered"
+    (never_run,) = unregistered_of(name)
+    assert never_run.startswith(f"{told}: pinned again, and not run since")
+    assert never_run.endswith(f": {command}")
+    attempt = begin_attempt(name, hour(0))
+    assert unregistered_of(name) == [], "it is under way"
+    end(attempt)
+    assert missing_intervals(name) == []
+    assert str(completeness(name).waits_for) == "2026-11-20T05:00:00Z to 2026-11-20T06:00:00Z, which is pinned"
+    (failed,) = unregistered_of(name)
+    assert failed.startswith(f"{told}: exit code 1: ")
+    assert failed.endswith(command)
+
+
+def test_doctor_tells_intervals_whose_build_was_refused_or_has_something_unexplained(postgres: Home) -> None:
+    name = "isp_hits_refused"
+    registered, rejected, unexplained, in_vain = (begin_attempt(name, hour(n)) for n in range(4))
+    register(registered, note_build(registered))
+    note_build(rejected)
+    builds.reject(attempts.load_attempt(rejected), Validation(False, name))
+    attempts.end_attempt(rejected, 2, {})
+    note_build(unexplained, unexplained=4)
+    attempts.end_attempt(unexplained, 3, {})
+    # This one is missing, which is told otherwise.
+    fail(in_vain)
+    told = unregistered_of(name)
+    for each, begin, end, what in zip(told, "76", "87", ["reconciliation left", "validation failed"], strict=True):
+        code = 3 if begin == "7" else 2
+        times = f"2026-11-20T0{begin}:00:00Z", f"2026-11-20T0{end}:00:00Z"
+        assert each.startswith(f"{name}: {'/'.join(times)} is not registered: exit code {code}: {what}")
+        assert each.endswith(f": ./tidemark interval {name} --from {times[0]} --to {times[1]}")
 
 
 @pytest.mark.parametrize("begun_as", ["not yet", "under way", "in vain"])

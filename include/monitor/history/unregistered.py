@@ -1,0 +1,40 @@
+"""Pinned intervals that are not registered though something was built of them, as doctor reports them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from include.errors import ReconciliationFailed
+from include.ledger.intervals.missing import missing_intervals
+from include.ledger.pages.calendar import KnownInterval, unregistered_intervals
+from include.monitor.history.calendar import CellState, advice_for, interval_state
+from include.monitor.history.remedies import Advice, of_repinned, run_command
+from include.pipelines.spec import Pipeline
+from include.times import Interval
+
+
+def find_unregistered(pipeline: Pipeline) -> Iterator[tuple[Interval, Advice]]:
+    """Yield the intervals whose last run has not registered them, in order, with what that means and what to do.
+
+    Those with which an attempt is under way are left out, and those that were never built: they are missing.
+    """
+    missing = [(each.from_time, each.to_time) for each in missing_intervals(pipeline.name) if each.from_time]
+    for known in unregistered_intervals(pipeline.name):
+        time = Interval(known.from_time, known.to_time)
+        is_missing = any(begin <= time.from_time < end for begin, end in missing)
+        if not is_missing and (advice := _advice(pipeline.name, time, known)):
+            yield time, advice
+
+
+def _advice(pipeline: str, time: Interval, known: KnownInterval) -> Advice | None:
+    state = interval_state(known, time, None)
+    if state is CellState.FAILED:
+        advice = advice_for(pipeline, time, state, known)
+        if known.exit_code == ReconciliationFailed.exit_code:
+            # The other one is doctor's own.
+            return replace(advice, command=run_command(pipeline, time))
+        return advice
+    if known.is_published and not known.is_under_way:
+        return of_repinned(pipeline, time)
+    return None
