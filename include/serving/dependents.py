@@ -13,6 +13,7 @@ from psycopg2.extensions import cursor
 
 from include.errors import TidemarkError
 from include.serving.shape import Shape, quoted
+from include.times import format_time
 
 CHANGE_SECONDS = 30
 """How long a change waits for a lock: longer than the pages' queries take. Other readers wait behind it meanwhile."""
@@ -41,6 +42,15 @@ _RIGHTS = """
     WHERE c.oid = to_regclass(%s) AND given.grantee <> c.relowner
 """
 
+# Those that wait behind it hold nothing yet. Names are null for a user who may not read others' activity.
+_HOLDERS = """
+    SELECT a.pid, coalesce(nullif(a.application_name, ''), 'no name'), coalesce(a.usename, 'unknown'), a.xact_start
+    FROM pg_stat_activity a WHERE a.pid <> pg_backend_pid() AND EXISTS (
+        SELECT FROM pg_locks l WHERE l.pid = a.pid AND l.granted AND l.relation = ANY(%s::regclass[])
+        AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()))
+    ORDER BY a.xact_start LIMIT 1
+"""
+
 _COLUMNS = "SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped"
 
 
@@ -57,6 +67,20 @@ def dependents(asked: cursor, shape: Shape, *schemas: str) -> list[str]:
 def in_the_way(others: list[str]) -> str:
     """Return in words why a served view is not changed, and what to do."""
     return f"{_listed(others)} on it; {DROP_THEM}"
+
+
+def held_by(asked: cursor, shape: Shape) -> str:
+    """Return in words which transaction has held the view's relations longest, and what to do about it."""
+    names = [_name(schema, shape) for schema in ("public", "proved", "live")]
+    asked.execute(_HOLDERS, [[name for name in names if _oid(asked, name) is not None]])
+    if (row := asked.fetchone()) is None:
+        return ", and has ended since; the next publication tries again"
+    pid, application, user, since = row
+    began = f", since {format_time(since)}" if since else ""
+    return (
+        f": process {pid} ({application}, user {user}{began}); the next publication tries again, when that has ended: "
+        f"SELECT pg_terminate_backend({pid})"
+    )
 
 
 def check_no_dependents(asked: cursor, shape: Shape) -> None:

@@ -28,6 +28,9 @@ from include.serving.relations import ensure, ensure_states, kept_by_dependents,
 from include.serving.shape import Shape, names, quoted, served_shapes
 from include.serving.stored import stored_rows
 
+LEFT = "is left as it is"
+"""In the line about a view that could not be changed."""
+
 _KNOWN = "SELECT interval_id, revision, covers, from_time, to_time FROM proved.tidemark_intervals WHERE table_name = %s"
 
 _NOTE = """
@@ -92,7 +95,7 @@ def _follow_view(pipeline: Pipeline, view: str, shape: Shape, *, counted: bool) 
 
 
 def _left(shape: Shape, difference: str) -> str:
-    return f"live.{shape.table} is left as it is: {difference}"
+    return f"live.{shape.table} {LEFT}: {difference}"
 
 
 def differences(pipeline: Pipeline) -> Iterator[tuple[str, str, str]]:

@@ -10,7 +10,7 @@ from psycopg2.errors import InvalidTableDefinition, LockNotAvailable
 from psycopg2.extensions import cursor
 
 from include.serving import transaction
-from include.serving.dependents import changing, dependents, in_the_way
+from include.serving.dependents import changing, dependents, held_by, in_the_way
 from include.serving.live_table import (
     Found,
     create,
@@ -135,7 +135,7 @@ def ensure(asked: cursor, shape: Shape, fill: Fill | None = None) -> tuple[Shape
             return _ensure(asked, shape, found, fill)
     except LockNotAvailable:
         asked.execute("ROLLBACK TO SAVEPOINT unchanged")
-        return shape, "another transaction holds it; the next publication tries again"
+        return shape, f"another transaction holds it{held_by(asked, shape)}"
 
 
 def _ensure(asked: cursor, shape: Shape, found: Found, fill: Fill | None) -> tuple[Shape, str]:
@@ -227,13 +227,17 @@ def _make_proved(asked: cursor, shape: Shape, digest: str, fill: Fill | None) ->
     """Replace the table of partial values, and drop the view on it.
 
     The new one is filled under another name: loading all history takes minutes, and readers of the former one wait only
-    from its drop to the end of the transaction.
+    from its drop to the end of the transaction. Nothing is loaded while one of them keeps it from being dropped.
     """
     table, plain = f"proved.{quoted(shape.table)}", [each.name for each in shape.keys if each.path[1:] != ("end",)]
     name = quoted(f"tidemark_loading_{shape.table}"[:63])
     loading = f"proved.{name}"
     # A query names a key, with or without its window; a page of windows names these.
     first = sorted(plain, key=lambda name: name == shape.start)
+    drop = f"DROP VIEW IF EXISTS live.{quoted(shape.table)}; DROP TABLE IF EXISTS {table}"
+    if fill is not None:
+        # The locks end with the savepoint: readers do not wait while it loads.
+        asked.execute(f"SAVEPOINT droppable; {drop}; ROLLBACK TO SAVEPOINT droppable")
     asked.execute(f"CREATE TABLE {loading} ({_proved(shape)})")
     asked.execute(f"CREATE INDEX ON {loading} ({names(first)})")
     if not shape.is_total:
@@ -242,7 +246,7 @@ def _make_proved(asked: cursor, shape: Shape, digest: str, fill: Fill | None) ->
     asked.execute(f"COMMENT ON TABLE {loading} IS %s", [digest])
     if fill is not None:
         fill(shape, loading)
-    asked.execute(f"DROP VIEW IF EXISTS live.{quoted(shape.table)}; DROP TABLE IF EXISTS {table}")
+    asked.execute(drop)
     asked.execute(f"ALTER TABLE {loading} RENAME TO {quoted(shape.table)}")
     for state in ("intervals", "windows", "positions"):
         asked.execute(f"DELETE FROM proved.tidemark_{state} WHERE table_name = %s", [shape.table])

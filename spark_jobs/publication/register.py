@@ -6,6 +6,7 @@ was begun, so that a kill leaves nothing half done for longer than that.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -171,7 +172,7 @@ def _with_other_rows(registration: Registration, catalog: Catalog) -> set[Place]
 def serve_registered(pipeline: Pipeline) -> None:
     """Make PostgreSQL serve what is registered, and log what that changed, or why a view was left as it is."""
     for line in follow.follow_ledger(pipeline):
-        log_of(pipeline.name).info("%s", line)
+        log_of(pipeline.name).log(logging.WARNING if follow.LEFT in line else logging.INFO, "%s", line)
 
 
 def _without_undeclared(registration: Registration, catalog: Catalog) -> Registration:

@@ -382,18 +382,24 @@ def test_view_is_left_as_it_is_until_the_next_publication_when_an_open_transacti
     code: Code, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     later, table = code.with_measure(), code.table
+    loads: list[str] = []
     merge(code.shape, [("1", *WINDOW, 5)], 7)
     follow_ledger(code.pipeline)
     monkeypatch.setattr("include.serving.dependents.CHANGE_SECONDS", 0.3)
+    monkeypatch.setattr("include.serving.follow._load", lambda *_: loads.append("all history"))
     with transaction("") as reading:
-        reading.execute(f"SELECT count FROM live.{table}")
+        reading.execute(f"SET application_name = 'dashboard'; SELECT count, pg_backend_pid() FROM live.{table}")
+        ((_, pid),) = reading.fetchall()
         (line,) = follow_ledger(later.pipeline)
-        assert f"live.{table} is left as it is: another transaction holds it" in line
+        assert f"live.{table} is left as it is: another transaction holds it: process {pid} (dashboard, user " in line
+        assert f"SELECT pg_terminate_backend({pid})" in line
+        assert loads == []
         with pytest.raises(ServiceUnreachable, match="another transaction holds a served table or view"):
             merge(later.shape, [("1", *WINDOW, 6, 60)], 100, replace=True)
         merge(code.shape, [("1", *WINDOW, 6)], 8)
         assert asked(f"SELECT count FROM live.{table}") == [(6,)]
     assert follow_ledger(later.pipeline) == []
+    assert loads == ["all history"]
     assert asked(f"SELECT count, people FROM live.{table}") == [(6, None)]
 
 
