@@ -483,7 +483,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory, short_folder: str) -> Iterat
 
     from include.spark import class_archive
     from include.spark.jars import classpath
-    from spark_jobs.spark.session import share_class_loader
+    from spark_jobs.spark.session import keep_classes, share_class_loader
 
     folder = tmp_path_factory.mktemp("spark")
     jars = [str(jar) for jar in classpath("spark")]
@@ -510,5 +510,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory, short_folder: str) -> Iterat
     )
     session.sparkContext.setLogLevel("ERROR")
     share_class_loader(session.sparkContext)
+    keep_classes(session.sparkContext)
     yield session
     session.stop()

@@ -273,40 +273,43 @@ def test_date_is_that_of_the_utc_calendar_when_a_time_is_before_1970(spark: Any)
     assert [same for (same,) in found] == [True] * len(moments)
 
 
-@pytest.mark.parametrize(
-    ("value", "safe"),
-    [
-        ("en.wikipedia.org", True),
-        ("2026-11-20T0500", True),
-        ("2026-11-20T05:00", False),
-        ("007", True),
-        ("x" * 100, True),
-        ("x" * 101, False),
-        ("", False),
-        (None, False),
-        ("__HIVE_DEFAULT_PARTITION__", False),
-        ("..", False),
-        ("a/b", False),
-        ("a\\b", False),
-        ("a%2Fb", False),
-        ("name\n", False),
-        ("na\x1b[31mme", False),
-        ("déjà", False),
-        ("a b", False),
-    ],
-)
-def test_value_is_quarantined_when_it_is_not_a_safe_folder_name(spark: Any, value: str | None, safe: bool) -> None:
+FOLDER_NAMES = {
+    "en.wikipedia.org": True,
+    "2026-11-20T0500": True,
+    "2026-11-20T05:00": False,
+    "007": True,
+    "x" * 100: True,
+    "x" * 101: False,
+    "": False,
+    None: False,
+    "__HIVE_DEFAULT_PARTITION__": False,
+    "..": False,
+    "a/b": False,
+    "a\\b": False,
+    "a%2Fb": False,
+    "name\n": False,
+    "na\x1b[31mme": False,
+    "déjà": False,
+    "a b": False,
+}
+"""Names and whether a folder may have them."""
+
+
+def test_value_is_quarantined_when_it_is_not_a_safe_folder_name(spark: Any) -> None:
     from spark_jobs.decoding.records import decode
 
     pipeline = load_pipeline("nest_cameras")
     rules = (*pipeline.archive.rules, SafeValue("where_name"))
     declared = replace(pipeline, archive=replace(pipeline.archive, rules=rules))
-    frame = spark.createDataFrame(
-        [(b"k", as_bytes(good(where_name=value)), "nest-logs", 0, 0, NOW, [("h", b"1")])], KAFKA_DDL
-    )
-    (row,) = decode(declared, frame).collect()
-    assert (row.fate, row.reason) == (("archived", None) if safe else ("quarantined", "unsafe_partition_value"))
-    assert safe or row.detail.isprintable()
+    rows = [
+        (b"k", as_bytes(good(where_name=value)), "nest-logs", 0, offset, NOW, [("h", b"1")])
+        for offset, value in enumerate(FOLDER_NAMES)
+    ]
+    found = decode(declared, spark.createDataFrame(rows, KAFKA_DDL)).orderBy("kafka_offset").collect()
+    for (value, safe), row in zip(FOLDER_NAMES.items(), found, strict=True):
+        expected = ("archived", None) if safe else ("quarantined", "unsafe_partition_value")
+        assert (row.fate, row.reason) == expected, value
+        assert safe or row.detail.isprintable(), value
 
 
 def test_rows_may_take_key_and_headers_when_the_archive_declares_it(
