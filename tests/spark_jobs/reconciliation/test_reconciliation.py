@@ -20,6 +20,7 @@ from spark_jobs.reconciliation.against_kafka import MissingOffsets, compare_offs
 from spark_jobs.reconciliation.counted import Counted
 from spark_jobs.reconciliation.view_parts import PARTS
 from spark_jobs.reconciliation.views import _classify, _Context, _side_by_side, all_sides
+from spark_jobs.spark.frames import frame_of
 
 TP = TopicPartition("logs", 0)
 HOUR = datetime(2026, 11, 20, 5, tzinfo=UTC)
@@ -129,13 +130,13 @@ def classified(
     view = replace(declared, measures=("count", "weight"), columns=f"{declared.columns}, weight {weight}")
     schema = f"key STRING, start TIMESTAMP, end TIMESTAMP, count BIGINT, weight {weight}"
     frames = {
-        side: spark.createDataFrame(
-            [(key, HOUR, hours(1), *measures) for key, measures in sides.get(side, {}).items()], schema
+        side: frame_of(
+            spark, [(key, HOUR, hours(1), *measures) for key, measures in sides.get(side, {}).items()], schema
         )
         for side in ("speed", "batch", *PARTS)
     }
     schema = "start TIMESTAMP, end TIMESTAMP, other_code BOOLEAN"
-    windows = spark.createDataFrame([(HOUR, hours(1), other_code)], schema)
+    windows = frame_of(spark, [(HOUR, hours(1), other_code)], schema)
     context = _Context(behind, {hours(1): (hours(2), hours(3))}, "logs-0 offset 7")
     return _classify(_side_by_side(view, all_sides(frames), windows), view, context)
 
@@ -205,31 +206,34 @@ def test_decimals_are_compared_to_the_last_digit_when_sides_are_added(spark: Any
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize(
-    ("sides", "evidence"),
-    [
-        ({"speed": {"k": (1, 1)}}, "count: speed view 1, the archive up to its position 0"),
-        ({"inside": {"k": (1, 1)}, "batch": {"k": (1, 1)}}, "count: speed view 0, the archive up to its position 1"),
-        ({"batch": {"k": (1, 1)}}, "count: batch view 1, the archive's rows of the interval 0"),
-        (
-            {"speed": {"k": (1, 9)}, "inside": {"k": (1, 1)}, "batch": {"k": (1, 1)}},
-            "weight: speed view 9, the archive up to its position 1",
-        ),
-        ({"speed": {"k": (1, 1)}, "elsewhere": {"k": (2, 2)}}, "count: speed view 1, the archive up to its position 2"),
-    ],
-)
-def test_key_is_unexplained_when_any_measure_of_any_side_differs(
-    spark: Any, sides: dict[str, dict[str, tuple[int, int]]], evidence: str
-) -> None:
-    found = classified(spark, sides)
-    assert found.unexplained == 1
-    assert evidence in found.differences[0].evidence
+def test_key_is_unexplained_when_any_measure_of_any_side_differs(spark: Any) -> None:
+    found = classified(
+        spark,
+        {
+            "speed": {"speed alone": (1, 1), "weight": (1, 9), "below": (1, 1)},
+            "batch": {"no speed": (1, 1), "batch alone": (1, 1), "weight": (1, 1)},
+            "inside": {"no speed": (1, 1), "weight": (1, 1)},
+            "elsewhere": {"below": (2, 2)},
+        },
+    )
+    expected = {
+        "speed alone": "count: speed view 1, the archive up to its position 0",
+        "no speed": "count: speed view 0, the archive up to its position 1",
+        "batch alone": "count: batch view 1, the archive's rows of the interval 0",
+        "weight": "weight: speed view 9, the archive up to its position 1",
+        "below": "count: speed view 1, the archive up to its position 2",
+    }
+    assert found.unexplained == len(expected)
+    evidence = {each.where: each.evidence for each in found.differences}
+    assert evidence.keys() == expected.keys()
+    for key, said in expected.items():
+        assert said in evidence[key]
 
 
 @pytest.mark.spark
 def test_speed_value_is_pending_when_it_is_above_an_archive_that_is_behind(spark: Any) -> None:
-    assert classified(spark, {"speed": {"k": (1, 1)}}, behind=True).counts.pending == 1
-    assert classified(spark, {"elsewhere": {"k": (1, 1)}}, behind=True).counts.unexplained == 1
+    found = classified(spark, {"speed": {"above": (1, 1)}, "elsewhere": {"below": (1, 1)}}, behind=True)
+    assert {each.where: each.cls for each in found.differences} == {"above": "pending", "below": "unexplained"}
 
 
 @pytest.mark.spark

@@ -19,6 +19,7 @@ from spark_jobs.reconciliation.against_kafka import ArchiveComparison, reconcile
 from spark_jobs.reconciliation.against_ledger import reconcile_with_ledger
 from spark_jobs.reconciliation.code_changes import by_coordinates, changed_rows, with_left_out, without_doubles
 from spark_jobs.reconciliation.counted import Counted, hashed_coordinates
+from spark_jobs.spark.frames import frame_of
 
 TP = TopicPartition("events", 0)
 RANGE = OffsetRange(TP, 0, 10, "id")
@@ -105,7 +106,7 @@ COLUMNS = "fate STRING, kafka_topic STRING, kafka_partition INT, kafka_offset BI
 def side(spark: Any, fates: dict[int, str]) -> Any:
     """Return records of these fates, in the columns of `hashed`."""
     records = [(fate, "events", 0, offset, 0) for offset, fate in fates.items()]
-    return hashed_coordinates(spark.createDataFrame(records, COLUMNS))
+    return hashed_coordinates(frame_of(spark, records, COLUMNS))
 
 
 FIRST = {0: "archived", 1: "archived", 2: "empty", 3: "quarantined", 4: "archived"}

@@ -20,6 +20,7 @@ from spark_jobs.archive.files import within
 from spark_jobs.archive.replayed import Replayed
 from spark_jobs.reconciliation import totals
 from spark_jobs.reconciliation.totals import SIDES, Context, _side_by_side, classify, reconcile_total
+from spark_jobs.spark.frames import frame_of
 
 Sides = dict[str, dict[str, tuple[int, Any]]]
 
@@ -32,7 +33,8 @@ def classified(
     view = replace(declared, measures=("hits", "weight"), columns=f"{declared.columns}, weight {weight}")
     assert not sides.keys() - set(SIDES)
     frames = {
-        side: spark.createDataFrame(
+        side: frame_of(
+            spark,
             [(key, *measures) for key, measures in sides.get(side, {}).items()],
             f"key STRING, hits BIGINT, weight {weight}",
         )
@@ -109,17 +111,21 @@ def test_decimals_are_compared_to_the_last_digit_when_sides_are_added(spark: Any
 
 @pytest.mark.spark
 def test_total_is_pending_when_it_is_above_an_archive_that_is_behind(spark: Any) -> None:
-    assert classified(spark, {"speed": {"k": (1, 1)}}, behind=True).counts.pending == 1
-    assert classified(spark, {"proved": {"k": (1, 1)}}, behind=True).counts.unexplained == 1
+    found = classified(spark, {"speed": {"above": (1, 1)}, "proved": {"below": (1, 1)}}, behind=True)
+    assert {each.where: each.cls for each in found.differences} == {"above": "pending", "below": "unexplained"}
 
 
 @pytest.mark.spark
 def test_difference_is_of_class_code_only_when_other_code_had_a_part(spark: Any) -> None:
-    differing: Sides = {"speed": {"k": (3, 3), "l": (1, 1)}, "proved": {"l": (2, 2)}, "older": {"k": (4, 4)}}
-    found = classified(spark, differing)
+    sides: Sides = {
+        "speed": {"k": (3, 3), "l": (1, 1), "same": (4, 4)},
+        "proved": {"l": (2, 2)},
+        "older": {"k": (4, 4), "same": (4, 4)},
+    }
+    found = classified(spark, sides)
     assert {each.where: each.cls for each in found.differences} == {"k": "code", "l": "unexplained"}
-    assert {each.cls for each in classified(spark, differing, other_code=True).differences} == {"code"}
-    assert not classified(spark, {"speed": {"k": (4, 4)}, "older": {"k": (4, 4)}}, other_code=True).differences
+    found = classified(spark, sides, other_code=True)
+    assert {each.where: each.cls for each in found.differences} == {"k": "code", "l": "code"}
 
 
 TP = TopicPartition("isp-hits", 0)
@@ -164,7 +170,7 @@ class Archived:
             self.monkeypatch.setattr(totals, name, value, raising=False)
 
     def counts(self, of: dict[str, int]) -> Any:
-        return self.spark.createDataFrame(list(of.items()), COUNTS)
+        return frame_of(self.spark, of.items(), COUNTS)
 
     def parts(self, pipeline: Any, view: Any, but: Collection[int], **_: Any) -> Partials:
         here = {number: each for number, each in self.built.items() if number not in but}
@@ -178,7 +184,7 @@ class Archived:
         self.counted_from_archive += [each for each in ranges if len(each)]
         rows = [(TP.topic, 0, offset, code) for offset, code in enumerate(self.zip_codes)]
         schema = "kafka_topic STRING, kafka_partition INT, kafka_offset BIGINT, zipcode STRING"
-        return self.spark.createDataFrame(rows, schema).where(within(ranges))
+        return frame_of(self.spark, rows, schema).where(within(ranges))
 
     def reconciled(self, speed: dict[str, int]) -> Reconciliation:
         """Compare the interval of the last two offsets with these live values."""
@@ -231,13 +237,11 @@ def test_archive_counts_an_interval_without_a_row_of_the_total_when_other_code_g
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize(
-    "speed", [{"94103": 4, "10001": 3}, {"94103": 3, "10001": 2}, {"94103": 3, "10001": 3, "0": 1}]
-)
-def test_wrong_total_is_unexplained_when_the_archive_counts_what_other_code_built(
-    archived: Archived, speed: dict[str, int]
-) -> None:
-    assert archived.reconciled(speed).unexplained == 1
+def test_wrong_total_is_unexplained_when_the_archive_counts_what_other_code_built(archived: Archived) -> None:
+    found = archived.reconciled({"94103": 4, "10001": 2, "0": 1})
+    unexplained = {each.where for each in found.differences if each.cls == "unexplained"}
+    assert unexplained == {f'{{"zipcode":"{each}"}}' for each in ("94103", "10001", "0")}
+    assert found.unexplained == 3
 
 
 @pytest.mark.spark

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import os
 
 import pytest
 
-from tests.conftest import REPOSITORY
+from tests.conftest import REPOSITORY, warm_python
 
 
 @pytest.mark.parametrize(
@@ -22,12 +21,5 @@ def test_wrong_arguments_are_no_failed_validation_when_a_driver_is_started_by_ha
     arguments: list[str], code: int, said: str
 ) -> None:
     entry = REPOSITORY / "spark_jobs" / "build_interval.py"
-    done = subprocess.run(
-        [sys.executable, str(entry), *arguments],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = warm_python().run([str(entry), *arguments], dict(os.environ), REPOSITORY)
     assert (done.returncode, said in done.stdout + done.stderr) == (code, True), done.stderr

@@ -375,18 +375,13 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 }
 
 
-@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
-def test_new_generation_is_named_when_spark_cannot_read_the_checkpoint(
-    spark: Any, tmp_path: Path, damage: Callable[[Path], object]
-) -> None:
+def run_batch(spark: Any, lines: Path, checkpoint: Path) -> tuple[Exception | None, list[Exception]]:
+    """Count what is new in the folder of lines. Returns the query's error, and what its sink was thrown."""
     from pyspark.errors import StreamingQueryException
     from pyspark.sql import DataFrame
 
-    from spark_jobs.spark.failures import SPARK_FAILURES, end_of_query, translate
-    from spark_jobs.spark.thrown import chain_of
+    from spark_jobs.spark.failures import SPARK_FAILURES, end_of_query
 
-    checkpoint, lines = tmp_path / "checkpoint", tmp_path / "lines"
-    lines.mkdir()
     thrown: list[Exception] = []
 
     def write(batch: DataFrame, _: int) -> None:
@@ -397,21 +392,40 @@ def test_new_generation_is_named_when_spark_cannot_read_the_checkpoint(
             thrown.append(error)
             raise
 
-    def run(number: int) -> Exception | None:
-        (lines / f"{number}.txt").write_text(f"{number}\n")
-        counted = spark.readStream.text(lines.as_uri()).groupBy("value").count().writeStream.outputMode("update")
-        query = counted.option("checkpointLocation", checkpoint.as_uri()).trigger(availableNow=True).foreachBatch(write)
-        started = query.start()
-        with suppress(StreamingQueryException):
-            started.awaitTermination(60)
-        return end_of_query(started)
+    counted = spark.readStream.text(lines.as_uri()).groupBy("value").count().writeStream.outputMode("update")
+    query = counted.option("checkpointLocation", checkpoint.as_uri()).trigger(availableNow=True).foreachBatch(write)
+    started = query.start()
+    with suppress(StreamingQueryException):
+        started.awaitTermination(60)
+    return end_of_query(started), thrown
 
-    assert run(0) is None
-    assert run(1) is None
-    check_logs(checkpoint.as_uri())
+
+@pytest.fixture(scope="module")
+def counted(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the checkpoint of two micro-batches, and the lines of these and of another one."""
+    folder = tmp_path_factory.mktemp("counted")
+    lines = folder / "lines"
+    lines.mkdir()
+    for number in range(2):
+        (lines / f"{number}.txt").write_text(f"{number}\n")
+        assert run_batch(spark, lines, folder / "checkpoint") == (None, [])
+    check_logs((folder / "checkpoint").as_uri())
+    (lines / "2.txt").write_text("2\n")
+    return folder
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
+def test_new_generation_is_named_when_spark_cannot_read_the_checkpoint(
+    spark: Any, tmp_path: Path, counted: Path, damage: Callable[[Path], object]
+) -> None:
+    from spark_jobs.spark.failures import SPARK_FAILURES, translate
+    from spark_jobs.spark.thrown import chain_of
+
+    checkpoint = shutil.copytree(counted / "checkpoint", tmp_path / "checkpoint")
     damage(checkpoint)
+    thrown: list[Exception] = []
     try:
-        failed = run(2)
+        failed, thrown = run_batch(spark, counted / "lines", checkpoint)
     except SPARK_FAILURES as error:
         failed = error
     failed = thrown[0] if thrown else failed
@@ -419,3 +433,10 @@ def test_new_generation_is_named_when_spark_cannot_read_the_checkpoint(
     meaning = translate(failed)
     assert isinstance(meaning, CheckpointDamaged), list(chain_of(failed))
     assert "./tidemark new-generation" in str(meaning)
+
+
+def test_next_batch_is_counted_when_a_copied_checkpoint_is_whole(spark: Any, tmp_path: Path, counted: Path) -> None:
+    """Otherwise a copy alone would be what Spark cannot read."""
+    checkpoint = shutil.copytree(counted / "checkpoint", tmp_path / "checkpoint")
+    assert run_batch(spark, counted / "lines", checkpoint) == (None, [])
+    check_logs(checkpoint.as_uri())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections import Counter
 from datetime import UTC, datetime
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from include.pipelines import load_pipeline
+from include.producing.messages import nest_cameras
 from tests.conftest import REPOSITORY
 from tests.support.corpora import NAUGHTY
 from tests.support.views import aggregated
@@ -41,70 +43,62 @@ def change(**changes: object) -> bytes:
     return json.dumps({**first, **changes, "meta": meta}).encode()
 
 
-@pytest.mark.parametrize(
-    ("reason", "value"),
-    [
-        ("required_missing", b"{}"),
-        ("required_missing", change(meta={"id": None})),
-        ("required_missing", change(meta={"dt": None}, timestamp=None)),
-        ("required_missing", change(meta={"dt": None}, timestamp=-(10**17))),
-        ("wrong_type", change(meta={"dt": "noon"})),
-        ("wrong_type", change(timestamp=1.5)),
-        ("wrong_type", change(timestamp=10**30)),
-        ("wrong_type", change(bot="perhaps")),
-        ("wrong_type", change(length=[1])),
-        ("event_time_out_of_bounds", change(meta={"dt": "0001-01-01T00:00:00Z"})),
-        ("event_time_out_of_bounds", change(meta={"dt": "9999-12-31T23:59:59Z"})),
-        ("event_time_out_of_bounds", change(meta={"dt": None}, timestamp=253_402_300_799)),
-        ("unsafe_partition_value", change(server_name=None)),
-        ("unsafe_partition_value", change(server_name="")),
-        ("unsafe_partition_value", change(server_name="__HIVE_DEFAULT_PARTITION__")),
-        ("unsafe_partition_value", change(server_name="a/../b")),
-        ("unsafe_partition_value", change(server_name="a" * 101)),
-        ("value_too_long", change(user="é" * 128)),
-        ("value_too_long", change(user="x" * 900_000)),
-        ("malformed_json", b"Traceback (most recent call last):"),
-        ("null_value", None),
-    ],
-)
-def test_message_is_quarantined_with_its_reason_when_it_is_bad(spark: Any, reason: str, value: bytes | None) -> None:
-    row = decoded(spark, [value])[0]
-    assert (row.fate, row.reason) == ("quarantined", reason)
-    assert row.value == value
-    assert row.detail
+CASES: list[tuple[str, bytes | None]] = [
+    ("required_missing", b"{}"),
+    ("required_missing", change(meta={"id": None})),
+    ("required_missing", change(meta={"dt": None}, timestamp=None)),
+    ("required_missing", change(meta={"dt": None}, timestamp=-(10**17))),
+    ("wrong_type", change(meta={"dt": "noon"})),
+    ("wrong_type", change(timestamp=1.5)),
+    ("wrong_type", change(timestamp=10**30)),
+    ("wrong_type", change(bot="perhaps")),
+    ("wrong_type", change(length=[1])),
+    ("event_time_out_of_bounds", change(meta={"dt": "0001-01-01T00:00:00Z"})),
+    ("event_time_out_of_bounds", change(meta={"dt": "9999-12-31T23:59:59Z"})),
+    ("event_time_out_of_bounds", change(meta={"dt": None}, timestamp=253_402_300_799)),
+    ("unsafe_partition_value", change(server_name=None)),
+    ("unsafe_partition_value", change(server_name="")),
+    ("unsafe_partition_value", change(server_name="__HIVE_DEFAULT_PARTITION__")),
+    ("unsafe_partition_value", change(server_name="a/../b")),
+    ("unsafe_partition_value", change(server_name="a" * 101)),
+    ("value_too_long", change(user="é" * 128)),
+    ("value_too_long", change(user="x" * 900_000)),
+    ("malformed_json", b"Traceback (most recent call last):"),
+    ("null_value", None),
+    # A neighbour's.
+    ("required_missing", nest_cameras.message(MOMENT, random.Random(1))[1]),
+]
 
 
-def test_message_is_quarantined_when_it_is_a_neighbour_s(spark: Any) -> None:
-    import random
-
-    from include.producing.messages import nest_cameras
-
-    row = decoded(spark, [nest_cameras.message(MOMENT, random.Random(1))[1]])[0]
-    assert (row.fate, row.reason) == ("quarantined", "required_missing")
+def test_message_is_quarantined_with_its_reason_when_it_is_bad(spark: Any) -> None:
+    for (reason, value), row in zip(CASES, decoded(spark, [value for _, value in CASES]), strict=True):
+        assert (row.fate, row.reason) == ("quarantined", reason), value
+        assert row.value == value
+        assert row.detail
 
 
 def test_user_is_archived_when_the_name_has_255_bytes(spark: Any) -> None:
     assert decoded(spark, [change(user="é" * 127 + "x")])[0].fate == "archived"
 
 
-@pytest.mark.parametrize("field", ["server_name", "user", "title"])
-def test_string_is_archived_unchanged_or_quarantined_whole_when_it_is_naughty(spark: Any, field: str) -> None:
+def test_string_is_archived_unchanged_or_quarantined_whole_when_it_is_naughty(spark: Any) -> None:
     import re
 
     from include.lake import SAFE_VALUE
 
-    values = [change(**{field: text}) for text in NAUGHTY]
-    fates: Counter[str] = Counter()
-    for text, value, row in zip(NAUGHTY, values, decoded(spark, values), strict=True):
+    sent = [(field, text) for field in ("server_name", "user", "title") for text in NAUGHTY]
+    values = [change(**{field: text}) for field, text in sent]
+    fates: Counter[tuple[str, str]] = Counter()
+    for (field, text), value, row in zip(sent, values, decoded(spark, values), strict=True):
         fits = len(text.encode()) <= 255 if field == "user" else True
         fits = re.fullmatch(SAFE_VALUE, text) is not None if field == "server_name" else fits
-        assert row.fate == ("archived" if fits else "quarantined"), text
+        assert row.fate == ("archived" if fits else "quarantined"), (field, text)
         if fits:
             assert row[field] == text
         else:
             assert row.value == value
-        fates[row.fate] += 1
-    assert fates["archived"] > 0
+        fates[field, row.fate] += 1
+    assert all(fates[field, "archived"] > 0 for field, _ in sent)
 
 
 def test_change_is_an_edit_when_a_known_user_changed_text(spark: Any) -> None:
