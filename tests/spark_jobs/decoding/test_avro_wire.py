@@ -216,16 +216,21 @@ def read(spark: Any, written: Any, record: Any, declared: Any, subject: str) -> 
 
 def read_each(spark: Any, written: Any, records: list[Any], declared: Any, subject: str) -> list[tuple[Any, Any]]:
     """The same of several records of the schema, in their order."""
-    from pyspark.sql import functions as F
-
-    from spark_jobs.decoding import avro_wire
-
     (schema_id,) = registry().register(subject, [json.dumps(written)])
-    decoder = replace(PIPELINE.decoder, schema=json.dumps(declared))
     values = [
         value(schema_id, json.dumps(written), each) if isinstance(each, dict) else header(schema_id) + each
         for each in records
     ]
+    return read_values(spark, values, declared)
+
+
+def read_values(spark: Any, values: list[bytes], declared: Any) -> list[tuple[Any, Any]]:
+    """The same of values, whose schemas are registered."""
+    from pyspark.sql import functions as F
+
+    from spark_jobs.decoding import avro_wire
+
+    decoder = replace(PIPELINE.decoder, schema=json.dumps(declared))
     frame = spark.createDataFrame([*enumerate(values)], "number INT, value BINARY")
     avro_wire.prepare(decoder, frame)
     parsed = frame.withColumn("parsed", avro_wire.parse(decoder, F.col("value")))
@@ -241,6 +246,15 @@ def logical(kind: str, name: str, **more: Any) -> dict[str, Any]:
 
 def record_of(kind: Any, name: str = "T", **more: Any) -> dict[str, Any]:
     return {"type": "record", "name": name, **more, "fields": [{"name": "v", "type": kind}]}
+
+
+def fields_of(kinds: dict[str, Any]) -> dict[str, Any]:
+    """A record with a field of each type, which is null where a writer does not have it and it may be."""
+    fields = [
+        {"name": name, "type": kind, **({"default": None} if isinstance(kind, list) else {})}
+        for name, kind in kinds.items()
+    ]
+    return {"type": "record", "name": "T", "fields": fields}
 
 
 MILLIS, MICROS = logical("long", "timestamp-millis"), logical("long", "timestamp-micros")
@@ -275,38 +289,50 @@ def test_time_is_the_written_one_when_it_is_declared_in_another_unit(
 DECIMAL = logical("bytes", "decimal", precision=9, scale=2)
 
 UNLIKE: dict[str, tuple[Any, Any, Any, str]] = {
-    "scale": (DECIMAL, {**DECIMAL, "scale": 4}, Decimal("1.25"), "v is decimal(9, 2), declared as decimal(9, 4)"),
-    "digits": (DECIMAL, {**DECIMAL, "precision": 5}, Decimal("1.25"), "v is decimal(9, 2), declared as decimal(5, 2)"),
-    "date": (logical("int", "date"), MILLIS, AT.date(), "v is date, declared as timestamp-millis"),
+    "scale": (DECIMAL, {**DECIMAL, "scale": 4}, Decimal("1.25"), "decimal(9, 2), declared as decimal(9, 4)"),
+    "digits": (DECIMAL, {**DECIMAL, "precision": 5}, Decimal("1.25"), "decimal(9, 2), declared as decimal(5, 2)"),
+    "date": (logical("int", "date"), MILLIS, AT.date(), "date, declared as timestamp-millis"),
     "local": (logical("long", "local-timestamp-millis"), MILLIS, AT.replace(tzinfo=None),
-              "v is local-timestamp-millis, declared as timestamp-millis"),
+              "local-timestamp-millis, declared as timestamp-millis"),
     "nanos": (logical("long", "timestamp-nanos"), ["null", MICROS], 7,
-              "v is timestamp-nanos, declared as timestamp-micros"),
+              "timestamp-nanos, declared as timestamp-micros"),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", UNLIKE)
-def test_schema_is_unusable_when_a_logical_type_is_not_the_declared_one(spark: Any, gate: Gate, case: str) -> None:
-    written, declared, sent, detail = UNLIKE[case]
-    _, failure = read(spark, record_of(written), {"v": sent}, record_of(declared), f"unlike-{case}-value")
-    assert failure == ("unusable_schema", f"its schema cannot be read as the declared one: {detail}")
+def test_schema_is_unusable_when_a_logical_type_is_not_the_declared_one(spark: Any, gate: Gate) -> None:
+    declared = fields_of({case: ["null", *unions(kind)] for case, (_, kind, _, _) in UNLIKE.items()})
+    schemas = [json.dumps(fields_of({case: kind})) for case, (kind, _, _, _) in UNLIKE.items()]
+    given = registry().register("unlike-value", schemas)
+    values = [
+        value(schema_id, schema, {case: sent})
+        for schema_id, schema, (case, (_, _, sent, _)) in zip(given, schemas, UNLIKE.items(), strict=True)
+    ]
+    found = read_values(spark, values, declared)
+    assert [failure for _, failure in found] == [
+        ("unusable_schema", f"its schema cannot be read as the declared one: {case} is {said}")
+        for case, (_, _, _, said) in UNLIKE.items()
+    ]
+
+
+def unions(kind: Any) -> list[Any]:
+    return [each for each in (kind if isinstance(kind, list) else [kind]) if each != "null"]
 
 
 ALIKE: dict[str, tuple[Any, Any, Any, Any]] = {
     "plain": ("long", MILLIS, int(AT.timestamp() * 1000), AT.replace(tzinfo=None)),
-    "declared plain": (MILLIS, "long", AT, int(AT.timestamp() * 1000)),
+    "declared_plain": (MILLIS, "long", AT, int(AT.timestamp() * 1000)),
     "digits": (DECIMAL, {**DECIMAL, "precision": 12}, Decimal("1.25"), Decimal("1.25")),
     "unknown": (logical("long", "of-our-own"), MICROS, int(AT.timestamp() * 1_000_000), AT.replace(tzinfo=None)),
     "invalid": (logical("long", "date"), MICROS, int(AT.timestamp() * 1_000_000), AT.replace(tzinfo=None)),
 }
 
 
-@pytest.mark.parametrize("case", ALIKE)
-def test_value_is_read_as_declared_when_only_one_schema_names_a_logical_type(spark: Any, gate: Gate, case: str) -> None:
-    written, declared, sent, expected = ALIKE[case]
-    subject = f"alike-{case.replace(' ', '-')}-value"
-    message, failure = read(spark, record_of(written), {"v": sent}, record_of(declared), subject)
-    assert (failure, message and message.v) == ((None, None), expected)
+def test_value_is_read_as_declared_when_only_one_schema_names_a_logical_type(spark: Any, gate: Gate) -> None:
+    written, declared = (fields_of({case: each[side] for case, each in ALIKE.items()}) for side in (0, 1))
+    sent = {case: sent for case, (_, _, sent, _) in ALIKE.items()}
+    message, failure = read(spark, written, sent, declared, "alike-value")
+    assert failure == (None, None)
+    assert {case: message[case] for case in ALIKE} == {case: expected for case, (_, _, _, expected) in ALIKE.items()}
 
 
 @pytest.mark.parametrize(
@@ -322,30 +348,36 @@ def test_decimal_is_ignored_when_its_digits_are_none(digits: dict[str, Any]) -> 
 
 
 TEXT_IN: dict[str, tuple[Any, Any, Any]] = {
-    "a field": ("string", "string", "M~ller"),
-    "an optional field": (["null", "string"], ["null", "string"], "M~ller"),
-    "bytes read as text": ("bytes", "string", b"M~ller"),
-    "an array": (*[{"type": "array", "items": "string"}] * 2, ["a", "M~ller"]),
-    "a key": (*[{"type": "map", "values": "long"}] * 2, {"M~ller": 1}),
-    "a value": (*[{"type": "map", "values": ["null", "string"]}] * 2, {"a": None, "b": "M~ller"}),
-    "a record in an array": (*[{"type": "array", "items": record_of(["null", "string"], "In")}] * 2, [{"v": "M~ller"}]),
+    "field": ("string", "string", "M~ller"),
+    "optional": (["null", "string"], ["null", "string"], "M~ller"),
+    "from_bytes": ("bytes", "string", b"M~ller"),
+    "array": (*[{"type": "array", "items": "string"}] * 2, ["a", "M~ller"]),
+    "key": (*[{"type": "map", "values": "long"}] * 2, {"M~ller": 1}),
+    "value": (*[{"type": "map", "values": ["null", "string"]}] * 2, {"a": None, "b": "M~ller"}),
+    "record_in_array": (*[{"type": "array", "items": record_of(["null", "string"], "In")}] * 2, [{"v": "M~ller"}]),
 }
 
 
-@pytest.mark.parametrize("case", TEXT_IN)
-def test_record_is_quarantined_when_a_text_is_not_utf8(spark: Any, gate: Gate, case: str) -> None:
+def test_record_is_quarantined_when_a_text_is_not_utf8(spark: Any, gate: Gate) -> None:
     """Avro's decoder takes it as it is, and what reads the archive fails or takes two such texts for one."""
-    written, declared, sent = TEXT_IN[case]
-    whole = value(0, json.dumps(record_of(written)), {"v": sent})[5:]
-    subject, texts = f"text-in-{case.replace(' ', '-')}-value", ("Müll", "\U0001f600")
-    latin = whole.replace(b"M~ller", b"M\xfcller")
-    sent = [*(whole.replace(b"M~ller", text.encode().ljust(6)[:6]) for text in texts), latin, latin + b"\0"]
-    *good, (_, of_latin), (_, of_longer) = read_each(spark, record_of(written), sent, record_of(declared), subject)
-    for text, (message, failure) in zip(texts, good, strict=True):
-        assert failure == (None, None)
-        assert text.strip() in str(message)
-    assert of_latin == ("not_utf8", "v has a text that is not UTF-8")
-    assert of_longer[0] == "trailing_bytes"
+    schemas = [{case: each[side] for case, each in TEXT_IN.items()} for side in (0, 1)]
+    written, declared = (fields_of(each) for each in schemas)
+    empty: dict[str, Any] = {
+        "field": "", "optional": None, "from_bytes": b"", "array": [], "key": {}, "value": {}, "record_in_array": [],
+    }  # fmt: skip
+    texts, sent = ("Müll", "\U0001f600"), []
+    for case, (_, _, text) in TEXT_IN.items():
+        whole = value(0, json.dumps(written), {**empty, case: text})[5:]
+        latin = whole.replace(b"M~ller", b"M\xfcller")
+        sent += [*(whole.replace(b"M~ller", each.encode().ljust(6)[:6]) for each in texts), latin, latin + b"\0"]
+    found = iter(read_each(spark, written, sent, declared, "text-in-value"))
+    for case in TEXT_IN:
+        for text, (message, failure) in zip(texts, found, strict=False):
+            assert failure == (None, None), case
+            assert text.strip() in str(message[case]), case
+        (_, of_latin), (_, of_longer) = next(found), next(found)
+        assert of_latin == ("not_utf8", f"{case} has a text that is not UTF-8")
+        assert of_longer[0] == "trailing_bytes", case
 
 
 def test_nothing_is_asked_of_texts_when_a_schema_has_none(spark: Any, ids: list[int]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from types import SimpleNamespace
@@ -50,6 +50,21 @@ def archived(spark: Any, pipeline: Pipeline) -> Any:
     third = len(lines) // 3
     part = F.when(F.col("kafka_offset") < third, PARTS[0]).when(F.col("kafka_offset") < 2 * third, PARTS[1])
     return archive_rows(pipeline, decode(pipeline, frame_of(spark, records, KAFKA_COLUMNS))).withColumn(PART, part)
+
+
+@pytest.fixture(scope="module")
+def golden_rows(spark: Any) -> Iterator[Callable[[Pipeline], Any]]:
+    """The golden rows of each pipeline, which are decoded once."""
+    kept: dict[str, Any] = {}
+
+    def rows(pipeline: Pipeline) -> Any:
+        if pipeline.name not in kept:
+            kept[pipeline.name] = archived(spark, pipeline).persist()
+        return kept[pipeline.name]
+
+    yield rows
+    for each in kept.values():
+        each.unpersist()
 
 
 def each_by_itself(spark: Any, pipeline: Pipeline, view: AdditiveView, rows: Any) -> list[Any]:
@@ -105,22 +120,21 @@ def watched(monkeypatch: pytest.MonkeyPatch, change: Callable[[str, Any], Any]) 
 
 @pytest.mark.parametrize(("name", "view_name"), VIEWS)
 def test_parts_are_what_each_gives_by_itself_when_they_are_added_up_at_once(
-    spark: Any, monkeypatch: pytest.MonkeyPatch, name: str, view_name: str
+    spark: Any, monkeypatch: pytest.MonkeyPatch, golden_rows: Callable[[Pipeline], Any], name: str, view_name: str
 ) -> None:
     pipeline = load_pipeline(name)
     view = next(each for each in pipeline.views if each.name == view_name)
-    rows = archived(spark, pipeline).persist()
+    rows = golden_rows(pipeline)
     expected = each_by_itself(spark, pipeline, view, rows)
     assert expected
     called = watched(monkeypatch, lambda _, frame: frame)
     assert in_order(all_at_once(spark, pipeline, view, rows)) == in_order(expected)
     assert called.count(view.aggregate) == len(view.time_windows.tumbling())
-    rows.unpersist()
 
 
 @pytest.mark.parametrize("left_out_by", ["rows", "aggregate"])
 def test_parts_are_right_when_a_transform_leaves_their_column_out(
-    spark: Any, monkeypatch: pytest.MonkeyPatch, left_out_by: str
+    spark: Any, monkeypatch: pytest.MonkeyPatch, golden_rows: Callable[[Pipeline], Any], left_out_by: str
 ) -> None:
     from pyspark.sql import functions as F
 
@@ -128,7 +142,7 @@ def test_parts_are_right_when_a_transform_leaves_their_column_out(
 
     pipeline = load_pipeline("nest_cameras")
     [view] = pipeline.views
-    rows = archived(spark, pipeline).persist()
+    rows = golden_rows(pipeline)
     expected = each_by_itself(spark, pipeline, view, rows)
 
     def change(name: str, frame: Any) -> Any:
@@ -139,16 +153,15 @@ def test_parts_are_right_when_a_transform_leaves_their_column_out(
 
     watched(monkeypatch, change)
     assert in_order(all_at_once(spark, pipeline, view, rows)) == in_order(expected)
-    rows.unpersist()
 
 
 @pytest.mark.parametrize(("column", "what"), [("zip_code", "key"), ("window", "key"), ("count", "measures")])
 def test_view_is_refused_when_its_aggregate_leaves_a_column_out(
-    spark: Any, monkeypatch: pytest.MonkeyPatch, column: str, what: str
+    spark: Any, monkeypatch: pytest.MonkeyPatch, golden_rows: Callable[[Pipeline], Any], column: str, what: str
 ) -> None:
     pipeline = load_pipeline("nest_cameras")
     [view] = pipeline.views
-    rows = archived(spark, pipeline)
+    rows = golden_rows(pipeline)
     watched(monkeypatch, lambda name, frame: frame.drop(column) if name == view.aggregate else frame)
     said = f"nest_cameras: the aggregate hourly_counts of the view hourly_counts returns no column {column}, only "
     with pytest.raises(UsageError, match=f"{said}.* — let it return {column}, or take it from the view's {what}"):
@@ -167,12 +180,17 @@ def test_view_is_refused_when_its_aggregate_leaves_a_column_out(
     ],
 )
 def test_view_is_refused_when_its_aggregate_returns_another_type(
-    spark: Any, monkeypatch: pytest.MonkeyPatch, column: str, kind: str, is_refused: bool
+    spark: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    golden_rows: Callable[[Pipeline], Any],
+    column: str,
+    kind: str,
+    is_refused: bool,
 ) -> None:
     """A sum of doubles, declared as a decimal, would depend on the order of the rows."""
     pipeline = load_pipeline("nest_cameras")
     [view] = pipeline.views
-    rows = archived(spark, pipeline)
+    rows = golden_rows(pipeline)
 
     def cast(name: str, frame: Any) -> Any:
         return frame.withColumn(column, frame[column].try_cast(kind)) if name == view.aggregate else frame
@@ -189,18 +207,17 @@ def test_view_is_refused_when_its_aggregate_returns_another_type(
     assert said in str(refused.value)
 
 
-def test_parts_are_right_when_windows_overlap(spark: Any) -> None:
+def test_parts_are_right_when_windows_overlap(spark: Any, golden_rows: Callable[[Pipeline], Any]) -> None:
     pipeline = load_pipeline("nest_cameras")
     view = replace(pipeline.views[0], windows=TimeWindow("1h", "20m"))
-    rows = archived(spark, pipeline).persist()
+    rows = golden_rows(pipeline)
     assert len(view.time_windows.tumbling()) == 3
     expected = each_by_itself(spark, pipeline, view, rows)
     assert in_order(all_at_once(spark, pipeline, view, rows)) == in_order(expected)
-    rows.unpersist()
 
 
 def test_late_rows_are_looked_for_once_and_found_for_each_window_when_windows_overlap(
-    spark: Any, monkeypatch: pytest.MonkeyPatch
+    spark: Any, monkeypatch: pytest.MonkeyPatch, golden_rows: Callable[[Pipeline], Any]
 ) -> None:
     from pyspark.sql import functions as F
 
@@ -215,7 +232,7 @@ def test_late_rows_are_looked_for_once_and_found_for_each_window_when_windows_ov
         "tidemark_inside": F.lit(True),
         view_parts.CLOSED_TOPIC_ID: F.lit(""),
     }
-    rows = archived(spark, pipeline).drop(PART).withColumns(flags).persist()
+    rows = golden_rows(pipeline).drop(PART).withColumns(flags)
     every = rows.select(window_of(view.time_windows).alias("window")).select("window.*")
     windows = view_parts._windows_of(every)
     closed = windows[len(windows) // 2][1]
@@ -237,7 +254,6 @@ def test_late_rows_are_looked_for_once_and_found_for_each_window_when_windows_ov
     assert sorted(ends) == sorted((row[0], row[1]) for row in late.groupBy("tidemark_window_end").count().collect())
     assert len(ends) > 1
     assert len(asked) == 1
-    rows.unpersist()
 
 
 def test_window_is_left_out_when_python_cannot_hold_it(spark: Any) -> None:
