@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -80,8 +80,25 @@ def archived(spark: Any, name: str) -> Any:
     return archive_rows(pipeline, decode(pipeline, frame_of(spark, records, KAFKA_COLUMNS)))
 
 
+@pytest.fixture(scope="module")
+def varied(spark: Any) -> Iterator[Callable[[str], Any]]:
+    """Those rows of each pipeline, which are decoded once."""
+    kept: dict[str, Any] = {}
+
+    def rows(name: str) -> Any:
+        if name not in kept:
+            kept[name] = archived(spark, name).persist()
+        return kept[name]
+
+    yield rows
+    for each in kept.values():
+        each.unpersist()
+
+
 @pytest.mark.parametrize("name", PIPELINES)
-def test_every_expectation_of_a_row_is_met_when_its_message_is_archived(spark: Any, name: str) -> None:
+def test_every_expectation_of_a_row_is_met_when_its_message_is_archived(
+    spark: Any, varied: Callable[[str], Any], name: str
+) -> None:
     from great_expectations.expectations.expectation import ColumnMapExpectation
 
     from expectations.checkpoint import expectations_of, run_checkpoint
@@ -90,7 +107,7 @@ def test_every_expectation_of_a_row_is_met_when_its_message_is_archived(spark: A
     from spark_jobs.views.aggregate import aggregate_view
 
     pipeline = load_pipeline(name)
-    rows = archived(spark, name).persist()
+    rows = varied(name)
     references = load_references(spark, pipeline)
     frames = {pipeline.table: rows} | {
         pipeline.view_table(view): aggregate_view(pipeline, view, rows, references) for view in pipeline.views
@@ -109,16 +126,15 @@ def test_every_expectation_of_a_row_is_met_when_its_message_is_archived(spark: A
         judged = [each for each in outcomes if (each.expectation, each.column) in of_rows]
         assert {(each.expectation, each.column) for each in judged} == of_rows
         assert [each for each in judged if not each.success] == []
-    rows.unpersist()
 
 
 @pytest.mark.parametrize("name", UNUSUAL)
-def test_interval_waits_for_nobody_when_rows_lack_what_is_optional(spark: Any, name: str) -> None:
+def test_interval_waits_for_nobody_when_rows_lack_what_is_optional(varied: Callable[[str], Any], name: str) -> None:
     from expectations.checkpoint import expectations_of, run_checkpoint
     from spark_jobs.publication.validate import named_for_suite
 
     pipeline = load_pipeline(name)
-    rows = archived(spark, name).persist()
+    rows = varied(name)
     usual = rows.where(" AND ".join(f"NOT coalesce({each}, true)" for each in UNUSUAL[name])).limit(3)
     for unusual in UNUSUAL[name]:
         few = usual.union(rows.where(unusual).limit(1)).persist()
@@ -129,7 +145,6 @@ def test_interval_waits_for_nobody_when_rows_lack_what_is_optional(spark: Any, n
         missed = [each for each in outcomes if not each.success]
         assert [each.severity for each in missed] == ["info"], missed
         few.unpersist()
-    rows.unpersist()
 
 
 @pytest.mark.parametrize("without", ["hits", "a view"])

@@ -90,28 +90,25 @@ def decoded_dates(spark: Any, kind: str, messages: list[str]) -> list[Any]:
     return [row.day for row in parsed.select("n", F.when(is_read, day).alias("day")).orderBy("n").collect()]
 
 
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [
-        (b"1,2026-11-20T05:00:00Z,hot", (1, datetime(2026, 11, 20, 5), "hot")),
-        (b'2,2026-11-20T05:00:00Z,"a, ""b"""\r\n', (2, datetime(2026, 11, 20, 5), 'a, "b"')),
-        (b",,", (None, None, None)),
-        (b"", "empty_value"),
-        (b" \n", "empty_value"),
-        (b"1,2026-11-20T05:00:00Z", "malformed_csv"),
-        (b"1,2026-11-20T05:00:00Z,a,b", "malformed_csv"),
-        (b"one,2026-11-20T05:00:00Z,a", "malformed_csv"),
-        (b"1,yesterday,a", "malformed_csv"),
-        (b"1,2026-11-20T05:00:00Z,a\n2,2026-11-20T05:00:00Z,b", "trailing_content"),
-        (b"1,2026-11-20T05:00:00Z,\xff", "not_utf8"),
-        (None, "null_value"),
-    ],
-)
-def test_csv_line_is_quarantined_when_it_has_not_exactly_its_columns(
-    spark: Any, monkeypatch: Any, value: bytes | None, expected: Any
-) -> None:
-    (found,) = fates(spark, CSV, CSV.schema, [value], monkeypatch)
-    assert found == expected
+CSV_LINES: list[tuple[bytes | None, Any]] = [
+    (b"1,2026-11-20T05:00:00Z,hot", (1, datetime(2026, 11, 20, 5), "hot")),
+    (b'2,2026-11-20T05:00:00Z,"a, ""b"""\r\n', (2, datetime(2026, 11, 20, 5), 'a, "b"')),
+    (b",,", (None, None, None)),
+    (b"", "empty_value"),
+    (b" \n", "empty_value"),
+    (b"1,2026-11-20T05:00:00Z", "malformed_csv"),
+    (b"1,2026-11-20T05:00:00Z,a,b", "malformed_csv"),
+    (b"one,2026-11-20T05:00:00Z,a", "malformed_csv"),
+    (b"1,yesterday,a", "malformed_csv"),
+    (b"1,2026-11-20T05:00:00Z,a\n2,2026-11-20T05:00:00Z,b", "trailing_content"),
+    (b"1,2026-11-20T05:00:00Z,\xff", "not_utf8"),
+    (None, "null_value"),
+]
+
+
+def test_csv_line_is_quarantined_when_it_has_not_exactly_its_columns(spark: Any, monkeypatch: Any) -> None:
+    found = fates(spark, CSV, CSV.schema, [value for value, _ in CSV_LINES], monkeypatch)
+    assert found == [expected for _, expected in CSV_LINES]
 
 
 def meter(device: int, reading: float, unit: bytes = b"kWh") -> bytes:

@@ -20,6 +20,7 @@ import pytest
 from include import catalog, lake
 from include.errors import AnotherWriter, UsageError
 from include.intervals import steps
+from include.intervals.verdict import Verdict
 from include.ledger.intervals import locks
 from include.ledger.validation import approvals
 from include.pipelines import load_pipeline
@@ -33,7 +34,7 @@ from tests.support.killed import was_killed
 pytestmark = [pytest.mark.services]
 
 PIPELINE = load_pipeline("nest_cameras")
-HOURS = 5
+HOURS = 3
 START = last_hours(HOURS)
 
 Registered = set[tuple[str, str, str]]
@@ -81,6 +82,9 @@ class Hour:
             f"%{self.label}",
         )
         return {(table, partition, catalog.comparable_location(location)) for table, partition, location in rows}
+
+    def locations(self, state: str) -> set[str]:
+        return {location for _, _, location in self.in_ledger(state)}
 
     def in_catalog(self) -> Registered:
         return {
@@ -162,7 +166,7 @@ def cut_file(file: Path) -> None:
 @pytest.fixture(scope="module")
 def landed(home: Home) -> Iterator[Home]:
     """Hours of records, landed; this process and the Spark applications that it submits are in the home."""
-    arguments = ("--events", "600", "--bad-fraction", "0.05", "--start", iso(START), "--span", f"{HOURS * 60 - 1}m")
+    arguments = ("--events", "360", "--bad-fraction", "0.05", "--start", iso(START), "--span", f"{HOURS * 60 - 1}m")
     home.run("produce", PIPELINE.name, *arguments)
     home.run("stream", PIPELINE.name, "--until-caught-up")
     with settings_of(home, TIDEMARK_UNUSUAL="warn", **warm_jvm().environment()):
@@ -182,30 +186,54 @@ def hour(hours: Iterator[Hour]) -> Hour:
     return next(hours)
 
 
+@dataclass
+class Published:
+    """An attempt that ended before anything was built, was built twice, and then published: what was seen of it."""
+
+    attempt: int
+    verdict: Verdict
+    """Before anything was built."""
+    state: str
+    first: set[str]
+    """Locations of the first build."""
+    second: set[str]
+    discarded: set[str]
+
+
 @pytest.fixture(scope="module")
-def published(hour: Hour) -> int:
-    """An attempt that was built and published once."""
-    attempt = hour.begin()
-    hour.run(attempt)
+def history(hour: Hour) -> Published:
+    attempt = steps.pin(PIPELINE.name, hour.interval, run_by="test", repin=True)
+    verdict = steps.announce(attempt)
+    ((state,),) = hour.query("SELECT state FROM intervals WHERE from_time = %s", hour.interval.from_time)
+    hour.build(attempt)
+    first = hour.locations("built")
+    hour.build(attempt)
+    found = Published(attempt, verdict, state, first, hour.locations("built"), hour.locations("discarded"))
+    hour.publish(attempt)
+    assert hour.announce(attempt)["validation"]["success"] is True
     hour.check()
-    return attempt
+    return found
+
+
+@pytest.fixture(scope="module")
+def published(history: Published) -> int:
+    return history.attempt
+
+
+def test_interval_has_failed_when_its_attempt_ends_before_anything_is_built(hour: Hour, history: Published) -> None:
+    assert history.verdict.exit_code == 2
+    assert history.verdict.as_json()["validation"]["success"] is None
+    assert history.state == "failed"
+    hour.check()
 
 
 def test_later_build_replaces_the_earlier_one_when_an_attempt_is_built_twice_before_it_is_published(
-    hours: Iterator[Hour],
+    hour: Hour, history: Published
 ) -> None:
-    other = next(hours)
-    attempt = other.begin()
-    other.build(attempt)
-    first = {location for _, _, location in other.in_ledger("built")}
-    other.build(attempt)
-    second = {location for _, _, location in other.in_ledger("built")}
-    assert {location for _, _, location in other.in_ledger("discarded")} == first
-    assert second
-    assert not second & first
-    other.publish(attempt)
-    other.announce(attempt)
-    assert {location for _, _, location in other.check()} == second
+    assert history.discarded == history.first
+    assert history.second
+    assert not history.second & history.first
+    assert {location for _, _, location in hour.check()} == history.second
 
 
 @pytest.mark.slow
@@ -314,19 +342,6 @@ def test_unusual_interval_is_not_registered_and_the_catalog_stays_when_it_is_ref
     assert hour.check() == before
 
 
-def test_interval_has_failed_when_its_attempt_ends_before_anything_is_built(
-    hours: Iterator[Hour],
-) -> None:
-    other = next(hours)
-    attempt = other.begin()
-    verdict = steps.announce(attempt)
-    assert verdict.exit_code == 2
-    assert verdict.as_json()["validation"]["success"] is None
-    assert other.query("SELECT state FROM intervals WHERE from_time = %s", other.interval.from_time) == [("failed",)]
-    other.run(attempt)
-    other.check()
-
-
 @pytest.mark.slow
 def test_registered_state_is_one_builds_when_two_attempts_are_published_at_once(hours: Iterator[Hour]) -> None:
     other = next(hours)
@@ -378,15 +393,14 @@ def test_move_between_table_partitions_is_finished_by_the_next_publication_when_
     )
 
 
-def test_repin_is_refused_when_an_attempt_is_under_way(hours: Iterator[Hour], landed: Home) -> None:
-    last = Hour(landed, Interval(START + timedelta(hours=HOURS - 1), START + timedelta(hours=HOURS)))
+def test_repin_is_refused_when_an_attempt_is_under_way(hour: Hour, published: int) -> None:
+    """The published attempt was of a repin; now one is under way."""
     with (
-        locks.attempt_under_way(PIPELINE.name, last.interval),
+        locks.attempt_under_way(PIPELINE.name, hour.interval),
         pytest.raises(UsageError, match="an attempt of it is under way"),
     ):
-        steps.pin(PIPELINE.name, last.interval, run_by="test", repin=True)
-    last.run(steps.pin(PIPELINE.name, last.interval, run_by="test", repin=True))
-    last.check()
+        steps.pin(PIPELINE.name, hour.interval, run_by="test", repin=True)
+    hour.check()
 
 
 def test_rebuild_differs_and_names_the_file_when_a_registered_file_was_altered(hour: Hour, published: int) -> None:
