@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
-import sys
+from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from include.pipelines import load_pipeline, pipeline_names
+from spark_jobs.kept import forks
 from tests.conftest import REPOSITORY
 from tests.support.shipped import SHIPPED
 
@@ -65,26 +66,56 @@ print("RESULT" + json.dumps(said))
 """
 
 
-def run_script(script: str, folder: Path, *arguments: str) -> Any:
-    """Return what the script prints after RESULT, run like a DAG parser: no service, settings with canary secrets."""
-    environment = {
-        **os.environ,
+LIBRARIES = (
+    "airflow.sdk",
+    "airflow.providers.apache.spark.operators.spark_submit",
+    "airflow.providers.standard.decorators.python",
+    "airflow.providers.standard.operators.python",
+    "airflow.providers.standard.sensors.python",
+    "airflow.serialization.serialized_objects",
+    "airflow.task.priority_strategy",
+    "airflow.triggers.base",
+    "httpx",
+)
+"""What the DAG processor has loaded before it reads the first DAG file, and forks for each file."""
+
+RunScript = Callable[..., Any]
+"""Runs a script with arguments, and returns what it prints after RESULT."""
+
+
+@pytest.fixture(scope="module")
+def run_script(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunScript]:
+    """Runs scripts as the DAG processor runs DAG files: in forks, with no service, and canary secrets as settings."""
+    folder = tmp_path_factory.mktemp("airflow")
+    settings = {
         "AIRFLOW_HOME": str(folder),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "TIDEMARK_DATABASE_URL": "postgresql://canary:canary-secret@127.0.0.1:1/ledger",
         "TIDEMARK_HOME": str(folder / "home"),
     }
-    result = subprocess.run(
-        [sys.executable, "-c", script, *arguments],
-        env=environment,
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr[-3000:]
-    line = next(line for line in result.stdout.splitlines() if line.startswith("RESULT"))
-    return json.loads(line.removeprefix("RESULT"))
+    numbers, address = count(), folder / "python"
+
+    def run(script: str, *arguments: str) -> Any:
+        file = folder / f"script_{next(numbers)}.py"
+        file.write_text(script)
+        with file.with_suffix(".out").open("w+") as output, file.with_suffix(".err").open("w+") as errors:
+            files = (output.fileno(), errors.fileno())
+            code = forks.ask(address, [str(file), *arguments], {**os.environ, **settings}, REPOSITORY, files, 120)
+            output.seek(0)
+            errors.seek(0)
+            assert code == 0, errors.read()[-3000:]
+            line = next(line for line in output if line.startswith("RESULT"))
+        return json.loads(line.removeprefix("RESULT"))
+
+    with (folder / "python.log").open("wb") as log:
+        with pytest.MonkeyPatch.context() as patch:
+            # Airflow prints warnings to standard output, where the process says that it is ready.
+            for name, value in {**settings, "PYTHONWARNINGS": "ignore"}.items():
+                patch.setenv(name, value)
+            processor = forks.Forks(address, LIBRARIES, log)
+        processor.await_ready()
+        yield run
+        processor.end()
 
 
 def dags_of_pipelines() -> set[str]:
@@ -96,8 +127,8 @@ def dags_of_pipelines() -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def parsed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    found: dict[str, Any] = run_script(SCRIPT, tmp_path_factory.mktemp("airflow"))
+def parsed(run_script: RunScript) -> dict[str, Any]:
+    found: dict[str, Any] = run_script(SCRIPT)
     return found
 
 
@@ -183,12 +214,12 @@ print("RESULT" + json.dumps(seconds))
 """
 
 
-def test_dag_file_is_read_in_a_second_when_it_is_parsed(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_dag_file_is_read_in_a_second_when_it_is_parsed(run_script: RunScript) -> None:
     files = sorted(path.stem for path in (REPOSITORY / "dags").glob("*.py"))
     slow, tries = set(files), []
     # A busy machine costs CPU time, too, but hardly the same file's in each of three processes.
     while slow and len(tries) < 3:
-        tries.append(run_script(PARSE_TIMES, tmp_path_factory.mktemp("airflow"), *files))
+        tries.append(run_script(PARSE_TIMES, *files))
         slow -= {name for name, each in tries[-1].items() if each <= 1}
     assert slow == set(), tries
 
@@ -205,10 +236,8 @@ print("RESULT" + json.dumps(found))
 """
 
 
-def test_example_follows_a_table_by_both_kinds_of_event_when_it_is_parsed(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
-    assert run_script(EXAMPLE, tmp_path_factory.mktemp("airflow")) == {
+def test_example_follows_a_table_by_both_kinds_of_event_when_it_is_parsed(run_script: RunScript) -> None:
+    assert run_script(EXAMPLE) == {
         "each_interval_of_nest_cameras": "AssetTriggeredTimetable",
         "each_day_of_nest_cameras": "PartitionedAssetTimetable",
     }
@@ -272,13 +301,13 @@ print("RESULT" + json.dumps({"found": found, "error": error, "looked": looked,
 
 
 def test_dags_of_other_pipelines_exist_and_one_file_names_the_error_when_a_declaration_is_broken(
-    tmp_path: Path,
+    tmp_path: Path, run_script: RunScript
 ) -> None:
     declared = tmp_path / "declared"
     declared.mkdir()
     (declared / "broken.py").write_text("from include.pipelines.spec import *\nPIPELINE = Pipeline(nam='broken')")
     (declared / "common.py").write_text("TOPIC = 'doors'")
-    told = run_script(BESIDE_BROKEN, tmp_path, str(declared))
+    told = run_script(BESIDE_BROKEN, str(declared))
     names = set(pipeline_names())
     assert {each for each in told["found"] if "__" in each.strip("_")} >= dags_of_pipelines()
     assert not [each for each in told["found"] if "broken" in each or "common" in each]
@@ -323,8 +352,8 @@ print("RESULT" + json.dumps({"looked": looked, "errors": errors, "docs": docs,
 """
 
 
-def test_other_pipelines_are_watched_and_the_run_fails_when_one_cannot_be(tmp_path: Path) -> None:
-    told = run_script(ONE_FAILS, tmp_path)
+def test_other_pipelines_are_watched_and_the_run_fails_when_one_cannot_be(run_script: RunScript) -> None:
+    told = run_script(ONE_FAILS)
     assert told["kept"] == [*pipeline_names()]
     for doc in told["docs"]:
         assert "| auction_bids | AttributeError: " in doc
@@ -363,8 +392,8 @@ print("RESULT" + json.dumps({"found": found, "error": error, "registered": regis
 """
 
 
-def test_dags_of_other_pipelines_exist_when_one_cannot_be_made(tmp_path: Path) -> None:
-    told = run_script(UNMADE, tmp_path)
+def test_dags_of_other_pipelines_exist_when_one_cannot_be_made(run_script: RunScript) -> None:
+    told = run_script(UNMADE)
     every = dags_of_pipelines()
     assert every - set(told["found"]) == {"interval__isp_hits", "interval__gps_positions", "daily__gps_positions"}
     assert set(told["found"]) <= every
@@ -421,8 +450,8 @@ print("RESULT" + json.dumps(found))
 
 
 @pytest.fixture(scope="module")
-def intervals_of_runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str | int]:
-    found: dict[str, str | int] = run_script(INTERVALS_OF_RUNS, tmp_path_factory.mktemp("airflow"))
+def intervals_of_runs(run_script: RunScript) -> dict[str, str | int]:
+    found: dict[str, str | int] = run_script(INTERVALS_OF_RUNS)
     return found
 
 
@@ -459,9 +488,9 @@ def test_data_interval_is_taken_only_from_the_schedule_when_it_is_not_one_of_its
     assert intervals_of_runs["earlier schedule"] == "2026-11-20T05:15:00Z/2026-11-20T05:30:00Z"
 
 
-def test_decision_is_carried_out_with_the_digest_of_what_was_shown(tmp_path: Path) -> None:
+def test_decision_is_carried_out_with_the_digest_of_what_was_shown(run_script: RunScript) -> None:
     told = {"by": "airflow ada", "reason": "moved"}
-    assert run_script(CARRY_OUT, tmp_path) == [{"digest": "5e21", **told}, {"digest": "", **told}]
+    assert run_script(CARRY_OUT) == [{"digest": "5e21", **told}, {"digest": "", **told}]
 
 
 MARKED_BY_HAND = """
@@ -490,10 +519,12 @@ print("RESULT" + json.dumps(found))
 """
 
 
-def test_task_fails_at_once_and_names_the_one_to_clear_when_that_was_marked_as_successful(tmp_path: Path) -> None:
+def test_task_fails_at_once_and_names_the_one_to_clear_when_that_was_marked_as_successful(
+    run_script: RunScript,
+) -> None:
     of_pin = ("build_interval", "reconcile", "publish", "announce")
     of_announce = ("announce_tables.nest_cameras", "announce_tables.nest_cameras_hourly_counts")
-    found = run_script(MARKED_BY_HAND, tmp_path, *of_pin, *of_announce)
+    found = run_script(MARKED_BY_HAND, *of_pin, *of_announce)
     assert set(found) == {*of_pin, *of_announce}
     for name, (kind, text) in found.items():
         missing = "pin_ranges" if name in of_pin else "announce"
@@ -539,9 +570,9 @@ print("RESULT" + json.dumps(found))
 
 
 def test_table_is_announced_with_what_was_dropped_when_the_interval_has_fewer_partitions_than_before(
-    tmp_path: Path,
+    run_script: RunScript,
 ) -> None:
-    found = run_script(ANNOUNCED, tmp_path, "nest_cameras", "nest_cameras_hourly_counts")
+    found = run_script(ANNOUNCED, "nest_cameras", "nest_cameras_hourly_counts")
     moved = {"partitions": ["2026-11-21"], "dropped": ["2026-11-20"]}
     # The second time, the view never had a row of the interval.
     assert found["nest_cameras"] == [moved, moved]
@@ -565,8 +596,8 @@ print("RESULT" + json.dumps(found))
 """
 
 
-def test_driver_may_take_as_long_as_its_interval_when_that_is_longer_than_an_hour(tmp_path: Path) -> None:
-    found = run_script(TIMEOUTS, tmp_path, "15m", "1h", "6h", "1d")
+def test_driver_may_take_as_long_as_its_interval_when_that_is_longer_than_an_hour(run_script: RunScript) -> None:
+    found = run_script(TIMEOUTS, "15m", "1h", "6h", "1d")
     hours = {duration: each for duration, (each, _) in found.items()}
     assert hours == {"15m": [1, 1, 1], "1h": [1, 1, 1], "6h": [6, 6, 1], "1d": [24, 24, 1]}
     assert "ended after 6 hours" in found["6h"][1]
