@@ -13,7 +13,7 @@ import pytest
 from include.settings import read_properties
 from tests.conftest import Home, iso, last_hours
 
-pytestmark = [pytest.mark.services, pytest.mark.own_services, pytest.mark.spark]
+pytestmark = [pytest.mark.services, pytest.mark.spark]
 
 HOUR, ONE_HOUR = last_hours(3), timedelta(hours=1)
 
@@ -21,7 +21,6 @@ HOUR, ONE_HOUR = last_hours(3), timedelta(hours=1)
 @pytest.fixture(scope="module")
 def options(home: Home) -> Path:
     """The client options that the embedded broker's user gets."""
-    home.run("up", "registry")
     return home.path / "services" / "kafka.client.properties"
 
 
@@ -42,7 +41,7 @@ def test_exit_code_is_6_with_one_clear_line_when_the_password_is_wrong(
     home: Home, options: Path, tmp_path: Path
 ) -> None:
     wrong = changed(options, tmp_path, sasl_password="wr0ng-c4nary")
-    failed = home.run("produce", "gps_positions", "--events", "10", expect=6, TIDEMARK_KAFKA_PROPERTIES=wrong)
+    failed = home.run("produce", "nest_cameras", "--events", "10", expect=6, TIDEMARK_KAFKA_PROPERTIES=wrong)
     (line,) = lines_of(failed)
     assert "Invalid username or password" in line
     assert "TIDEMARK_KAFKA_PROPERTIES" in line
@@ -54,9 +53,9 @@ def test_listener_lets_nobody_in_when_password_or_certificate_is_unknown(
     home: Home, options: Path, tmp_path: Path
 ) -> None:
     state = json.loads((home.path / "services" / "kafka.json").read_text())
-    home.run("produce", "gps_positions", "--events", "10", expect=6, TIDEMARK_KAFKA_BOOTSTRAP=state["secured_address"])
+    home.run("produce", "nest_cameras", "--events", "10", expect=6, TIDEMARK_KAFKA_BOOTSTRAP=state["secured_address"])
     certificate = changed(options, tmp_path, ssl_ca_location="/etc/ssl/certs/ca-certificates.crt")
-    failed = home.run("produce", "gps_positions", "--events", "10", expect=6, TIDEMARK_KAFKA_PROPERTIES=certificate)
+    failed = home.run("produce", "nest_cameras", "--events", "10", expect=6, TIDEMARK_KAFKA_PROPERTIES=certificate)
     (line,) = lines_of(failed)
     assert "TIDEMARK_KAFKA_PROPERTIES" in line
 
@@ -64,13 +63,14 @@ def test_listener_lets_nobody_in_when_password_or_certificate_is_unknown(
 def test_file_is_refused_when_others_may_read_it(home: Home, options: Path, tmp_path: Path) -> None:
     opened = Path(changed(options, tmp_path))
     opened.chmod(0o644)
-    failed = home.run("produce", "gps_positions", "--events", "10", expect=64, TIDEMARK_KAFKA_PROPERTIES=str(opened))
+    failed = home.run("produce", "nest_cameras", "--events", "10", expect=64, TIDEMARK_KAFKA_PROPERTIES=str(opened))
     assert "chmod 600" in failed.stderr
 
 
 @pytest.mark.slow
 def test_produce_stream_and_interval_run_over_it_and_the_password_is_nowhere(home: Home, options: Path) -> None:
     """Bad records included: some make Spark print what it ran."""
+    home.run("up", "registry")
     password = read_properties(options)["sasl.password"]
     secured = {"TIDEMARK_KAFKA_PROPERTIES": str(options)}
     times = ("--start", iso(HOUR), "--span", "1h", "--bad-fraction", "0.1")
