@@ -23,7 +23,7 @@ from include.airflow.backoff import GIVE_UP_AFTER
 from tests.conftest import REPOSITORY, Home, end_of, iso, last_hours, wait_for
 from tests.support import audit
 from tests.support.airflow_api import AirflowApi
-from tests.support.airflow_runs import POLL, state_once_ended, wait_for_success
+from tests.support.airflow_runs import POLL, state_once_ended, unpause_without_schedule, wait_for_success
 from tests.support.airflow_ui import PAGES, api_of, ui_of
 from tests.support.busier import busier_before
 
@@ -32,8 +32,10 @@ pytestmark = [pytest.mark.services, pytest.mark.airflow, pytest.mark.own_drivers
 # The fourth last hour and on: the last one is run by the schedule itself, and holds nothing.
 START = last_hours(4)
 STREAM, INTERVAL, DAILY = "stream__nest_cameras", "interval__nest_cameras", "daily__nest_cameras"
-EVENTS = 6000
+EVENTS = 3000
 TABLES = ("nest_cameras", "nest_cameras_hourly_counts")
+
+OF_BACKFILLS = "SELECT count(*) FROM attempts WHERE run_by LIKE 'airflow backfill%' AND exit_code = 0"
 
 CONSUMERS = """
 from airflow.sdk import (
@@ -97,7 +99,7 @@ def airflow(home: Home, dags: Path) -> Iterator[AirflowApi]:
     home.run("up", "spark")
     home.run("up", "airflow", TIDEMARK_ARCHIVE_WAIT="10m", TIDEMARK_UNUSUAL="warn", **extra)
     api = api_of(home)
-    wait_for("the DAGs", lambda: {STREAM, INTERVAL, DAILY} <= api.dag_ids(), 120)
+    wait_for("the DAGs", lambda: {STREAM, INTERVAL, DAILY} <= api.dag_ids(), 120, every=POLL)
     assert api.import_errors() == []
     api.set_paused(DAILY, False)
     arguments = ["--events", str(EVENTS), "--bad-fraction", "0.02", "--start", iso(START), "--span", "3h"]
@@ -113,20 +115,19 @@ def airflow(home: Home, dags: Path) -> Iterator[AirflowApi]:
 
 @pytest.fixture(scope="module")
 def launched(airflow: AirflowApi) -> dict[str, Any]:
-    """The interval's run: it waited before Airflow launched the stream, as another did, and has ended since."""
+    """The run of a backfilled interval: it waited before Airflow launched the stream, as another did, and has ended."""
     of_isp = INTERVAL.replace("nest_cameras", "isp_hits")
-    bounds = {"from": iso(START), "to": iso(START + timedelta(hours=1))}
-    runs = {dag: airflow.trigger(dag, **bounds) for dag in (of_isp, INTERVAL)}
-    for dag in runs:
-        airflow.set_paused(dag, False)
+    airflow.trigger(of_isp, **{"from": iso(START), "to": iso(START + timedelta(hours=1))})
+    backfill = airflow.backfill(INTERVAL, iso(START), iso(START))
+    for dag in (of_isp, INTERVAL):
+        # The last hour's run, which has no records, would only occupy task slots.
+        unpause_without_schedule(airflow, dag)
+    for dag in (of_isp, INTERVAL):
         wait_for(f"{dag} to wait", lambda d=dag: is_waiting(airflow, d), every=POLL)
-    for run in (each["dag_run_id"] for each in airflow.runs(INTERVAL) if each["run_type"] == "scheduled"):
-        # The last hour's run, which has no records: it would only occupy task slots.
-        airflow.fail_run(INTERVAL, run)
     airflow.set_paused(STREAM, False)
-    run = runs[INTERVAL]
+    [run] = [each["dag_run_id"] for each in airflow.runs(INTERVAL) if each["run_type"] == "backfill"]
     state = wait_for("the run", lambda: state_once_ended(airflow, INTERVAL, run), 480, every=POLL)
-    ended = {"run": run, "state": state, "tasks": airflow.tasks(INTERVAL, run)}
+    ended = {"run": run, "state": state, "tasks": airflow.tasks(INTERVAL, run), "backfill": backfill}
     # The stream that these wait for is not launched, and Airflow would wait for them when it ends.
     airflow.set_paused(of_isp, True)
     for each in airflow.runs(of_isp):
@@ -142,7 +143,7 @@ def failed(home: Home, airflow: AirflowApi, launched: dict[str, Any]) -> tuple[s
         running = [r["dag_run_id"] for r in airflow.runs(STREAM) if r["state"] == "running"]
         return next((run for run in running if airflow.tasks(STREAM, run) == {"stream": "deferred"}), None)
 
-    run = wait_for("the trigger to watch the driver", deferred)
+    run = wait_for("the trigger to watch the driver", deferred, every=POLL)
     launch, pid = ledger(home, "SELECT id, pid FROM stream_launches ORDER BY launched_at DESC LIMIT 1")[0]
     airflow.set_paused(STREAM, True)
     airflow.fail_run(STREAM, run)
@@ -152,13 +153,13 @@ def failed(home: Home, airflow: AirflowApi, launched: dict[str, Any]) -> tuple[s
 def run_backfill(api: AirflowApi, first: str, last: str, *, again: bool = False) -> None:
     """A backfill over the three intervals, to its end; every run of it succeeded."""
     backfill = api.backfill(INTERVAL, first, last, again=again)
-    wait_for("the backfill", lambda: api.backfill_ended(backfill), 1200)
+    wait_for("the backfill", lambda: api.backfill_ended(backfill), 1200, every=POLL)
     runs = [run for run in api.runs(INTERVAL) if run["run_type"] == "backfill"]
     assert [run["state"] for run in runs] == ["success"] * 3, [api.tasks(INTERVAL, r["dag_run_id"]) for r in runs]
 
 
 def is_waiting(api: AirflowApi, dag: str) -> bool:
-    """Whether a run of an interval's DAG waits for the archive; it may be the schedule's own."""
+    """Whether a run of an interval's DAG waits for the archive."""
     states = [api.tasks(dag, run["dag_run_id"]).get("pin_ranges") for run in api.runs(dag)]
     return "up_for_reschedule" in states
 
@@ -199,7 +200,10 @@ def test_consumers_of_keyed_and_unkeyed_events_run_when_an_interval_is_registere
     def consumed(dag: str) -> dict[str, Any] | None:
         return next((run for run in airflow.runs(dag) if run["state"] == "success"), None)
 
-    runs = {dag: wait_for(dag, lambda d=dag: consumed(f"consumer__{d}")) for dag in ("unkeyed", "by_day", "roll_up")}
+    runs = {
+        dag: wait_for(dag, lambda d=dag: consumed(f"consumer__{d}"), every=POLL)
+        for dag in ("unkeyed", "by_day", "roll_up")
+    }
     day = START.strftime("%Y-%m-%d")
     assert {dag: run["partition_key"] for dag, run in runs.items()} == {"unkeyed": None, "by_day": day, "roll_up": day}
 
@@ -216,13 +220,14 @@ def test_day_is_summed_up_when_the_last_of_its_24_intervals_is_told_of_and_not_b
     consumer = "consumer__roll_up"
     runs = len(airflow.runs(consumer))
     airflow.emit(table_asset_id(airflow, launched["run"]), "2020-01-01T00:00:00")
-    wait_for("the scheduler", lambda: len(airflow.runs(consumer)) > runs, 60)
+    wait_for("the scheduler", lambda: len(airflow.runs(consumer)) > runs, 60, every=POLL)
     assert airflow.runs(DAILY) == []
     airflow.emit(event["asset_id"], others[-1].strftime("%Y-%m-%dT%H:%M:%S"))
-    [run] = wait_for("the day's run", lambda: airflow.runs(DAILY), 60)
+    [run] = wait_for("the day's run", lambda: airflow.runs(DAILY), 60, every=POLL)
     assert run["partition_key"] == START.strftime("%Y-%m-%d")
     # The manually emitted event registers nothing: the ledger decides, not Airflow's event.
-    wait_for("it to look", lambda: airflow.tasks(DAILY, run["dag_run_id"]) == {"roll_up": "up_for_retry"}, 90)
+    looked = {"roll_up": "up_for_retry"}
+    wait_for("it to look", lambda: airflow.tasks(DAILY, run["dag_run_id"]) == looked, 90, every=POLL)
     airflow.fail_run(DAILY, run["dag_run_id"])
 
 
@@ -269,10 +274,10 @@ def test_dry_run_is_triggered_when_a_person_fills_in_the_form(
 ) -> None:
     ui = ui_of(home, browser)
     ui.log_in(PAGES)
-    with ui.pages():
+    with ui.frame():
         assert "records in quarantine" in ui.text("#stream-nest_cameras .state")
         assert len(ui.text("#streams").split("What to do:")) > 1
-    with ui.pages(f"/intervals/nest_cameras/{START:%Y-%m-%dT%H}"):
+        ui.go_to(f"/intervals/nest_cameras/{START:%Y-%m-%dT%H}")
         assert "registered" in ui.text("main")
     ui.open_grid(INTERVAL)
     cell = f"[data-testid='grid-{launched['run']}-publish'] [data-testid=task-state-badge]"
@@ -286,7 +291,9 @@ def test_dry_run_is_triggered_when_a_person_fills_in_the_form(
     ui.open_section("How")
     ui.switch("Dry run")
     ui.submit()
-    [run] = wait_for("the run", lambda: [r for r in airflow.runs(INTERVAL) if r["dag_run_id"] not in known], 60)
+    [run] = wait_for(
+        "the run", lambda: [r for r in airflow.runs(INTERVAL) if r["dag_run_id"] not in known], 60, every=POLL
+    )
     assert run["conf"] == {
         "from": START.strftime("%Y-%m-%dT%H:%M:%S.000Z"),
         "to": (START + timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:%S.000Z"),
@@ -304,12 +311,21 @@ def test_dry_run_is_triggered_when_a_person_fills_in_the_form(
     assert ui.complaints() == []
 
 
+def test_hour_of_a_backfill_is_built_once_when_it_waited_for_the_stream(
+    home: Home, airflow: AirflowApi, launched: dict[str, Any]
+) -> None:
+    wait_for("the backfill", lambda: airflow.backfill_ended(launched["backfill"]), 120, every=POLL)
+    assert ledger(home, OF_BACKFILLS) == [(1,)]
+    built = "SELECT from_time FROM intervals WHERE id IN (SELECT interval_id FROM attempts)"
+    assert ledger(home, built) == [(START,)]
+
+
 @pytest.mark.parametrize(
     ("task", "downstream"),
     [
-        pytest.param("build_interval", True),
+        pytest.param("build_interval", True, marks=pytest.mark.slow),
         pytest.param("build_interval", False, marks=pytest.mark.slow),
-        pytest.param("publish", True, marks=pytest.mark.slow),
+        pytest.param("publish", True),
         pytest.param("pin_ranges", True, marks=pytest.mark.slow),
         pytest.param("announce", False, marks=pytest.mark.slow),
     ],
@@ -366,17 +382,17 @@ def test_backfill_registers_three_partitions_once(home: Home, airflow: AirflowAp
     wait_for("the stream to catch up", lambda: committed(home, "archive") == EVENTS == committed(home, "hourly_counts"))
     last = START + timedelta(hours=2)
     airflow.set_paused(INTERVAL, False)
+    [(before,)] = ledger(home, OF_BACKFILLS)
     run_backfill(airflow, iso(START), iso(last))
     first = registered(home)
     assert [(table, partition.split("interval=")[1]) for table, partition, *_ in first if table == "nest_cameras"] == [
         ("nest_cameras", (START + timedelta(hours=h)).strftime("%Y-%m-%dT%H")) for h in range(3)
     ]
     check_rows(home, audit.expected(audit.read_topic(home.kafka, "nest-logs")))
-
-    attempts = "SELECT count(*) FROM attempts WHERE run_by LIKE 'airflow backfill%' AND exit_code = 0"
-    assert ledger(home, attempts) == [(3,)]
+    # The first hour had been backfilled before.
+    assert ledger(home, OF_BACKFILLS) == [(before + 2,)]
     run_backfill(airflow, iso(START), iso(last), again=True)
-    assert ledger(home, attempts) == [(6,)]
+    assert ledger(home, OF_BACKFILLS) == [(before + 5,)]
     assert registered(home) == first
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from typing import Any
 
 from tests.conftest import iso, wait_for
 from tests.support.airflow_api import AirflowApi
@@ -14,8 +15,12 @@ POLL = 1.5
 def unpause_without_schedule(api: AirflowApi, dag: str) -> None:
     """Let an interval's DAG run, without the run of the last hour that its schedule begins at once."""
     api.set_paused(dag, False)
-    scheduled = wait_for("the schedule's own", lambda: [r for r in api.runs(dag) if r["run_type"] == "scheduled"])
-    api.fail_run(dag, scheduled[0]["dag_run_id"])
+
+    def scheduled() -> list[dict[str, Any]]:
+        return [each for each in api.runs(dag) if each["run_type"] == "scheduled"]
+
+    [first, *_] = wait_for("the schedule's own", scheduled, every=POLL)
+    api.fail_run(dag, first["dag_run_id"])
 
 
 def trigger_hour(api: AirflowApi, dag: str, start: datetime) -> str:

@@ -132,15 +132,25 @@ class AirflowUi:
     def pages(self, path: str = "/") -> Iterator[Any]:
         """Return Tidemark's page at a path inside Airflow's frame, reached by the navigation."""
         self.browser.get(f"{self.address}{PAGES}")
+        with self.frame():
+            if path != "/":
+                self.go_to(path)
+            yield self.browser
+
+    @contextmanager
+    def frame(self) -> Iterator[None]:
+        """Be in the frame with Tidemark's pages, which Airflow's page at `PAGES` has."""
         self.wait("the frame", "document.querySelector('iframe')?.contentDocument?.querySelector('h1')")
         self.browser.switch_to.frame(self.find("iframe"))
-        if path != "/":
-            self.browser.execute_script("location.href = arguments[0]", f"/tidemark{path}")
-            self.wait("the page", f"location.pathname.endsWith({path.split('?')[0]!r}) && document.querySelector('h1')")
         try:
-            yield self.browser
+            yield
         finally:
             self.browser.switch_to.default_content()
+
+    def go_to(self, path: str) -> None:
+        """Show Tidemark's page at another path in the frame."""
+        self.browser.execute_script("location.href = arguments[0]", f"/tidemark{path}")
+        self.wait("the page", f"location.pathname.endsWith({path.split('?')[0]!r}) && document.querySelector('h1')")
 
     def click(self, element: Any) -> None:
         """Click an element once moving elements before it have come to rest."""
