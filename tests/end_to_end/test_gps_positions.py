@@ -7,11 +7,13 @@ import json
 import subprocess
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import fastavro
+import psycopg2
 import pyarrow.dataset as ds
 import pytest
 from confluent_kafka import Consumer, TopicPartition
@@ -28,6 +30,7 @@ from tests.support.registry_gate import Gate, open_gate
 pytestmark = [pytest.mark.services, pytest.mark.spark]
 
 HOUR = last_hours(3)
+EVENTS = 1500
 
 
 @pytest.fixture(scope="module")
@@ -42,13 +45,73 @@ def registry(gate: Gate) -> SchemaRegistry:
     return SchemaRegistry(gate.target)
 
 
+@dataclass(frozen=True)
+class Streamed:
+    """A stream from its start to its end: what it logged, and what was in quarantine while and after it ran."""
+
+    log: str
+    versions: list[int]
+    """Schema versions when it had caught up for the first time."""
+    caught_up: Counter[str]
+    waiting: Counter[str]
+    ended: Counter[str]
+
+
 @pytest.fixture(scope="module")
-def published(home: Home, gate: Gate) -> dict[str, Any]:
-    """The verdict of the first of two hours that the stream landed: three schema versions, one in ten broken."""
+def streamed(home: Home, gate: Gate) -> Streamed:
+    """Two hours of three schema versions, one in ten broken, then a version that is registered while the stream runs.
+
+    The registry is away when the first record with that version comes, and comes back.
+    """
     bounds = ("--start", iso(HOUR), "--span", "2h")
-    home.run("produce", "gps_positions", "--events", "3000", "--bad-fraction", "0.1", *bounds)
-    home.run("stream", "gps_positions", "--until-caught-up")
+    home.run("produce", "gps_positions", "--events", str(EVENTS), "--bad-fraction", "0.1", *bounds)
+    registry = SchemaRegistry(gate.target)
+    log = home.path / "stream.log"
+    newer = json.loads(VERSIONS[-1])
+    newer["fields"].append({"name": "heading", "type": "int", "default": 0})
+    with log.open("w") as output:
+        stream = subprocess.Popen(
+            home.command("stream", "gps_positions"),
+            env=home.environment(TIDEMARK_REGISTRY_URL=gate.url),
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        wait_for("the records", lambda: committed(home) == EVENTS)
+        versions, caught_up = registry.versions("gps-value"), quarantined(home)
+        gate.answer = 503
+        (newest,) = registry.register("gps-value", [json.dumps(newer)])
+        moment = int((HOUR + timedelta(hours=2)).timestamp() * 1000)
+        record = {"timestamp": moment, "deviceId": 9, "latitude": 1.0, "longitude": 2.0, "altitude": 3.0, "speed": 4.0}
+        body = io.BytesIO()
+        fastavro.schemaless_writer(body, newer, {**record, "accuracy": 5.0, "heading": 90})
+        producer = home.producer()
+        value = b"\0" + newest.to_bytes(4, "big") + body.getvalue()
+        producer.produce("gps", value, b"9", partition=0, timestamp=moment)
+        assert producer.flush(20) == 0
+        wait_for("the stream to wait for the registry", lambda: "waits: the schema registry" in log.read_text())
+        waiting = quarantined(home)
+        gate.answer = None
+        wait_for("the record", lambda: committed(home) == EVENTS + 1)
+        stream.terminate()
+        assert stream.wait(60) == 0
+    finally:
+        gate.answer = None
+        end_of(stream)
+    return Streamed(log.read_text(), versions, caught_up, waiting, quarantined(home))
+
+
+@pytest.fixture(scope="module")
+def published(home: Home, streamed: Streamed) -> dict[str, Any]:
+    """The verdict of the first of the two hours."""
     return home.interval("gps_positions", HOUR)
+
+
+def committed(home: Home) -> int:
+    """How many records are archived or in quarantine."""
+    with psycopg2.connect(home.database) as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT coalesce(sum(next_offset), 0) FROM positions WHERE query = 'archive'")
+        return int(cursor.fetchone()[0])
 
 
 def topic_of(home: Home) -> list[Any]:
@@ -85,10 +148,10 @@ def quarantined(home: Home) -> Counter[str]:
 
 
 def test_three_versions_and_every_broken_form_have_their_fates_when_stream_and_interval_ran(
-    home: Home, registry: SchemaRegistry, published: dict[str, Any]
+    home: Home, registry: SchemaRegistry, streamed: Streamed, published: dict[str, Any]
 ) -> None:
     verdict = published
-    assert registry.versions("gps-value") == [1, 2, 3]
+    assert streamed.versions == [1, 2, 3]
 
     messages, decode = topic_of(home), decoded_by_another_library(registry)
     until = int((HOUR + timedelta(hours=1)).timestamp() * 1000)
@@ -136,50 +199,14 @@ def test_same_ranges_give_the_same_bytes_while_the_registry_is_away(home: Home, 
     ]
 
 
-def test_stream_waits_and_quarantines_nothing_when_the_registry_is_away(
-    home: Home, gate: Gate, published: dict[str, Any]
-) -> None:
-    """A version that is registered while the stream runs, then the registry away, then back."""
-    gate.target = home.address("registry")
-    registry = SchemaRegistry(gate.target)
-    before = quarantined(home)
-    log = home.path / "stream.log"
-    newer = json.loads(VERSIONS[-1])
-    newer["fields"].append({"name": "heading", "type": "int", "default": 0})
-    with log.open("w") as output:
-        stream = subprocess.Popen(
-            home.command("stream", "gps_positions"),
-            env=home.environment(TIDEMARK_REGISTRY_URL=gate.url),
-            stdout=output,
-            stderr=subprocess.STDOUT,
-        )
-    try:
-        wait_for("the stream", lambda: "streaming from" in log.read_text())
-        gate.answer = 503
-        (newest,) = registry.register("gps-value", [json.dumps(newer)])
-        moment = int((HOUR + timedelta(hours=2)).timestamp() * 1000)
-        record = {"timestamp": moment, "deviceId": 9, "latitude": 1.0, "longitude": 2.0, "altitude": 3.0, "speed": 4.0}
-        body = io.BytesIO()
-        fastavro.schemaless_writer(body, newer, {**record, "accuracy": 5.0, "heading": 90})
-        producer = home.producer()
-        value = b"\0" + newest.to_bytes(4, "big") + body.getvalue()
-        producer.produce("gps", value, b"9", partition=0, timestamp=moment)
-        assert producer.flush(20) == 0
-        wait_for("the stream to wait for the registry", lambda: "waits: the schema registry" in log.read_text())
-        assert quarantined(home) == before
-        gate.answer = None
-        wait_for("the record", lambda: log.read_text().count("1 records, 0 quarantined") == 1)
-        assert "starts again with newly resolved schemas" in log.read_text()
-        told = log.read_text().splitlines()
-        assert [line for line in told if not line.startswith("tidemark: ")] == []
-        stream.terminate()
-        assert stream.wait(60) == 0
-    finally:
-        end_of(stream)
-    assert quarantined(home) == before
-    assert "s3cret-c4nary" not in log.read_text()
+def test_stream_waits_and_quarantines_nothing_when_the_registry_is_away(streamed: Streamed) -> None:
+    assert streamed.waiting == streamed.ended == streamed.caught_up
+    assert "starts again with newly resolved schemas" in streamed.log
+    assert "1 records, 0 quarantined" in streamed.log
+    assert [line for line in streamed.log.splitlines() if not line.startswith("tidemark: ")] == []
+    assert "s3cret-c4nary" not in streamed.log
     # Spark logs this for a query that is too large, and interprets it.
-    assert "Failed to compile" not in log.read_text()
+    assert "Failed to compile" not in streamed.log
 
 
 def test_replay_decodes_a_record_when_its_schema_was_registered_since(home: Home, published: dict[str, Any]) -> None:
