@@ -23,7 +23,7 @@ pytestmark = pytest.mark.services
 
 START = last_hours(3)
 TOPIC = "isp-hits"
-EVENTS = 3000
+EVENTS = 1200
 
 
 def good_hits(home: Home) -> dict[audit.Coordinates, dict[str, Any]]:

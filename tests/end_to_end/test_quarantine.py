@@ -11,7 +11,10 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
+from include.intervals.pinning import pin_interval
 from include.monitor.web.alone import app_alone
+from include.pipelines import load_pipeline
+from include.times import Interval
 from tests.conftest import Home, iso, last_hours, settings_of, wait_for
 from tests.support import audit
 from tests.support.checkout import Checkout, copy_checkout
@@ -25,7 +28,7 @@ EVENTS = 1_500
 
 @pytest.fixture(scope="module")
 def landed(home: Home) -> Home:
-    """Three hours of records, one in ten bad, and the first of them published."""
+    """Three hours of records, one in ten bad."""
     arguments = ("--bad-fraction", "0.1", "--start", iso(START), "--span", "3h", "--seed", "11")
     home.run("produce", "nest_cameras", "--events", str(EVENTS), *arguments)
     home.run("stream", "nest_cameras", "--until-caught-up")
@@ -55,7 +58,14 @@ def far_ahead(records: dict[audit.Coordinates, audit.Record]) -> dict[audit.Coor
 
 
 @pytest.fixture(scope="module")
-def first(landed: Home) -> dict[str, Any]:
+def pinned(landed: Home) -> None:
+    """The first interval is pinned: what is replayed later is not of it."""
+    with settings_of(landed):
+        pin_interval(load_pipeline("nest_cameras"), Interval(START, SECOND), pinned_by="a test")
+
+
+@pytest.fixture(scope="module")
+def first(landed: Home, pinned: None) -> dict[str, Any]:
     return landed.interval("nest_cameras", START)
 
 
@@ -76,14 +86,14 @@ def discarded(landed: Home) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def replayed(first: dict[str, Any], discarded: dict[str, Any], wider: Checkout) -> dict[str, int]:
-    """The output of the first replay, after an interval was published and one record discarded."""
+def replayed(pinned: None, discarded: dict[str, Any], wider: Checkout) -> dict[str, int]:
+    """The output of the first replay, after an interval was pinned and one record discarded."""
     counts: dict[str, int] = wider.json("quarantine", "replay", "nest_cameras")
     return counts
 
 
 @pytest.fixture(scope="module")
-def second(landed: Home, replayed: dict[str, int]) -> dict[str, Any]:
+def second(landed: Home, first: dict[str, Any], replayed: dict[str, int]) -> dict[str, Any]:
     """The verdict of the interval that is pinned next after the replay."""
     return landed.interval("nest_cameras", SECOND)
 
@@ -224,9 +234,18 @@ def test_interval_with_replayed_rows_is_rebuilt_to_the_same_hash(
     assert found["rows"] > 0
 
 
+@pytest.mark.parametrize(
+    "so_far",
+    ["replayed", pytest.param("second", marks=pytest.mark.slow)],
+    ids=["and is in no interval yet", "and an interval has it"],
+)
 def test_replay_and_discard_leave_a_record_alone_when_it_was_replayed(
-    landed: Home, second: dict[str, Any], far_ahead: dict[audit.Coordinates, list[dict[str, Any]]]
+    landed: Home,
+    request: pytest.FixtureRequest,
+    far_ahead: dict[audit.Coordinates, list[dict[str, Any]]],
+    so_far: str,
 ) -> None:
+    request.getfixturevalue(so_far)
     record = named(next(iter(far_ahead)))
     found = landed.json("quarantine", "discard", "nest_cameras", *record, "--reason", "too late")
     assert found == {"selected": 1, "discarded": 0, "already_discarded": 0, "already_replayed": 1}
