@@ -268,6 +268,24 @@ def test_page_inside_airflow_is_shown_when_airflow_lets_the_visitor_read_the_dag
     assert password not in shown.text + told.text
 
 
+def test_nothing_is_built_when_a_dry_run_is_triggered(
+    home: Home, airflow: AirflowApi, launched: dict[str, Any]
+) -> None:
+    before = registered(home)
+    airflow.set_paused(INTERVAL, False)
+    run = airflow.trigger(INTERVAL, **{"from": iso(START), "to": iso(START + timedelta(hours=1)), "dry_run": True})
+    check_dry_run(airflow, run)
+    assert registered(home) == before
+
+
+def check_dry_run(airflow: AirflowApi, run: str) -> None:
+    """Wait for the run's end: it tells what it would do, and does nothing of it."""
+    wait_for_success(airflow, INTERVAL, run, 240)
+    assert "would read from kafka: nest-logs-" in airflow.log(INTERVAL, run, "pin_ranges")
+    assert airflow.tasks(INTERVAL, run)["build_interval"] == "skipped"
+
+
+@pytest.mark.slow
 @pytest.mark.browser
 def test_dry_run_is_triggered_when_a_person_fills_in_the_form(
     home: Home, airflow: AirflowApi, launched: dict[str, Any], browser: Any
@@ -305,8 +323,7 @@ def test_dry_run_is_triggered_when_a_person_fills_in_the_form(
     }
     # The page would go on drawing meanwhile; what it complained of so far stays in the browser's log.
     browser.get("about:blank")
-    wait_for_success(airflow, INTERVAL, run["dag_run_id"], 240)
-    assert "would read from kafka: nest-logs-" in airflow.log(INTERVAL, run["dag_run_id"], "pin_ranges")
+    check_dry_run(airflow, run["dag_run_id"])
     assert registered(home) == before
     assert ui.complaints() == []
 

@@ -106,7 +106,7 @@ def repaired(home: Home, verdict: dict[str, Any], archive: dict[str, Any], file:
     found = findings(home)
     # Without --repair nothing is touched.
     assert [path for path in strays if not path.exists()] == []
-    done = home.run("doctor", "--repair")
+    done = home.run("doctor", "--repair", expect=None)
     return Repaired(strays, catalog, found, done.stderr.count("plan: "), findings(home, "--deep"))
 
 

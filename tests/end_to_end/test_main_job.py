@@ -22,7 +22,7 @@ from tests.support import audit
 pytestmark = pytest.mark.services
 
 START = last_hours(3)
-EVENTS = 6_000
+EVENTS = 3_000
 
 
 @pytest.fixture(scope="module")
