@@ -444,6 +444,9 @@ def settings_of(home: Home, **extra: str) -> Iterator[Home]:
         for name, value in home.environment(**extra).items():
             if name.startswith("TIDEMARK_"):
                 patch.setenv(name, value)
+        # Sending a mail sets it. It is unset afterwards, or each `doctor` of later modules would read all DAGs.
+        patch.setenv("AIRFLOW_HOME", str(home.path / "airflow"))
+        patch.delenv("AIRFLOW_HOME")
         settings.cache_clear()
         # A thread that an earlier module left may have begun to read them before they changed, and keeps what it read.
         while settings() != settings.__wrapped__():

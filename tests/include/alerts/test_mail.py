@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from importlib import import_module
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -25,6 +26,14 @@ pytestmark = pytest.mark.services
 
 CANARY = "c4nary-of-mail-5e21"
 SINCE = datetime(2026, 11, 20, 5, 20, tzinfo=UTC)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def imported(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Airflow is imported before a test looks at the log: importing it configures logging anew."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AIRFLOW_HOME", str(tmp_path_factory.mktemp("airflow")))
+        import_module("airflow.providers.smtp.hooks.smtp")
 
 
 @pytest.fixture
