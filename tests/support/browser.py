@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,9 +17,14 @@ AXE = REPOSITORY / "tests" / "support" / "vendor" / "axe.min.js"
 
 _AXE = (
     "const done = arguments[arguments.length - 1];"
-    "axe.run(document, {runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa']}).then((found) => done("
+    "axe.run(document, {runOnly: arguments[0]}).then((found) => done("
     "found.violations.map((v) => v.id + ': ' + v.nodes.slice(0, 3).map((n) => n.html + n.failureSummary))))"
 )
+
+WCAG = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa")
+
+COLOURS = ("color-contrast",)
+"""What depends on the colour scheme."""
 
 MISSING = "Chromium and its driver are not installed (Debian: chromium, chromium-driver)"
 
@@ -41,11 +46,11 @@ def telephone(browser: Any) -> Iterator[None]:
         browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
-def violations(browser: Any) -> list[str]:
-    """Return what axe-core finds in the page, or the frame, against WCAG 2.1 at levels A and AA."""
+def violations(browser: Any, rules: Sequence[str] = WCAG) -> list[str]:
+    """Return what axe-core finds in the page, or the frame, against WCAG 2.1 at levels A and AA, or these rules."""
     browser.set_script_timeout(120)
-    browser.execute_script(AXE.read_text())
-    return list(browser.execute_async_script(_AXE))
+    browser.execute_script(f"if (!window.axe) {{ {AXE.read_text()} }}")
+    return list(browser.execute_async_script(_AXE, rules))
 
 
 @contextmanager

@@ -135,7 +135,7 @@ def webhook_only(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("webhook_only")
-@pytest.mark.parametrize("status", [403, 422])
+@pytest.mark.parametrize("status", [422, pytest.param(403, marks=pytest.mark.slow)])
 def test_alerts_that_a_receiver_never_takes_hold_back_no_newer_one_when_they_are_many(
     postgres: Home, status: int, caplog: pytest.LogCaptureFixture
 ) -> None:

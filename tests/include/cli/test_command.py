@@ -14,19 +14,11 @@ import pytest
 from include.cli import __main__ as command
 from include.cli.demo import _report
 from include.services.process import free_port
-from tests.conftest import REPOSITORY
+from tests.conftest import REPOSITORY, Home
 
 
 def run(home: Path, *arguments: str, **extra: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "include.cli", *arguments],
-        env={**os.environ, "TIDEMARK_HOME": str(home), **extra},
-        capture_output=True,
-        text=True,
-        cwd=REPOSITORY,
-        timeout=120,
-        check=False,
-    )
+    return Home(home, own_drivers=True).run(*arguments, expect=None, **extra)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +46,7 @@ def run(home: Path, *arguments: str, **extra: str) -> subprocess.CompletedProces
             "has not passed",
         ),
         (["bench", "no_such"], "invalid choice: 'no_such'"),
-        (["bench", "archive", "--events", "x"], "invalid int value: 'x'"),
+        pytest.param(["bench", "archive", "--events", "x"], "invalid int value: 'x'", marks=pytest.mark.slow),
     ],
 )
 def test_error_is_one_line_with_exit_code_64_when_usage_is_wrong(

@@ -21,7 +21,7 @@ from tests.conftest import Home, end_of, wait_for
 from tests.support import audit
 from tests.support.event_server import Answer, ChangeServer, ScriptedServer, ServiceServer, made_up_changes
 
-pytestmark = [pytest.mark.services, pytest.mark.own_services]
+pytestmark = pytest.mark.services
 
 TOPIC = "wiki-changes"
 
@@ -93,11 +93,14 @@ def test_every_event_is_written_once_when_the_network_drops_doubles_and_cuts(hom
     assert counts["last_event_id"] == position(home) == server.event_id(2999)
 
 
-def test_nothing_is_lost_and_only_the_last_second_doubled_when_the_follower_is_killed(home: Home) -> None:
-    changes = made_up_changes(12_000, datetime.now(UTC), seed=5)
+@pytest.mark.parametrize(("kills", "events"), [(2, 6_000), pytest.param(4, 12_000, marks=pytest.mark.slow)])
+def test_nothing_is_lost_and_only_the_last_second_doubled_when_the_follower_is_killed(
+    home: Home, kills: int, events: int
+) -> None:
+    changes = made_up_changes(events, datetime.now(UTC), seed=5)
     rng = random.Random(11)
     with ChangeServer(changes, seed=7, per_connection=900) as server:
-        for kill in range(4):
+        for kill in range(kills):
             process = home.start("produce", "wiki_changes", "--from-stream", server.url)
             try:
                 goal = server.sent + rng.randint(500, 2500)

@@ -62,10 +62,10 @@ def test_jars_are_fetched_when_they_are_named_and_nothing_has_used_them_yet(
 ) -> None:
     (tmp_path / "ivy-cache").symlink_to(REPOSITORY / ".tidemark" / "jars" / "ivy-cache")
     monkeypatch.setattr(jars, "folder", lambda: tmp_path / "fetched")
-    assert jars.main(["s3"]) == 0
-    assert {each.name for each in jars.folder().iterdir()} == {"s3"}
-    assert jars.classpath("s3")
-    assert jars.main(["s3x"]) == UsageError.exit_code
+    assert jars.main(["delta"]) == 0
+    assert {each.name for each in jars.folder().iterdir()} == {"delta"}
+    assert jars.classpath("delta")
+    assert jars.main(["deltas"]) == UsageError.exit_code
 
 
 def test_registry_is_fetched_once_when_two_start_it_for_the_first_time_at_once(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from include.offsets import OffsetRange
 from include.pipelines import Declarations, load_pipeline
 from include.times import format_time
 from tests.conftest import Home, last_hours, wait_for
-from tests.support.browser import show_in, telephone, violations
+from tests.support.browser import COLOURS, show_in, telephone, violations
 from tests.support.committed import commit_recreated
 from tests.support.corpora import NAUGHTY
 from tests.support.pages_world import PER_HOUR, BadRecord, World
@@ -543,9 +543,19 @@ def test_no_page_complains_or_is_too_wide_when_the_screen_is_a_telephone_s(
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_pages_are_accessible_when_axe_checks_them(page: Any, address: str, world: World, scheme: str) -> None:
-    show_in(page, scheme)
+def test_pages_are_accessible_when_axe_checks_them(page: Any, address: str, world: World) -> None:
+    for path in every_page(world):
+        show_in(page, "light")
+        page.get(address + path)
+        assert violations(page) == [], path
+        show_in(page, "dark")
+        assert violations(page, COLOURS) == [], path
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+def test_dark_pages_are_accessible_when_axe_checks_all_of_them(page: Any, address: str, world: World) -> None:
+    show_in(page, "dark")
     for path in every_page(world):
         page.get(address + path)
         assert violations(page) == [], path
