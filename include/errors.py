@@ -12,6 +12,7 @@
     ├── AnotherWriter              5  another driver holds the pipeline
     ├── ServiceUnreachable         6  Kafka, PostgreSQL, the registry or Airflow does not answer
     │   └── LockLost               6  the connection that held a lock in PostgreSQL has ended
+    ├── DiskFull                   1  a disk of the lake, or of this home, has no space left
     ├── FileUnreadable             1  a file that the ledger names is missing or damaged
     ├── MessageRefused             1  Kafka does not take a message, whenever it is sent
     ├── MetadataGone               1  the catalog names metadata of an Iceberg table that does not exist
@@ -120,6 +121,10 @@ class ServiceUnreachable(TidemarkError):
 
 class LockLost(ServiceUnreachable):
     """A lock in PostgreSQL was lost with its connection: others may have taken it since."""
+
+
+class DiskFull(TidemarkError):
+    """A disk of the lake or of this home has no space left."""
 
 
 class FileUnreadable(TidemarkError):

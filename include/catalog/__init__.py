@@ -11,7 +11,7 @@ from urllib.parse import unquote
 import psycopg2
 
 from include.errors import ServiceUnreachable, one_line
-from include.ledger.connection import driver_options
+from include.ledger.connection import driver_options, remedy_of
 from include.settings import settings
 
 DATABASE = "lake"
@@ -87,9 +87,9 @@ def _read(query: str, values: Mapping[str, object]) -> Sequence[Any]:
                 asked.execute(query, values)
                 return asked.fetchall()
     except (psycopg2.OperationalError, psycopg2.ProgrammingError) as error:
+        reason = one_line(str(error))
         raise ServiceUnreachable(
-            f"the catalog in PostgreSQL at {settings().database_host()}: {one_line(str(error))}",
-            remedy="./tidemark up postgres",
+            f"the catalog in PostgreSQL at {settings().database_host()}: {reason}", remedy=remedy_of(reason)
         ) from None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -142,14 +143,17 @@ def main() -> int:
             print(f"tidemark: {error}", file=sys.stderr)
         return error.exit_code
     except OSError as error:
-        from include.lake import object_store
+        from include.lake import disks, object_store
         from include.settings import settings
 
         if os.environ.get("TIDEMARK_DEBUG"):
             traceback.print_exc()
-        failed = object_store.unreachable_error(settings().lake_uri, str(error)) or TidemarkError(
-            one_line(str(error)), remedy="check that it exists, that this user may write it, and that the disk has room"
-        )
+        if error.errno == errno.ENOSPC:
+            failed: TidemarkError = disks.full_disk(str(error.filename or ""))
+        else:
+            failed = object_store.unreachable_error(settings().lake_uri, str(error)) or TidemarkError(
+                one_line(str(error)), remedy="check that it exists, and that this user may write it"
+            )
         print(f"tidemark: {failed}", file=sys.stderr)
         return failed.exit_code
     except _WRONG_USAGE as error:

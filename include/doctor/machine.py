@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 import re
-import shutil
 import subprocess
 import tomllib
 from collections.abc import Callable, Iterator
@@ -14,14 +13,19 @@ from pathlib import Path
 import psutil
 
 from include.doctor.finding import Finding
+from include.lake.disks import LEAST, amount, disks
 from include.settings import REPOSITORY, settings
 from include.spark import class_archive, jars
 from include.spark.class_training import ensure_class_archive
+
+_ROOM = 2 * 2**30
+"""Bytes of disk that are needed beside what is installed."""
 
 
 def examine_machine() -> Iterator[Finding]:
     """Yield what is found of the machine, the packages, the jars and the files with secrets."""
     yield from _machine()
+    yield from _disks()
     yield from _packages()
     yield from _jars()
     yield from _class_archive()
@@ -51,13 +55,15 @@ def _machine() -> Iterator[Finding]:
         f"{free:.1f} GiB of memory available",
         "" if free > 3 else "end something: 3 GiB are needed beside what runs",
     )
-    folder = settings().home if settings().home.exists() else settings().home.parent
-    disk = shutil.disk_usage(folder).free / 2**30
-    yield Finding(
-        disk > 2,
-        f"{disk:.0f} GiB of disk free in {folder}",
-        "" if disk > 2 else "make room: 2 GiB are needed beside what is installed",
-    )
+
+
+def _disks() -> Iterator[Finding]:
+    for number, disk in enumerate(disks()):
+        # A disk of one folder may be meant to be small; the first one is the home's.
+        needed = _ROOM if number == 0 else min(_ROOM, disk.size // 10)
+        is_enough = disk.free > needed and disk.takes_files
+        remedy = f"make room there: at {amount(LEAST)} it is full, and what writes to it ends"
+        yield Finding(is_enough, str(disk), "" if is_enough else remedy)
 
 
 def _packages() -> Iterator[Finding]:

@@ -19,7 +19,7 @@ from include import lake
 from include.catalog import DATABASE
 from include.errors import AnotherWriter, MetadataGone, ServiceUnreachable, UsageError, one_line
 from include.iceberg.sql_catalog import Catalog
-from include.ledger.connection import driver_options
+from include.ledger.connection import driver_options, remedy_of
 from include.ledger.held_locks import held_lock
 from include.pipelines.spec import Pipeline
 from include.settings import settings
@@ -57,9 +57,9 @@ def opened() -> Iterator[SqlCatalog]:
         finally:
             catalog.engine.dispose()
     except DBAPIError as error:
+        reason = one_line(str(error.orig))
         raise ServiceUnreachable(
-            f"the Iceberg catalog in PostgreSQL at {settings().database_host()}: {one_line(str(error.orig))}",
-            remedy="./tidemark up postgres",
+            f"the Iceberg catalog in PostgreSQL at {settings().database_host()}: {reason}", remedy=remedy_of(reason)
         ) from None
 
 

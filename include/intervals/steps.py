@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from include import kafka, lake
 from include.crash_points import crash_point
-from include.errors import ApprovalNeeded, OffsetsLost, ReconciliationFailed, TidemarkError, ValidationFailed
+from include.errors import ApprovalNeeded, DiskFull, OffsetsLost, ReconciliationFailed, TidemarkError, ValidationFailed
 from include.intervals.pinning import pin_interval
 from include.intervals.reporting import notifications
 from include.intervals.reporting.asking import notify_asked
@@ -202,9 +202,13 @@ def announce(attempt: int) -> Verdict:
     crash_point("interval_published")
     pinned = attempts.load_attempt(attempt).pinned
     with locks.announcing(pinned.pipeline, pinned.interval):
-        while (verdict := _announce(attempt, last_erasure(pinned.pipeline))) is None:
-            # The erasure has cleaned what the ledger holds; what was read before must not come back.
-            pass
+        try:
+            while (verdict := _announce(attempt, last_erasure(pinned.pipeline))) is None:
+                # The erasure has cleaned what the ledger holds; what was read before must not come back.
+                pass
+        except DiskFull as error:
+            error.pipeline = pinned.pipeline
+            raise
         return verdict
 
 

@@ -18,6 +18,7 @@ Layout:
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -30,6 +31,7 @@ from pyarrow import fs
 from include.errors import UsageError
 from include.lake import large_objects, object_store
 from include.lake.changing_folders import delete_folder
+from include.lake.disks import full_disk
 from include.settings import settings
 
 SAFE_VALUE = r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}"
@@ -75,13 +77,15 @@ def filesystem(location: str) -> tuple[fs.FileSystem, str]:
 
 @contextmanager
 def raises_unreachable() -> Iterator[None]:
-    """Raise ServiceUnreachable when the object store refuses or does not answer, in a block or a decorated function.
+    """Raise ServiceUnreachable when the object store refuses or does not answer, DiskFull when a disk has no space.
 
-    Callers must not take such a failure for a missing or damaged file.
+    In a block or a decorated function. Callers must not take such a failure for a missing or damaged file.
     """
     try:
         yield
     except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise full_disk() from error
         if unreachable := object_store.unreachable_error(root(), str(error)):
             raise unreachable from error
         raise
@@ -266,15 +270,17 @@ def write_text(location: str, text: str) -> None:
 def write_bytes(location: str, content: bytes) -> None:
     """Write a file, replacing an existing one atomically."""
     system, path = filesystem(location)
-    make_parents(location)
     temporary = path + ".tmp"
     try:
+        make_parents(location)
         with system.open_output_stream(temporary) as file:
             file.write(content)
         system.move(temporary, path)
-    except OSError:
+    except OSError as error:
         with suppress(OSError):
             system.delete_file(temporary)
+        if error.errno == errno.ENOSPC:
+            raise full_disk(location) from error
         raise
 
 

@@ -175,12 +175,16 @@ def asking_by(asked: cursor) -> Iterator[None]:
         _ASKED.reset(noted)
 
 
-def does_not_answer(error: BaseException) -> ServiceUnreachable:
+def does_not_answer(error: BaseException | str) -> ServiceUnreachable:
     """Return the error of a database that does not answer, with its address and without its password."""
     reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    return ServiceUnreachable(
-        f"PostgreSQL at {settings().database_host()}: {reason}", remedy="./tidemark status; ./tidemark up postgres"
-    )
+    return ServiceUnreachable(f"PostgreSQL at {settings().database_host()}: {reason}", remedy=remedy_of(reason))
+
+
+def remedy_of(reason: str) -> str:
+    """Return what to do about a database that fails for a reason, its first line: the values follow in others."""
+    is_full = reason.rstrip().endswith("No space left on device")
+    return f"{'make room on its disk' if is_full else './tidemark status'}; ./tidemark up postgres"
 
 
 def of_another_version(error: BaseException) -> TidemarkError:

@@ -12,6 +12,7 @@ from include.errors import ServiceUnreachable, TidemarkError, UsageError
 from include.services import airflow, kafka, postgres, registry, yarn
 from include.services.process import ServiceStatus, log_path, read_state, services_lock, write_state
 from include.services.spark import jvm
+from include.settings import settings
 
 ServiceName = Literal["kafka", "postgres", "registry", "spark", "yarn", "airflow"]
 
@@ -80,6 +81,8 @@ def _up(names: Sequence[str] | None, progress: Callable[[str], None]) -> None:
             raise ServiceUnreachable(
                 f"the {name} that the settings name does not answer", remedy="./tidemark status shows its address"
             )
+        if not current.healthy:
+            _check_room(name)
         if current.pid is not None and not current.healthy and not current.is_broken:
             progress(f"{name} is running but does not answer: waiting for it")
             current = _patient_status(name)
@@ -95,6 +98,19 @@ def _up(names: Sequence[str] | None, progress: Callable[[str], None]) -> None:
         elif name == "airflow":
             # The start that should have made it may have been interrupted.
             airflow.ensure_pool(current.address)
+
+
+def _check_room(name: ServiceName) -> None:
+    """Raise ServiceUnreachable when a service that does not answer has no space for its data or its log."""
+    # Imported where it is needed: it comes with PyArrow.
+    from include.lake.disks import Disk
+
+    for folder in (settings().home / name, log_path(name).parent):
+        if (disk := Disk.of(folder)).is_full:
+            raise ServiceUnreachable(
+                f"the embedded {name} does not run on a full disk: {disk}",
+                remedy=f"make room there, then ./tidemark up {name}: it goes on with what it has acknowledged",
+            )
 
 
 def _patient_status(name: ServiceName) -> ServiceStatus:

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 from include.errors import ServiceUnreachable, TidemarkError, UsageError, error_class, one_line
@@ -49,6 +50,11 @@ def end_of_log(path: str | Path) -> str:
     with Path(path).open("rb") as log:
         log.seek(max(0, log.seek(0, os.SEEK_END) - END))
         return log.read(END).decode(errors="replace")
+
+
+def pipeline_of(arguments: Sequence[str]) -> str:
+    """Return the pipeline that a driver's arguments name; empty where they name none."""
+    return next((name for option, name in pairwise(arguments) if option == "--pipeline"), "")
 
 
 def first_error(output: str, otherwise: str) -> str:

@@ -10,7 +10,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from itertools import pairwise
 from types import FrameType
 
 import psutil
@@ -18,7 +17,7 @@ import psutil
 from include.errors import TidemarkError
 from include.spark import driver_folders
 from include.spark.cluster_run import run_on_cluster, run_stream_on_cluster
-from include.spark.driver_lines import OWN, DriverLines
+from include.spark.driver_lines import OWN, DriverLines, pipeline_of
 from include.spark.submission import SparkSubmission
 
 _PR_SET_PDEATHSIG = 1
@@ -87,9 +86,13 @@ def _own_code(job: SparkSubmission, code: int) -> int:
         return code
     number = -code if code < 0 else min(code - 128, 256 - code)
     ended = f"was killed (signal {number})" if code != 255 else "ended with exit code 255"
-    place = "".join(f"{name}: " for option, name in pairwise(job.arguments) if option == "--pipeline")
-    _show([f"{OWN}{place}the driver {ended} — was memory short? nothing half written was committed; start it again"])
-    return TidemarkError.exit_code
+    failed = TidemarkError(
+        f"the driver {ended}",
+        remedy="was memory short? nothing half written was committed; start it again",
+        pipeline=pipeline_of(job.arguments),
+    )
+    _show([f"{OWN}{failed}"])
+    return failed.exit_code
 
 
 def run_attached(job: SparkSubmission) -> int:

@@ -12,12 +12,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from include.lake import object_store
+from include.lake.disks import check_room
 from include.pipelines.spec import Pipeline
 from include.pipelines.spec.decoders import Decoder
 from include.settings import REPOSITORY, Settings, settings
 from include.spark import class_archive, cluster, driver_folders, kept
 from include.spark.cluster import DeployMode
 from include.spark.compiled_jars import LOG_STORE_CLASS, decoder_jars, log_store_jar
+from include.spark.driver_lines import pipeline_of
 from include.spark.jars import SHORT_LIVED, classpath, ensure_fetched, pyspark_home
 
 JOBS = REPOSITORY / "spark_jobs"
@@ -127,7 +129,8 @@ def submission(
 ) -> SparkSubmission:
     """Return the submission of a job with this process's settings; `delta`: it reads or writes Delta tables.
 
-    `decoder`: the decoder of the records that it reads. Raises UsageError when its jar is missing.
+    `decoder`: the decoder of the records that it reads. Raises UsageError when its jar is missing, DiskFull when
+    Spark's local folder has no space.
 
     A `short` job ends before the JVM's second compiler pays for itself; without that one it takes half the CPU time.
     Dead drivers' folders are removed, and the job's driver gets a folder of its own. `mode` overrides the settings'.
@@ -137,6 +140,7 @@ def submission(
     jars, own, folder = driver_jars(decoder, delta=delta), dict[str, str](), None
     if not on_cluster:
         driver_folders.sweep()
+        check_room(current.home / "tmp", pipeline_of(arguments))
         folder = driver_folders.make(job)
         own = {driver_folders.VARIABLE: str(folder), "TMPDIR": str(folder)}
         own[kept.GATEWAY] = str(kept.gateway_file(current))

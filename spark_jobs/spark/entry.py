@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from include.errors import TidemarkError, UsageError
 from include.spark import driver_folders
+from include.spark.driver_lines import pipeline_of
 from spark_jobs.spark import log
 from spark_jobs.spark.failures import root_cause, translate
 
@@ -19,6 +20,7 @@ from spark_jobs.spark.failures import root_cause, translate
 def run_entry(main: Callable[[list[str]], int], argv: list[str]) -> None:
     """Run an entry's main and end the process with its exit code."""
     code = 1
+    pipeline = pipeline_of(argv)
     log.configure()
     driver_folders.hold()
     # These loggers would repeat every error of a query, as JSON with a stack trace.
@@ -27,7 +29,7 @@ def run_entry(main: Callable[[list[str]], int], argv: list[str]) -> None:
     try:
         code = main(argv)
     except TidemarkError as error:
-        code = _fail(error)
+        code = _fail(error, pipeline)
     except SystemExit as error:
         # Of argparse, whose 2 would mean that a validation failed.
         code = UsageError.exit_code if error.code else 0
@@ -37,7 +39,7 @@ def run_entry(main: Callable[[list[str]], int], argv: list[str]) -> None:
         if meaning is None:
             log.log_of().error("failed with an error of unknown meaning", exc_info=True)
             meaning = TidemarkError(root_cause(error), remedy="see the stack trace above")
-        code = _fail(meaning)
+        code = _fail(meaning, pipeline)
     finally:
         # The error is already reported, also where the JVM has ended that the session is to be ended in.
         with suppress(Exception):
@@ -57,8 +59,9 @@ def _end_session() -> None:
         session.stop()
 
 
-def _fail(error: TidemarkError) -> int:
+def _fail(error: TidemarkError, pipeline: str) -> int:
     logger = log.log_of()
+    error.pipeline = error.pipeline or pipeline
     if not isinstance(error, UsageError):
         logger.debug("%s", type(error).__name__, exc_info=True)
     logger.error("%s", error)

@@ -27,8 +27,18 @@ from include.errors import (
 )
 from include.kafka.refusals import denied, not_admitted
 from include.lake import object_store
+from include.lake.disks import full_disk
+from include.ledger.connection import does_not_answer
 from spark_jobs.spark.checkpoint import checkpoint_damaged
-from spark_jobs.spark.thrown import MISSING, Thrown, below_lake, causes_of, chain_of, jvm_has_ended
+from spark_jobs.spark.thrown import (
+    MISSING,
+    Thrown,
+    below_lake,
+    causes_of,
+    chain_of,
+    jvm_has_ended,
+    place_without_space,
+)
 
 SPARK_FAILURES = (PySparkException, Py4JJavaError)
 
@@ -44,7 +54,6 @@ UNRESOLVED = f"tidemark {_SECRET}: a schema id is not resolved yet"
 OUTGROWN = f"tidemark {_SECRET}: a measure has outgrown its type"
 """The prefix of the error thrown at a measure that its declared type does not hold; the pipeline's name follows."""
 
-_DISK_FULL = "No space left on device"
 _CONNECTOR = "org.apache.spark.sql.kafka010."
 _WORKERS = "org.apache.spark.api.python."
 _UNREACHABLE = {
@@ -58,6 +67,8 @@ _UNREACHABLE = {
 }
 _DENIED = "org.apache.kafka.common.errors.AuthorizationException"
 _NOT_ADMITTED = "org.apache.kafka.common.errors.AuthenticationException"
+_AWAY = ("08", "53", "57P0")
+"""SQL's codes of a connection that failed, of a server without room or connections left, and of one that ends."""
 _STORE = ("software.amazon.awssdk.", "org.apache.hadoop.fs.s3a.")
 _SOURCE_FAILED = "PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR"
 _FIRST_RAISED = re.compile(r"Traceback \(most recent call last\):\n((?:[ \t][^\n]*\n)*)([^\n]+)")
@@ -222,9 +233,8 @@ def _checkpoint_shared(thrown: Thrown) -> TidemarkError | None:
 
 
 def _disk_full(thrown: Thrown) -> TidemarkError | None:
-    # Exactly these classes: parsers throw subclasses, with the text that they parsed.
-    by_system = thrown.kinds[0] in ("java.io.IOException", "java.nio.file.FileSystemException")
-    return _full_disk() if by_system and thrown.message.endswith(_DISK_FULL) else None
+    place = place_without_space(thrown)
+    return None if place is None else full_disk(place)
 
 
 def _worker_late(thrown: Thrown) -> TidemarkError | None:
@@ -244,6 +254,12 @@ def _service_unreachable(thrown: Thrown) -> TidemarkError | None:
     if thrown.kinds[0] == "org.apache.kafka.common.config.ConfigException":
         is_unreachable = thrown.message.startswith("No resolvable bootstrap urls")
     return _unreachable(f"{thrown.kinds[0].rsplit('.', 1)[-1]}: {thrown.message}") if is_unreachable else None
+
+
+def _catalog_unreachable(thrown: Thrown) -> TidemarkError | None:
+    # Of all that Spark asks by JDBC, only the catalog's failures are looked at here.
+    is_database = thrown.kinds[0] == "org.postgresql.util.PSQLException"
+    return does_not_answer(thrown.message) if is_database and thrown.sql_state.startswith(_AWAY) else None
 
 
 def _refused_by_brokers(thrown: Thrown) -> TidemarkError | None:
@@ -266,6 +282,7 @@ _MEANINGS = (
     _worker_late,
     _refused_by_brokers,
     _service_unreachable,
+    _catalog_unreachable,
     checkpoint_damaged,
 )
 """In this order, each over the whole chain: a store that does not answer also makes files unreadable."""
@@ -275,15 +292,8 @@ def _meaning_of_system(error: OSError) -> TidemarkError | None:
     if refused := object_store.unreachable_error(lake.root(), str(error)):
         return refused
     if error.errno == errno.ENOSPC:
-        return _full_disk()
+        return full_disk(str(error.filename or ""))
     return _unreachable(str(error)) if isinstance(error, ConnectionError | TimeoutError) else None
-
-
-def _full_disk() -> TidemarkError:
-    return TidemarkError(
-        f"{_DISK_FULL}: below {lake.root()} or Spark's local folder; nothing half written was committed",
-        remedy="free space, then start it again: it continues after its last commit",
-    )
 
 
 def _unreachable(text: str) -> ServiceUnreachable:

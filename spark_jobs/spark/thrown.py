@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from py4j.java_gateway import is_instance_of
@@ -12,12 +14,19 @@ from pyspark import SparkContext
 
 from include import lake
 from include.catalog import comparable_location
+from include.lake.disks import NO_SPACE, Disk
 
 _RAISED = "USER_RAISED_EXCEPTION"
 """Error class of errors thrown by `raise_error`."""
 
 MISSING = ("PATH_NOT_FOUND", "FAILED_READ_FILE.FILE_NOT_EXIST")
 """Error classes of a file that is no longer there."""
+
+_OF_FILES = ("java.io.IOException", "java.io.FileNotFoundException", "java.nio.file.FileSystemException")
+"""Exactly these classes: parsers throw subclasses of the first one, with the text that they parsed."""
+
+_NO_FOLDER = re.compile(r"Mkdirs failed to create (?:file:)?(/.*) \(exists=")
+"""Hadoop's words for a folder that could not be made; Java does not say why."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +43,8 @@ class Thrown:
     parameters: Mapping[str, str]
     cause: str = ""
     """The class of what caused it; empty for the last of the chain."""
+    sql_state: str = ""
+    """SQL's code of what a database threw; empty for other exceptions."""
 
     @property
     def raised(self) -> str:
@@ -66,7 +77,8 @@ def chain_of(error: Exception) -> Iterator[Thrown]:
         thrower = str(trace[0].getClassName()) if len(trace) else ""
         below = cause.getCause()
         caused_by = str(below.getClass().getName()) if below is not None else ""
-        yield Thrown(tuple(kinds), str(cause.getMessage() or ""), thrower, condition, parameters, caused_by)
+        state = str(cause.getSQLState() or "") if "java.sql.SQLException" in kinds else ""
+        yield Thrown(tuple(kinds), str(cause.getMessage() or ""), thrower, condition, parameters, caused_by, state)
 
 
 def _error_class(cause: Any) -> tuple[str, Mapping[str, str]]:
@@ -95,6 +107,17 @@ def missing_file(error: Exception) -> str:
         return below_lake(str(error.filename or ""))
     missing = (each for each in chain_of(error) if each.condition in MISSING and "path" in each.parameters)
     return next((below_lake(each.parameters["path"]) for each in missing), "")
+
+
+def place_without_space(thrown: Thrown) -> str | None:
+    """Return where a write found no space: empty where nobody says where; None for any other failure."""
+    if thrown.kinds[0] not in _OF_FILES:
+        return None
+    if thrown.message.endswith((NO_SPACE, f"({NO_SPACE})")):
+        return ""
+    folder = _NO_FOLDER.match(thrown.message)
+    disk = Disk.of(Path(folder[1])) if folder else None
+    return str(disk.folder) if disk is not None and disk.is_full else None
 
 
 def below_lake(path: str) -> str:

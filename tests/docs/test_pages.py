@@ -403,7 +403,7 @@ def test_symptom_of_the_runbook_is_a_message_of_the_code_when_it_is_quoted() -> 
 
 OF_OPERATION = {
     kind.__name__ for kind in _kinds() if 2 <= kind.exit_code <= 7 and kind is not errors.ServiceUnreachable
-} | {"MetadataGone", "FileUnreadable", "MessageRefused", "CheckpointDamaged", "PipelinesClash"}
+} | {"MetadataGone", "DiskFull", "FileUnreadable", "MessageRefused", "CheckpointDamaged", "PipelinesClash"}
 """Errors that only operation raises; others are raised for wrong arguments and declarations, too."""
 
 FILLED_IN = {

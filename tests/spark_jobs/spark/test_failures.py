@@ -16,6 +16,7 @@ import pytest
 from include.errors import (
     AnotherWriter,
     CheckpointDamaged,
+    DiskFull,
     OffsetsLost,
     ReconciliationFailed,
     ServiceUnreachable,
@@ -207,9 +208,77 @@ def test_no_record_is_blamed_when_the_disk_is_full(spark: Any) -> None:
         spark._jvm.java.io.FileOutputStream("/dev/full").write(1)
 
     meaning = translate(failure_of(fill))
-    assert meaning is not None
-    assert "No space left on device" in str(meaning)
+    assert isinstance(meaning, DiskFull)
     assert meaning.exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "message", "place"),
+    [
+        ("java.io.FileNotFoundException", "/lake/landing/x (No space left on device)", ""),
+        ("java.nio.file.FileSystemException", "/tmp/blockmgr/0f: No space left on device", ""),
+        # The kernel's folder has no space at all.
+        ("java.io.IOException", "Mkdirs failed to create file:/proc/a/b (exists=false, cwd=file:/work)", "/proc"),
+    ],
+)
+def test_full_disk_is_named_when_java_cannot_make_a_file_or_a_folder(
+    spark: Any, kind: str, message: str, place: str
+) -> None:
+    from py4j.protocol import Py4JJavaError
+
+    from spark_jobs.spark.failures import translate
+
+    thrown = getattr(spark._jvm, kind)(message)
+    meaning = translate(Py4JJavaError("writing", spark._jvm.java.lang.RuntimeException(thrown)))
+    assert isinstance(meaning, DiskFull)
+    assert f"No space left on device: {place}" in str(meaning)
+
+
+def test_permissions_may_be_to_blame_when_a_folder_cannot_be_made_on_a_disk_with_space(
+    spark: Any, tmp_path: Path
+) -> None:
+    from py4j.protocol import Py4JJavaError
+
+    from spark_jobs.spark.failures import translate
+
+    thrown = spark._jvm.java.io.IOException(f"Mkdirs failed to create file:{tmp_path}/a (exists=false, cwd=file:/)")
+    assert translate(Py4JJavaError("writing", thrown)) is None
+
+
+def answered(spark: Any, state: str, message: str) -> Exception:
+    """The failure of what Spark asks PostgreSQL, with the server's answer as its driver reads it."""
+    from py4j.protocol import Py4JJavaError
+
+    said = f"SERROR\0C{state}\0M{message}\0HCheck free disk space.\0"
+    jvm = spark._jvm
+    thrown = jvm.org.postgresql.util.PSQLException(jvm.org.postgresql.util.ServerErrorMessage(said))
+    return Py4JJavaError("registering", jvm.java.lang.RuntimeException(thrown))
+
+
+@pytest.mark.parametrize(
+    ("state", "message", "remedy"),
+    [
+        ("53100", 'could not extend file "base/1/2": No space left on device', "make room on its disk"),
+        ("57P01", "terminating connection due to administrator command", "./tidemark status"),
+    ],
+)
+def test_database_is_named_when_it_is_full_or_ends(
+    spark: Any, monkeypatch: pytest.MonkeyPatch, state: str, message: str, remedy: str
+) -> None:
+    from spark_jobs.spark.failures import translate
+
+    monkeypatch.setenv("TIDEMARK_DATABASE_URL", "postgresql://u:secret@db:5432")
+    settings.cache_clear()
+    meaning = translate(answered(spark, state, message))
+    settings.cache_clear()
+    assert isinstance(meaning, ServiceUnreachable)
+    assert str(meaning) == f"PostgreSQL at db:5432: ERROR: {message} — {remedy}; ./tidemark up postgres"
+
+
+def test_statement_is_to_blame_when_the_database_refuses_it(spark: Any) -> None:
+    from spark_jobs.spark.failures import translate
+
+    assert translate(answered(spark, "42601", "No space left on device")) is None
 
 
 def test_file_is_named_when_it_is_missing_or_damaged(spark: Any, tmp_path: Path) -> None:

@@ -1,0 +1,96 @@
+"""The disks of this home and its lake: what is free on each, and the error of one that is full."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from include.errors import DiskFull
+from include.settings import settings
+
+NO_SPACE = "No space left on device"
+"""The system's words, which Java and PostgreSQL repeat."""
+
+LEAST = 16 * 2**20
+"""Bytes with less of which a disk is full: PostgreSQL's write-ahead log grows by as many at a time."""
+
+_GIB, _MIB = 2**30, 2**20
+
+
+@dataclass(frozen=True)
+class Disk:
+    """A file system, by a folder that lies on it."""
+
+    folder: Path
+    free: int
+    """Bytes that a user may write who is not root: PostgreSQL never is."""
+    size: int
+    takes_files: bool = True
+    """Whether it takes any more files, however small."""
+
+    @classmethod
+    def of(cls, folder: Path) -> Disk:
+        """Return the disk of a folder that may not exist yet. Raise OSError."""
+        there = next(each for each in (folder, *folder.parents) if each.exists())
+        found = os.statvfs(there)
+        # Some file systems count no files.
+        takes_files = found.f_favail > 0 or not found.f_files
+        return cls(there, found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize, takes_files)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a writer soon finds no space on it."""
+        return self.free < LEAST or not self.takes_files
+
+    def __str__(self) -> str:
+        full = "" if self.takes_files else ", which takes no more files"
+        return f"{amount(self.free)} of disk free in {self.folder}{full}"
+
+
+def amount(size: int) -> str:
+    """Return a number of bytes in GiB, or in MiB where that would round it to nothing."""
+    return f"{size / _GIB:.0f} GiB" if size >= 10 * _GIB else f"{size / _MIB:,.0f} MiB"
+
+
+def disks() -> list[Disk]:
+    """Return the disks of this home and of a lake in folders, each by the first of their folders that lies on it."""
+    found: dict[int, Disk] = {}
+    for folder in _folders():
+        # It may be removed meanwhile.
+        with suppress(OSError):
+            disk = Disk.of(folder)
+            found.setdefault(disk.folder.stat().st_dev, disk)
+    return list(found.values())
+
+
+def _folders() -> Iterator[Path]:
+    """Yield home and lake, each before the folders in it: any of these may be a disk of its own."""
+    lake, separator, path = settings().lake_uri.partition("://")
+    for root in (settings().home, *([Path(path)] if separator and lake == "file" else ())):
+        yield root
+        with suppress(OSError):
+            yield from sorted(each for each in root.iterdir() if each.is_dir())
+
+
+def full_disk(place: str = "", pipeline: str = "") -> DiskFull:
+    """Return the error of a write that found no space: at a place, if it is known, or on the disks that are full now.
+
+    The writer may have removed its half of a file, so that none is any more.
+    """
+    full = [str(each.folder) for each in disks() if each.is_full]
+    anywhere = f"below {settings().lake_uri}, or in Spark's local folder below {settings().home / 'tmp'}"
+    where = place or ", ".join(full) or anywhere
+    return DiskFull(
+        f"No space left on device: {where}; nothing half written was committed",
+        remedy="make room there, then start it again: it continues after what is committed",
+        pipeline=pipeline,
+    )
+
+
+def check_room(folder: Path, pipeline: str) -> None:
+    """Raise DiskFull when the disk of a folder is full, before something of a pipeline begins that needs it."""
+    if Disk.of(folder).is_full:
+        raise full_disk(str(folder), pipeline)
