@@ -29,6 +29,7 @@ from include.iceberg.field_ids import numbers_of
 from include.iceberg.schema import create, follow_declaration, metadata_for_file
 from include.iceberg.snapshot_retention import Expire, delete_lists, surplus
 from include.iceberg.statement import BUILD, INTERVAL, Statement, completeness_of, is_own, put_completeness
+from include.ledger.held_locks import Check
 from include.ledger.intervals.findings import IcebergSnapshot
 from include.ledger.lineage import BuiltRevision
 from include.pipelines.spec import Pipeline
@@ -109,15 +110,19 @@ def commit_interval(
     statement: Statement,
     wanted: Sequence[BuiltRevision],
     said: Mapping[str, str] | None = None,
+    check: Check = lambda: None,
 ) -> IcebergSnapshot:
     """Make a table hold the wanted revisions' files, and no others, of the statement's interval, by one snapshot.
 
     Repeating it changes nothing. A build that changes nothing gets its tag on the existing snapshot. The same commit
-    sets `said`, the table's properties of completeness. Raises UsageError when the table is not the pipeline's or
-    cannot follow its declaration.
+    sets `said`, the table's properties of completeness. `check` raises when the caller is no longer alone with the
+    interval: it is asked before each try. Raises UsageError when the table is not the pipeline's or cannot follow its
+    declaration.
     """
     for _ in range(TRIES):
         stored = roll_back_foreign(ensure_table(catalog, pipeline, table))
+        # After the table was read: if another publication of the interval commits from now on, this one's commit fails.
+        check()
         try:
             follow_declaration(stored, pipeline.name, shown_columns(pipeline, table), numbers_of(pipeline, table))
             head = stored.current_snapshot()

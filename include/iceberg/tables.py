@@ -53,11 +53,10 @@ def put_build(
     """Commit the revisions that its interval has after a build's registration, a snapshot per table; repeatable.
 
     The same commits set the tables' properties of completeness, if `told` is given. `check` raises when the caller is
-    no longer alone with the interval: it is asked once nobody else writes the tables.
+    no longer alone with the interval: it is asked before each commit, and after the last.
     """
     put: list[IcebergSnapshot] = []
     with writing(pipeline.name), opened() as catalog:
-        check()
         if builds.is_published(build):
             # Whoever finished the registration may have registered a later build since: the ledger tells.
             build, changes = proofs.build_to_prove(interval_id) or build, Changes()
@@ -66,15 +65,17 @@ def put_build(
         for table in pipeline.iceberg_tables:
             of_table = [each for each in after if each.table == table]
             said = told.get(table, {}) if told is not None else None
-            put.append(commit_interval(catalog, pipeline, table, statement, of_table, said))
+            put.append(commit_interval(catalog, pipeline, table, statement, of_table, said, check))
             crash_point("iceberg_committed")
+        # A tag and properties are set whatever the table's head is.
+        check()
     return put
 
 
-def put_registered(pipeline: Pipeline, interval_id: int) -> list[IcebergSnapshot]:
-    """Make the tables follow the registered revisions of an interval; do nothing if they do."""
+def put_registered(pipeline: Pipeline, interval_id: int, check: Check = lambda: None) -> list[IcebergSnapshot]:
+    """Make the tables follow the registered revisions of an interval, with `check` as in `put_build`."""
     build = proofs.build_to_prove(interval_id)
-    return put_build(pipeline, interval_id, build, Changes()) if build is not None else []
+    return put_build(pipeline, interval_id, build, Changes(), check=check) if build is not None else []
 
 
 def properties(pipeline: Pipeline) -> dict[str, dict[str, str]]:

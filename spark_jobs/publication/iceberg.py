@@ -28,8 +28,8 @@ def prepare_iceberg(pipeline: Pipeline) -> None:
 def put_in_iceberg(pipeline: Pipeline, registration: Registration, properties: Properties, check: Check) -> None:
     """Commit the interval's revisions after a registration, a snapshot per table; repeating it changes nothing.
 
-    The same commits set the properties that state the tables' completeness. Raises what `check` raises before the
-    first of them.
+    The same commits set the properties that state the tables' completeness. Raises what `check` raises before each of
+    them, and after the last.
     """
     if pipeline.iceberg_tables:
         from include.iceberg import tables
@@ -47,9 +47,9 @@ def follow_columns_in_iceberg(pipeline: Pipeline) -> None:
         tables.follow_columns(pipeline)
 
 
-def follow_in_iceberg(pipeline: Pipeline, pinned: PinnedInterval) -> None:
-    """Make the tables follow the ledger again where somebody has changed them."""
+def follow_in_iceberg(pipeline: Pipeline, pinned: PinnedInterval, check: Check) -> None:
+    """Make the tables follow the ledger again where somebody has changed them. Raises as `put_in_iceberg`."""
     if pipeline.iceberg_tables:
         from include.iceberg import tables
 
-        tables.put_registered(pipeline, pinned.id)
+        tables.put_registered(pipeline, pinned.id, check)

@@ -25,6 +25,7 @@ from spark_jobs.publication.iceberg import follow_in_iceberg, prepare_iceberg
 from spark_jobs.publication.register import (
     finish_interval,
     finish_registrations,
+    giving_way,
     point_at_registered,
     register,
     serve_registered,
@@ -57,9 +58,12 @@ def _publish_alone(run: IntervalRun, check: Check) -> None:
     finish_registrations(run.pipeline, catalog)
     prepare_iceberg(run.pipeline)
     if builds.is_published(build):
-        point_at_registered(catalog, revisions.registered_of_interval(run.pinned.id), check)
-        follow_in_iceberg(run.pipeline, run.pinned)
-        follow_ledger(run.pipeline)
+        registered = revisions.registered_of_interval(run.pinned.id)
+        with giving_way(catalog, run.pinned, registered):
+            point_at_registered(catalog, registered, check)
+            follow_in_iceberg(run.pipeline, run.pinned, check)
+            follow_ledger(run.pipeline)
+            check()
         serve_registered(run.pipeline)
     else:
         built = revisions.of_build(build)

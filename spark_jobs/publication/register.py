@@ -7,8 +7,8 @@ was begun, so that a kill leaves nothing half done for longer than that.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 from include import completeness, lake
@@ -70,11 +70,8 @@ def _changes(run: IntervalRun, catalog: Catalog, built: list[BuiltRevision]) -> 
 def _finish(registration: Registration, catalog: Catalog, check: Check) -> None:
     """Make the noted changes, also those that were made before, then note that all are made."""
     registration = _without_undeclared(registration, catalog)
-    try:
+    with giving_way(catalog, registration.pinned, registration.changes.points):
         _make_changes(registration, catalog, check)
-    except LockLost:
-        _give_way(registration, catalog)
-        raise
     crash_point("registration_finished")
     if catalog.follow_renames():
         crash_point("columns_renamed")
@@ -92,25 +89,33 @@ def _make_changes(registration: Registration, catalog: Catalog, check: Check) ->
         put_in_iceberg(catalog.pipeline, registration, properties, check)
         check()
         completeness.put_hive_properties(catalog.pipeline, properties)
+        check()
         crash_point("completeness_told")
         builds.finish_registration(registration)
 
 
-def _give_way(registration: Registration, catalog: Catalog) -> None:
-    """Point the catalog at what is registered: a last change without the lock may have undone another publication's.
+@contextmanager
+def giving_way(catalog: Catalog, pinned: PinnedInterval, points: Sequence[BuiltRevision]) -> Iterator[None]:
+    """Let the catalog follow the ledger again when the block, which may point at `points`, loses its publishing lock.
 
-    Whoever publishes the interval now is waited for. Where it cannot be done, `doctor` finds what is wrong.
+    A last change without the lock may have undone another publication's. Whoever publishes the interval now is waited
+    for. Where it cannot be done, `doctor` finds what is wrong.
     """
-    pipeline, pinned = catalog.pipeline.name, registration.pinned
-    with suppress(AnotherWriter, ServiceUnreachable), locks.publishing(pipeline, pinned.interval) as check:
-        finish_interval(pinned, catalog, check)
-        registered = revisions.registered_of_interval(pinned.id)
-        places = {_place(each) for each in registered}
-        for each in registration.changes.points:
-            if _place(each) not in places:
-                check()
-                catalog.drop(each)
-        point_at_registered(catalog, registered, check)
+    try:
+        yield
+    except LockLost:
+        pipeline = catalog.pipeline
+        with suppress(AnotherWriter, ServiceUnreachable), locks.publishing(pipeline.name, pinned.interval) as check:
+            finish_interval(pinned, catalog, check)
+            registered = revisions.registered_of_interval(pinned.id)
+            places = {_place(each) for each in registered}
+            for each in points:
+                if _place(each) not in places:
+                    check()
+                    catalog.drop(each)
+            point_at_registered(catalog, registered, check)
+            completeness.follow_ledger(pipeline)
+        raise
 
 
 def _point_in_order(

@@ -11,14 +11,14 @@ from include.catalog.changes import CatalogChange
 from include.catalog.declared import check_storage
 from include.errors import AnotherWriter, UsageError
 from include.ledger.held_locks import Check
-from include.ledger.intervals import locks, revisions
+from include.ledger.intervals import locks, pins, revisions
 from include.ledger.lineage import BuiltRevision
 from include.pipelines import load_pipeline
 from include.pipelines.spec import Pipeline
 from include.times import Interval
 from spark_jobs.publication.catalog import Catalog
 from spark_jobs.publication.delta import put_left_out
-from spark_jobs.publication.register import finish_registrations, point_at_registered
+from spark_jobs.publication.register import finish_registrations, giving_way, point_at_registered
 from spark_jobs.spark.log import log_of
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def _repair_tables(catalog: Catalog, changes: Sequence[CatalogChange]) -> None:
     for interval, together in by_interval.items():
         try:
             with _publishing(pipeline, interval) as check:
-                _repair_partitions(catalog, together, check)
+                _repair_partitions(catalog, interval, together, check)
         except AnotherWriter as error:
             for each in together:
                 log_of(pipeline.name).warning("%s %s is left: %s", each.table, each.partition, error.message)
@@ -71,14 +71,22 @@ def _publishing(pipeline: Pipeline, interval: Interval | None) -> AbstractContex
     return locks.publishing(pipeline.name, interval, locks.AT_ONCE) if interval else nullcontext(lambda: None)
 
 
-def _repair_partitions(catalog: Catalog, changes: Sequence[CatalogChange], check: Check) -> None:
+def _repair_partitions(
+    catalog: Catalog, interval: Interval | None, changes: Sequence[CatalogChange], check: Check
+) -> None:
     """Repair partitions of one interval; rows may have moved between them."""
     registered: list[BuiltRevision] = []
+    unknown: list[CatalogChange] = []
     for change in changes:
         # Another pipeline's stay registered when the table is dropped; pointed at, readers would add up both.
         found = revisions.registered(change.table, change.partition, pipeline=change.pipeline)
         registered += found[:1]
         if not found and change.repair == "drop from the catalog":
+            unknown.append(change)
+    pinned = pins.find_interval(catalog.pipeline.name, interval.from_time) if interval else None
+    with giving_way(catalog, pinned, registered) if pinned else nullcontext():
+        for change in unknown:
             check()
             catalog.drop_partition(change.table, change.partition)
-    point_at_registered(catalog, registered, check)
+        point_at_registered(catalog, registered, check)
+        check()

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from collections.abc import Callable
+from typing import Any, Literal, cast
 
+import psycopg2
 import pytest
 
+from include import completeness
 from include.errors import LockLost
-from include.iceberg import tables
+from include.iceberg import commit, tables
+from include.ledger.completeness.properties import table_properties
+from include.ledger.held_locks import held_names
 from include.ledger.intervals import attempts, builds, revisions
 from include.ledger.intervals.builds import Changes
 from include.ledger.lineage import BuiltRevision
@@ -16,7 +21,7 @@ from spark_jobs.publication.catalog import Catalog
 from spark_jobs.publication.iceberg import follow_in_iceberg
 from spark_jobs.publication.register import finish_interval
 from tests.conftest import Home
-from tests.support.ledger_faults import Killed
+from tests.support.ledger_faults import Killed, end_lock
 from tests.support.open_tables import PASSED, OpenTable, pipeline_named, rows_of
 
 pytestmark = pytest.mark.services
@@ -79,37 +84,55 @@ def test_next_publication_finishes_when_a_kill_came_between_hive_and_iceberg(
     assert table.refs()[noted.tag].snapshot_id == noted.snapshot_id
 
 
-def test_later_build_stays_in_both_catalogs_when_a_publication_lost_its_lock_at_its_last_pointer(
-    postgres: Home, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("at", ["pointer", "commit", "properties"])
+def test_later_build_stays_in_both_catalogs_when_a_publication_lost_its_lock_before_its_last(
+    postgres: Home, monkeypatch: pytest.MonkeyPatch, at: Literal["pointer", "commit", "properties"]
 ) -> None:
     """Its host was frozen meanwhile: another finished what it had begun, and published a later build."""
-    archive, is_held = OpenTable(pipeline_named("frozen")), True
-    pointers, slow = Pointers(archive.pipeline), Pointers(archive.pipeline)
-    slow.at = pointers.at
+    archive, is_held = OpenTable(pipeline_named(f"frozen_at_{at}")), True
+    pointers, told = Pointers(archive.pipeline), list[Any]()
     archive.run(0, {"2026-11-18": rows_of(0, 9)})
     spec, built = archive.build(0, {"2026-11-17": rows_of(0, 8)})
     builds.begin_registration(spec, PASSED, archive.changes(spec, built))
 
-    def point_late(revision: BuiltRevision) -> None:
-        nonlocal is_held
-        if is_held:
-            is_held = False
-            finish(archive, pointers, 0)
-            later, parts = archive.build(0, {"2026-11-18": rows_of(0, 7)})
-            builds.begin_registration(later, PASSED, archive.changes(later, parts))
-            finish(archive, pointers, 0)
-        Pointers.point_at(slow, revision)
+    def late(change: Callable[..., Any]) -> Callable[..., Any]:
+        def changed(*arguments: Any) -> Any:
+            nonlocal is_held
+            if is_held:
+                is_held = False
+                with psycopg2.connect(postgres.database) as connection, connection.cursor() as cursor:
+                    for lock in held_names({f"{kind}:{archive.pipeline.name}" for kind in ("completeness", "iceberg")}):
+                        end_lock(cursor, lock)
+                finish(archive, pointers, 0)
+                later, parts = archive.build(0, {"2026-11-18": rows_of(0, 7)})
+                builds.begin_registration(later, PASSED, archive.changes(later, parts))
+                finish(archive, pointers, 0)
+            return change(*arguments)
+
+        return changed
 
     def check() -> None:
         if not is_held:
             raise LockLost("frozen")
 
-    monkeypatch.setattr(slow, "point_at", point_late)
+    def tell(_: Pipeline, properties: Any) -> list[str]:
+        told.append(properties)
+        return []
+
+    monkeypatch.setattr(completeness, "put_hive_properties", tell)
+    where: Any
+    where, name = {
+        "pointer": (pointers, "point_at"),
+        "commit": (commit, "_commit"),
+        "properties": (completeness, "put_hive_properties"),
+    }[at]
+    monkeypatch.setattr(where, name, late(getattr(where, name)))
     with pytest.raises(LockLost):
-        finish_interval(attempts.pinned_interval(archive.intervals[0]), cast(Catalog, slow), check)
+        finish_interval(attempts.pinned_interval(archive.intervals[0]), cast(Catalog, pointers), check)
     (registered,) = revisions.registered(archive.pipeline.table)
     assert registered.rows == archive.load().scan().to_arrow().num_rows == 7
     assert pointers.at == {registered.partition: registered.location}
+    assert told[-1] == table_properties(archive.pipeline.name)
 
 
 def test_interval_has_what_is_registered_when_a_build_is_committed_after_a_later_one(postgres: Home) -> None:
@@ -128,5 +151,5 @@ def test_interval_is_put_back_when_somebody_removed_it_and_it_is_published_again
     table = archive.load()
     table.delete("interval = '2026-11-18T05'")
     assert archive.load().scan().to_arrow().num_rows == 0
-    follow_in_iceberg(archive.pipeline, attempts.pinned_interval(archive.intervals[0]))
+    follow_in_iceberg(archive.pipeline, attempts.pinned_interval(archive.intervals[0]), lambda: None)
     assert archive.load().scan().to_arrow().num_rows == 9

@@ -295,6 +295,37 @@ def test_catalog_has_the_later_build_when_a_publication_lost_its_lock_before_a_p
     assert world.catalog == {(each.table, each.partition): each.location for each in registered}
 
 
+@pytest.mark.parametrize("by", ["doctor", "publication"])
+def test_catalog_has_the_later_build_when_a_repair_lost_its_lock_before_its_last_pointer(
+    postgres: Home, publications: Publications, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    world, point_at = publications.world, MemoryCatalog.point_at
+    earlier = publications.build({"2026-11-20": {A, B}, "2026-11-21": {C, D}})
+    publications.publish(earlier)
+    later = publications.build({"2026-11-20": {A, B, C, D}}, code="2")
+    world.catalog.clear()
+    found, last = [*check_tables(world.pipeline, deep=True)], iter([False, True])
+    repair = {
+        "doctor": lambda: doctor_repair.repair(found, lambda line: None),
+        "publication": lambda: publications.publish(earlier),
+    }[by]
+
+    def freeze(catalog: MemoryCatalog, revision: BuiltRevision) -> None:
+        if next(last):
+            monkeypatch.setattr(MemoryCatalog, "point_at", point_at)
+            with psycopg2.connect(postgres.database) as connection, connection.cursor() as cursor:
+                end_lock(cursor, f"publish:{world.pipeline.name}:{hour(0).from_time.isoformat()}")
+            publications.publish(later)
+        point_at(catalog, revision)
+
+    monkeypatch.setattr(MemoryCatalog, "point_at", freeze)
+    with pytest.raises(LockLost):
+        repair()
+    registered = revisions.registered_of_interval(publications.pinned.id)
+    assert {each.revision for each in registered} == {f"r-{later}"}
+    assert world.catalog == {(each.table, each.partition): each.location for each in registered}
+
+
 def test_registration_of_a_killed_publication_is_finished_when_the_next_build_of_its_interval_does_not_pass(
     publications: Publications,
 ) -> None:
