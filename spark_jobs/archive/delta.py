@@ -56,6 +56,9 @@ _CONFLICTS = (
 )
 """Errors of a commit that lost to a concurrent one; in Python none is a subclass of another."""
 
+_LAST_COMMIT = "spark.databricks.delta.lastCommitVersionInSession"
+"""Where Delta notes the version of a session's last commit, to whichever table."""
+
 _MEANWHILE = 100
 """Commits that may be added to the history while it is read."""
 
@@ -130,10 +133,18 @@ def ensure_table(spark: SparkSession, pipeline: Pipeline) -> None:
         _write(pipeline, _unvalidated(empty_frame(spark, archive_schema(pipeline))), "append")
 
 
-def replace_rows(pipeline: Pipeline, condition: str, rows: DataFrame, properties: Mapping[str, str]) -> None:
-    """Replace all rows that meet the condition with `rows`, which meet it too, in one commit with these properties."""
+def replace_rows(pipeline: Pipeline, condition: str, rows: DataFrame, properties: Mapping[str, str]) -> int | None:
+    """Replace all rows that meet the condition with `rows`, which meet it too, in one commit with these properties.
+
+    Return the version of that commit; others may have committed newer ones since. None when there were neither old rows
+    nor new ones: Delta then commits nothing.
+    """
+    session = rows.sparkSession
+    session.conf.unset(_LAST_COMMIT)
     metadata = json.dumps(properties, separators=(",", ":"), sort_keys=True)
     _write(pipeline, rows, "overwrite", replaceWhere=condition, userMetadata=metadata if properties else OWN)
+    version = session.conf.get(_LAST_COMMIT, None)
+    return int(version) if version is not None else None
 
 
 @_retry_on_conflict

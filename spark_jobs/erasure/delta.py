@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from pyspark.sql import SparkSession
 
 from include.crash_points import crash_point
 from include.erasure.names import names_being_erased
+from include.errors import AnotherWriter, LockLost, ServiceUnreachable
 from include.lake.delta_log import forget_values
 from include.ledger.erasures.unfinished import records_of, twins_of
 from include.ledger.intervals import attempts
@@ -20,7 +23,7 @@ from spark_jobs.archive.delta import (
     location,
     write_checkpoint,
 )
-from spark_jobs.publication.delta import pin_view, pinned_version, restore_rows
+from spark_jobs.publication.delta import pin_newest, pin_view, pinned_version, restore_rows
 
 
 def erase_from_delta(spark: SparkSession, pipeline: Pipeline, erasure: int, lease: Lease) -> None:
@@ -28,8 +31,18 @@ def erase_from_delta(spark: SparkSession, pipeline: Pipeline, erasure: int, leas
 
     The log keeps its transactions and what commits state about intervals. Time travel begins at a new version, to which
     the view is pinned before older files are deleted. Repeating it changes nothing.
-    Raises AnotherWriter when the lease was lost before files are deleted: others may be writing some.
+    Raises AnotherWriter when the lease was lost before files are deleted: others may be writing some. Raises LockLost,
+    after which the view shows what was published meanwhile.
     """
+    try:
+        _erase_alone(spark, pipeline, erasure, lease)
+    except LockLost:
+        with suppress(AnotherWriter, ServiceUnreachable):
+            pin_newest(spark, pipeline)
+        raise
+
+
+def _erase_alone(spark: SparkSession, pipeline: Pipeline, erasure: int, lease: Lease) -> None:
     erased = {each.coordinates for each in records_of(erasure)}
     with attempts.publishing_delta(pipeline.name) as check:
         pinned = pinned_version(spark, pipeline)
@@ -43,6 +56,7 @@ def erase_from_delta(spark: SparkSession, pipeline: Pipeline, erasure: int, leas
             check()
             pin_view(spark, pipeline, version)
         crash_point("delta_view_pinned")
+        check()
         writers.renew(lease)
         delete_older_files(spark, pipeline)
         crash_point("delta_files_deleted")

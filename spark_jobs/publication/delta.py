@@ -10,20 +10,31 @@ from pyspark.sql import functions as F
 
 from include.catalog import DATABASE
 from include.crash_points import crash_point
-from include.errors import LockLost, ServiceUnreachable, TidemarkError
+from include.errors import (
+    AnotherWriter,
+    FileUnreadable,
+    LockLost,
+    ReconciliationFailed,
+    ServiceUnreachable,
+    TidemarkError,
+)
 from include.iceberg.statement import statement_of
+from include.lake.revision_files import damaged_files, described
 from include.ledger import proofs
 from include.ledger.archive.holdings import ranges_of_intervals
 from include.ledger.held_locks import Check
 from include.ledger.intervals import attempts, builds, revisions
 from include.ledger.intervals.findings import DeltaVersion
 from include.ledger.intervals.pins import PinnedInterval
+from include.ledger.intervals.revisions import LeftOut
 from include.offsets import OffsetRange
 from include.pipelines.spec import Pipeline
 from spark_jobs.archive.delta import ensure_table, has_foreign_writes, latest_version, location, replace_rows, table_id
 from spark_jobs.archive.files import read_files
 from spark_jobs.archive.schema import archive_schema
 from spark_jobs.reconciliation.interval_run import IntervalRun
+from spark_jobs.spark.failures import SPARK_FAILURES, translate
+from spark_jobs.spark.log import log_of
 
 TRIES = 5
 """How often the table is written when somebody else changes it meanwhile."""
@@ -37,9 +48,21 @@ def publish_delta(run: IntervalRun, check: Check) -> None:
 
     So are the rows of intervals that were registered and left out of it: by a killed publication, or while the table
     was not declared. Where somebody else has changed the table since the view was pinned, the rows of all intervals are
-    written again. The view does not show later appends and changes. Raises what `check` raises before each change.
+    written again. The view does not show later appends and changes. Raises what `check` raises before each change, and
+    FileUnreadable for a registered file that is missing or damaged.
     """
-    version = _put_and_pin(run.spark, run.pipeline, check, run.pinned)
+    try:
+        version = _put_and_pin(run.spark, run.pipeline, check, run.pinned)
+    except SPARK_FAILURES as error:
+        known = translate(error)
+        if not isinstance(known, ReconciliationFailed):
+            raise
+        raise FileUnreadable(
+            f"{run.pinned.interval} is registered, but the Delta table lacks its rows: {known.message.split('; ')[0]}",
+            remedy="put the file back, or run its interval again (./tidemark doctor --deep names it)",
+            pipeline=run.pipeline.name,
+        ) from error
+    assert version is not None  # Its own rows are always put.
     builds.note_delta(run.attempt, DeltaVersion(f"{DATABASE}.{run.pipeline.delta_view}", version))
 
 
@@ -49,8 +72,27 @@ def put_left_out(spark: SparkSession, pipeline: Pipeline) -> None:
         _put_and_pin(spark, pipeline, lambda: None)
 
 
-def _put_and_pin(spark: SparkSession, pipeline: Pipeline, check: Check, own: PinnedInterval | None = None) -> int:
-    """Put the rows of intervals that were left out, then those of `own`; return the version that the view shows."""
+def _put_and_pin(
+    spark: SparkSession, pipeline: Pipeline, check: Check, own: PinnedInterval | None = None
+) -> int | None:
+    """Put the rows of intervals that were left out, then those of `own`; return the version that the view shows.
+
+    None when there are no such rows. Where a lock is lost, the last change may have undone another publication's: it is
+    waited for, and the registered rows are put again. Where it cannot be done, they are left out, as `doctor` finds.
+    """
+    labels: dict[int, str] = {}
+    try:
+        return _put_alone(spark, pipeline, check, own, labels)
+    except LockLost:
+        with suppress(AnotherWriter, ServiceUnreachable):
+            _put_alone(spark, pipeline, lambda: None, own, labels)
+        raise
+
+
+def _put_alone(
+    spark: SparkSession, pipeline: Pipeline, check: Check, own: PinnedInterval | None, labels: dict[int, str]
+) -> int | None:
+    """Put the rows of the intervals of `labels`, too; those whose rows may have been changed are added to it."""
     with attempts.publishing_delta(pipeline.name) as check_delta:
 
         def check_both() -> None:
@@ -59,25 +101,60 @@ def _put_and_pin(spark: SparkSession, pipeline: Pipeline, check: Check, own: Pin
 
         ensure_table(spark, pipeline)
         left_out = revisions.left_out_of_delta(pipeline.name, own.id if own else None)
-        labels = {each.interval_id: each.interval.label for each in left_out}
+        damaged = _damaged(pipeline, [each for each in left_out if own is None or each.interval_id != own.id])
+        left_out = [each for each in left_out if each.interval_id not in damaged]
+        labels.update((each.interval_id, each.interval.label) for each in left_out)
         if own is not None:
             # The last: its statement is that of a commit with the rows of all.
             labels.pop(own.id, None)
             labels[own.id] = own.interval.label
+        if not labels:
+            return None
         trusted = pinned_version(spark, pipeline) if len(labels) <= ONE_BY_ONE else None
         try:
-            version = _put_rows(spark, pipeline, labels, trusted, check_both)
+            version = _put_rows(spark, pipeline, labels, trusted, check_both, damaged)
             crash_point("delta_rows_put")
+            check_both()
+            pin_view(spark, pipeline, version)
             check_both()
         except LockLost:
             # The last commit may have come after another publication's, and hold an earlier build's rows.
             with suppress(ServiceUnreachable):
                 revisions.leave_out_of_delta(labels)
             raise
-        pin_view(spark, pipeline, version)
     # Those that were read before the rows: a build that was published meanwhile is still to come.
     revisions.note_in_delta(build for each in left_out for build in each.builds)
     return version
+
+
+def _damaged(pipeline: Pipeline, left_out: Iterable[LeftOut]) -> set[int]:
+    """Return those of the intervals whose registered files are not as they were built, and log them.
+
+    They must not fail the publications of others.
+    """
+    damaged: set[int] = set()
+    for each in left_out:
+        every = revisions.registered_of_interval(each.interval_id)
+        of_table = [revision for revision in every if revision.table == pipeline.table]
+        wrong = ((it, file) for it in of_table for file in damaged_files(it.location, it.files, deep=True))
+        if (first := next(wrong, None)) is not None:
+            damaged.add(each.interval_id)
+            log_of(pipeline.name).warning(
+                "%s stays left out of the Delta table: %s; put the file back, or run the interval again",
+                each.interval,
+                described(*first),
+            )
+    return damaged
+
+
+def pin_newest(spark: SparkSession, pipeline: Pipeline) -> None:
+    """Pin the view to the newest version with only registered rows, if there is a view."""
+    with attempts.publishing_delta(pipeline.name) as check:
+        pinned = pinned_version(spark, pipeline)
+        if pinned is not None:
+            version = _put_rows(spark, pipeline, {}, pinned, check)
+            check()
+            pin_view(spark, pipeline, version)
 
 
 def pin_view(spark: SparkSession, pipeline: Pipeline, version: int) -> None:
@@ -90,12 +167,22 @@ def pin_view(spark: SparkSession, pipeline: Pipeline, version: int) -> None:
     )
 
 
-def restore_rows(spark: SparkSession, pipeline: Pipeline, properties: Mapping[str, str], *delivered: int) -> None:
-    """Write the rows of all registered intervals, and no others, into the table again; `delivered`: more intervals."""
-    every = revisions.registered(pipeline.table, pipeline=pipeline.name)
+def restore_rows(
+    spark: SparkSession,
+    pipeline: Pipeline,
+    properties: Mapping[str, str],
+    *delivered: int,
+    without: Collection[int] = (),
+) -> int | None:
+    """Write the rows of all registered intervals, and no others, into the table again; return the commit's version.
+
+    `delivered`: more intervals; `without`: intervals whose rows are left out.
+    """
+    registered = revisions.registered(pipeline.table, pipeline=pipeline.name)
+    every = [each for each in registered if each.interval_id not in without]
     files = [f"{each.location}/{name}" for each in every for name in sorted(each.files)]
     intervals = {*delivered, *(each.interval_id for each in every)}
-    _replace(spark, pipeline, "interval IS NOT NULL", intervals, files, properties)
+    return _replace(spark, pipeline, "interval IS NOT NULL", intervals, files, properties)
 
 
 def _replace(
@@ -105,9 +192,9 @@ def _replace(
     delivered: Collection[int],
     files: list[str],
     properties: Mapping[str, str],
-) -> None:
+) -> int | None:
     streamed = f"interval IS NULL AND ({within_sql(ranges_of_intervals(delivered))})"
-    replace_rows(pipeline, f"{validated} OR ({streamed})", _rows(spark, pipeline, files), properties)
+    return replace_rows(pipeline, f"{validated} OR ({streamed})", _rows(spark, pipeline, files), properties)
 
 
 def pinned_version(spark: SparkSession, pipeline: Pipeline) -> int | None:
@@ -121,26 +208,33 @@ def pinned_version(spark: SparkSession, pipeline: Pipeline) -> int | None:
 
 
 def _put_rows(
-    spark: SparkSession, pipeline: Pipeline, labels: Mapping[int, str], trusted: int | None, check: Check
+    spark: SparkSession,
+    pipeline: Pipeline,
+    labels: Mapping[int, str],
+    trusted: int | None,
+    check: Check,
+    damaged: Collection[int] = (),
 ) -> int:
     """Write until a version holds only registered rows where `interval` is not null; return that version.
 
-    Version `trusted` already met this condition, but for the intervals of these labels.
+    Version `trusted` already met this condition, but for the intervals of these labels. What others commit after the
+    last write is not in the version that is returned, and a write that changes nothing makes none.
     """
     for _ in range(TRIES):
-        before = latest_version(spark, pipeline)
+        version = before = latest_version(spark, pipeline)
         if trusted is None or has_foreign_writes(spark, pipeline, trusted, before):
             check()
-            said = {**_summary(pipeline, [*labels][-1]), "tidemark.restored": "all registered intervals"}
-            restore_rows(spark, pipeline, said, *labels)
+            summary = _summary(pipeline, [*labels][-1]) if labels else {}
+            said = {**summary, "tidemark.restored": "all registered intervals"}
+            version = restore_rows(spark, pipeline, said, *labels, without=damaged) or version
         else:
             for interval, label in labels.items():
                 check()
                 every = revisions.registered_of_interval(interval)
                 of_table = [each for each in every if each.table == pipeline.table]
                 files = [f"{each.location}/{name}" for each in of_table for name in sorted(each.files)]
-                _replace(spark, pipeline, f"interval = '{label}'", {interval}, files, _summary(pipeline, interval))
-        version = latest_version(spark, pipeline)
+                said = _summary(pipeline, interval)
+                version = _replace(spark, pipeline, f"interval = '{label}'", {interval}, files, said) or version
         if not has_foreign_writes(spark, pipeline, before, version):
             return version
         trusted = None

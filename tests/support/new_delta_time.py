@@ -28,7 +28,9 @@ from spark_jobs.archive.delta import (
     has_foreign_writes,
     latest_version,
     location,
+    replace_rows,
 )
+from spark_jobs.archive.files import read_files
 from spark_jobs.archive.schema import archive_schema
 from spark_jobs.spark.entry import run_entry
 from spark_jobs.spark.session import build_session
@@ -76,6 +78,11 @@ def main(argv: list[str]) -> int:
     append_batch(spark, now, landed, "query", 0)
     found["rows"] = [str(row["place"]["since"]) for row in spark.read.format("delta").load(location(now)).collect()]
     found["foreign"] = has_foreign_writes(spark, now, made, latest_version(spark, now))
+    rows = read_files(spark, landed, archive_schema(now)).withColumn("interval", F.lit("a"))
+    own = [replace_rows(now, f"interval = '{label}'", rows.where(F.lit(label == "a")), {}) for label in ("a", "b", "b")]
+    append_batch(spark.newSession(), now, landed, "query", 1)
+    own.append(replace_rows(now, "interval = 'a'", rows, {}))
+    found["own"] = [version and version - (own[0] or 0) for version in own]
     of_new = pipeline_of(NOW, "timed_from_the_beginning")
     ensure_table(spark, of_new)
     check_times(spark, of_new)

@@ -33,6 +33,8 @@ def test_new_column_of_a_delta_table_is_refused_until_the_table_can_take_it(new_
     assert found["rows"] == ["2026-11-20 05:00:00"]
     # The statement changes no row: the rows of all intervals are not written again.
     assert found["foreign"] is False
+    # Nothing was replaced by nothing twice; another session's commit came before the last.
+    assert found["own"] == [0, None, None, 2]
 
 
 class TableOfBefore:

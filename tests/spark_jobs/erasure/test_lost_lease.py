@@ -7,10 +7,11 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+import psycopg2
 import pytest
 
 from include.erasure import steps
-from include.errors import AnotherWriter
+from include.errors import AnotherWriter, LockLost
 from include.ledger.database import session
 from include.ledger.erasures.unfinished import Begun
 from include.ledger.models import Writer
@@ -18,7 +19,9 @@ from include.ledger.streams import writers
 from include.pipelines import load_pipeline
 from spark_jobs import erase_subject
 from spark_jobs.erasure import delta
+from spark_jobs.publication import delta as publication
 from tests.conftest import Home
+from tests.support.ledger_faults import end_lock
 
 pytestmark = pytest.mark.services
 
@@ -56,6 +59,32 @@ def test_older_files_stay_when_the_lease_was_lost_while_rows_were_deleted(
     with pytest.raises(AnotherWriter) as raised:
         delta.erase_from_delta(None, GPS, 0, lease)  # type: ignore[arg-type]
     assert (raised.value.exit_code, deleted) == (5, [])
+
+
+def test_view_shows_the_newest_version_and_older_files_stay_when_the_lock_on_the_view_is_lost(
+    postgres: Home, lease: writers.Lease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The host was frozen before the view was pinned: another publication has pinned a later version."""
+    done: list[Any] = []
+
+    def freeze(*_: Any) -> None:
+        with psycopg2.connect(postgres.database) as connection, connection.cursor() as cursor:
+            end_lock(cursor, f"delta:{GPS.name}")
+        done.append(1)
+
+    for module in (delta, publication):
+        monkeypatch.setattr(module, "pinned_version", lambda *_: 1)
+        monkeypatch.setattr(module, "has_foreign_writes", lambda *_: False)
+        monkeypatch.setattr(module, "latest_version", lambda *_: 2)
+    for name in ("delete_records", "forget_values"):
+        monkeypatch.setattr(delta, name, lambda *_: None)
+    monkeypatch.setattr(delta, "write_checkpoint", lambda *_: 1)
+    monkeypatch.setattr(delta, "delete_older_files", lambda *_: done.append("files deleted"))
+    monkeypatch.setattr(delta, "pin_view", freeze)
+    monkeypatch.setattr(publication, "pin_view", lambda _spark, _pipeline, version: done.append(version))
+    with pytest.raises(LockLost):
+        delta.erase_from_delta(None, GPS, 0, lease)  # type: ignore[arg-type]
+    assert done == [1, 2]
 
 
 def test_erasure_is_unfinished_when_the_lease_was_lost_while_its_application_ran(

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import psycopg2
 import pytest
+from pyspark.errors import AnalysisException
+from sqlalchemy import update
 
 from include.catalog.changes import CatalogChange
 from include.doctor import open_tables
-from include.errors import LockLost
-from include.ledger.intervals import attempts
+from include.errors import FileUnreadable, LockLost, ReconciliationFailed, ServiceUnreachable
+from include.ledger.database import session
+from include.ledger.intervals import attempts, locks
 from include.ledger.intervals.revisions import left_out_of_delta
+from include.ledger.models import Revision
 from include.pipelines import load_pipeline
 from include.pipelines.spec import Pipeline
 from spark_jobs.publication import delta, repair
@@ -32,23 +36,39 @@ class Table:
     def __init__(self, pipeline: Pipeline, patch: pytest.MonkeyPatch) -> None:
         self.pipeline, self.done = pipeline, list[Any]()
         self.at_replace: Callable[[], None] = lambda: None
+        self.at_pin: Callable[[], None] = lambda: None
+        self.damaged: dict[str, list[str]] = {}
+        self.files_of: dict[str, Sequence[str]] = {}
         for name, value in {
             "ensure_table": lambda *_: None,
             "latest_version": lambda *_: len(self.done),
             "has_foreign_writes": lambda *_: False,
             "pinned_version": lambda *_: 0,
             "_replace": self._replace,
-            "pin_view": lambda _spark, _pipeline, version: self.done.append(version),
+            "pin_view": self._pin_view,
+            "damaged_files": lambda location, *_, **__: self.damaged.get(location, []),
         }.items():
             patch.setattr(delta, name, value)
 
-    def _replace(self, _spark: Any, _pipeline: Any, condition: str, *_: Any) -> None:
+    def _replace(
+        self, _spark: Any, _pipeline: Any, condition: str, _delivered: Any, files: Sequence[str], _said: Any
+    ) -> int:
         self.done.append(condition)
+        self.files_of[condition] = files
+        version = len(self.done)
         self.at_replace()
+        return version
+
+    def _pin_view(self, _spark: Any, _pipeline: Any, version: int) -> None:
+        self.at_pin()
+        self.done.append(version)
 
     def register(self, number: int) -> int:
         attempt = begin_attempt(self.pipeline.name, hour(number))
         register(attempt, note_build(attempt))
+        with session() as ledger:
+            own = update(Revision).where(Revision.attempt_id == attempt)
+            ledger.execute(own.values(location=f"file:///nowhere/{number}"))
         return attempt
 
     def publish(self, attempt: int) -> None:
@@ -112,16 +132,114 @@ def test_doctor_names_many_intervals_at_once_when_the_table_lacks_them(
     assert found.what == f"{view} lacks the registered rows of 2 intervals, the first of them {hour(0)}"
 
 
-def test_view_stays_and_rows_are_still_to_come_when_the_lock_on_it_is_lost(table: Table, postgres: Home) -> None:
+def test_rows_are_put_again_when_the_lock_is_lost_as_they_are_written(table: Table, postgres: Home) -> None:
     attempt = table.register(0)
     table.publish(attempt)
     table.done.clear()
-    with psycopg2.connect(postgres.database) as connection, connection.cursor() as cursor:
-        table.at_replace = lambda: end_lock(cursor, f"delta:{table.pipeline.name}")
-        with pytest.raises(LockLost):
-            table.publish(attempt)
-    assert table.done == [f"interval = '{hour(0).label}'"]
+
+    def lose_lock() -> None:
+        table.at_replace = lambda: None
+        end_delta_lock(table, postgres)
+
+    table.at_replace = lose_lock
+    with pytest.raises(LockLost):
+        table.publish(attempt)
+    assert table.done == [f"interval = '{hour(0).label}'", f"interval = '{hour(0).label}'", 2]
+    assert left_out_of_delta(table.pipeline.name) == []
+
+
+def test_view_stays_and_rows_are_still_to_come_when_the_ledger_is_away_after_the_lock_was_lost(
+    table: Table, postgres: Home
+) -> None:
+    attempt = table.register(0)
+    table.publish(attempt)
+    table.done.clear()
+
+    def lose_ledger() -> None:
+        raise ServiceUnreachable("away")
+
+    def lose_lock() -> None:
+        table.at_replace = lose_ledger
+        end_delta_lock(table, postgres)
+
+    table.at_replace = lose_lock
+    with pytest.raises(LockLost):
+        table.publish(attempt)
+    assert table.done == [f"interval = '{hour(0).label}'"] * 2
     assert [each.interval for each in left_out_of_delta(table.pipeline.name)] == [hour(0)]
+
+
+def test_view_shows_another_publication_when_the_lock_is_lost_as_the_view_is_pinned(
+    table: Table, postgres: Home
+) -> None:
+    first, second = table.register(0), table.register(1)
+
+    def freeze() -> None:
+        table.at_pin = lambda: None
+        end_delta_lock(table, postgres)
+        table.publish(second)
+
+    table.at_pin = freeze
+    with locks.attempt_under_way(table.pipeline.name, hour(1)), pytest.raises(LockLost):
+        table.publish(first)
+    shown = [each for each in table.done if isinstance(each, int)]
+    assert shown[-1] > table.done.index(f"interval = '{hour(1).label}'")
+    assert left_out_of_delta(table.pipeline.name) == []
+
+
+def test_view_shows_the_own_commit_when_another_one_follows_at_once(table: Table) -> None:
+    """A publication that lost its lock writes an earlier build's rows."""
+    table.at_replace = lambda: table.done.append("late")
+    table.publish(table.register(0))
+    assert table.done == [f"interval = '{hour(0).label}'", "late", 1]
+
+
+@pytest.mark.parametrize("one_by_one", [True, False])
+def test_others_are_published_when_a_registered_file_of_an_interval_that_was_left_out_is_damaged(
+    table: Table, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, one_by_one: bool
+) -> None:
+    monkeypatch.setattr(delta, "ONE_BY_ONE", 20 if one_by_one else 0)
+    table.register(0)
+    table.damaged["file:///nowhere/0"] = ["file missing: a.parquet"]
+    table.publish(table.register(1))
+    condition = f"interval = '{hour(1).label}'" if one_by_one else "interval IS NOT NULL"
+    assert table.done == [condition, 1]
+    assert table.files_of == {condition: ["file:///nowhere/1/a.parquet"]}
+    assert [each.interval for each in left_out_of_delta(table.pipeline.name)] == [hour(0)]
+    assert f"{hour(0)} stays left out of the Delta table: {table.pipeline.table}" in caplog.text
+
+
+def test_error_says_that_the_interval_is_registered_when_its_file_cannot_be_read(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = ReconciliationFailed("tables/a.parquet is missing; nothing was registered")
+    monkeypatch.setattr(delta, "translate", lambda _: refused)
+
+    def fail() -> None:
+        raise AnalysisException("no such path")
+
+    attempt, table.at_replace = table.register(0), fail
+    with pytest.raises(FileUnreadable) as raised:
+        table.publish(attempt)
+    assert raised.value.message == (
+        f"{hour(0)} is registered, but the Delta table lacks its rows: tables/a.parquet is missing"
+    )
+
+
+def test_nothing_is_written_when_another_has_put_what_was_left_out(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delta, "pinned_version", lambda *_: None)
+    found = iter([[None], []])
+    monkeypatch.setattr(delta.revisions, "left_out_of_delta", lambda *_: next(found))
+    nothing: Any = None
+    delta.put_left_out(nothing, table.pipeline)
+    assert table.done == []
+
+
+def end_delta_lock(table: Table, postgres: Home) -> None:
+    with psycopg2.connect(postgres.database) as connection, connection.cursor() as cursor:
+        end_lock(cursor, f"delta:{table.pipeline.name}")
 
 
 def test_rows_of_another_pipeline_are_left_out_when_all_are_put_into_the_table_again(
