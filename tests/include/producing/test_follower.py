@@ -98,21 +98,27 @@ def test_nothing_is_lost_and_only_the_last_second_doubled_when_the_follower_is_k
     home: Home, kills: int, events: int
 ) -> None:
     changes = made_up_changes(events, datetime.now(UTC), seed=5)
-    rng = random.Random(11)
+    rng, before = random.Random(11), position(home)
+    noted = ""
     with ChangeServer(changes, seed=7, per_connection=900) as server:
         for kill in range(kills):
+            connected = len(server.last_event_ids)
             process = home.start("produce", "wiki_changes", "--from-stream", server.url)
             try:
-                goal = server.sent + rng.randint(500, 2500)
+                goal = min(server.sent + rng.randint(500, 2500), events)
                 wait_for("events on their way", lambda goal=goal: server.sent >= goal)  # type: ignore[misc]
+                wait_for("a position", lambda: position(home) not in ("", before))
             finally:
                 end_of(process)
             assert process.returncode == -signal.SIGKILL, f"ended by itself before kill {kill}"
+            assert (server.last_event_ids[connected] or "") == noted
+            noted = position(home)
         connected = len(server.last_event_ids)
         process = home.start("produce", "wiki_changes", "--from-stream", server.url)
         try:
             # The last one that was killed may have reached the end already; one that is just starting ends at once.
             wait_for("the connection", lambda: len(server.last_event_ids) > connected)
+            assert server.last_event_ids[connected] == noted
             wait_for("the position", lambda: position(home) == server.event_id(len(changes) - 1))
             process.send_signal(signal.SIGTERM)
             out, errors = process.communicate(timeout=60)
