@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 import psutil
+import psycopg2
 import pytest
 
 from tests.conftest import REPOSITORY, Home, end_of, iso, last_hours, wait_for
@@ -70,10 +71,16 @@ class Rig:
         wait_for(f"the driver to stop itself at {moment}", lambda: driver.status() == psutil.STATUS_STOPPED)
         return process, driver
 
-    def driver_of(self, process: subprocess.Popen[str]) -> psutil.Process:
-        """The Python driver below a running `stream`."""
+    def driver_of(self, process: subprocess.Popen[str], job: str = "stream") -> psutil.Process:
+        """The Python driver below a running `stream`, or below what runs another job."""
         below = psutil.Process(process.pid).children(recursive=True)
-        return next(p for p in below if "python" in p.name() and p.cmdline()[1].endswith("stream.py"))
+        return next(p for p in below if "python" in p.name() and p.cmdline()[1].endswith(f"{job}.py"))
+
+    def committed(self) -> int:
+        """Offsets that the archive has committed."""
+        with psycopg2.connect(self.home.database) as connection, connection.cursor() as cursor:
+            cursor.execute("SELECT coalesce(sum(next_offset), 0) FROM positions WHERE query = 'archive'")
+            return int(cursor.fetchone()[0])
 
     def service(self, name: str) -> psutil.Process:
         return psutil.Process(self.home.process_id(name))

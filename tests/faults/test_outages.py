@@ -21,12 +21,6 @@ from tests.support.broker_copy import BrokerCopy
 pytestmark = [pytest.mark.services, pytest.mark.faults]
 
 
-def committed(rig: Rig) -> int:
-    with psycopg2.connect(rig.home.database) as connection, connection.cursor() as cursor:
-        cursor.execute("SELECT coalesce(sum(next_offset), 0) FROM positions WHERE query = 'archive'")
-        return int(cursor.fetchone()[0])
-
-
 @pytest.mark.slow
 def test_zombie_never_commits_when_it_wakes_after_its_lease(rig: Rig, ending: Ending) -> None:
     rig.produce(300)
@@ -41,7 +35,7 @@ def test_zombie_never_commits_when_it_wakes_after_its_lease(rig: Rig, ending: En
     assert "Traceback" not in errors, errors
     assert "lease is over" in errors
     assert "nothing was committed" in errors
-    assert committed(rig) == 300
+    assert rig.committed() == 300
     rig.catch_up()
     rig.audit()
     with psycopg2.connect(rig.home.database) as connection, connection.cursor() as cursor:
@@ -59,11 +53,11 @@ def test_zombie_never_commits_when_it_wakes_after_its_lease(rig: Rig, ending: En
 def test_successor_commits_when_a_driver_is_frozen_inside_its_commit(rig: Rig, ending: Ending) -> None:
     rig.produce(300)
     zombie, driver = rig.frozen(ending, "commit_written")
-    at = committed(rig)
+    at = rig.committed()
     # It waits until PostgreSQL ends the frozen transaction.
     rig.catch_up()
     rig.audit()
-    assert committed(rig) == rig.produced > at
+    assert rig.committed() == rig.produced > at
     os.kill(driver.pid, signal.SIGCONT)
     _, errors = zombie.communicate(timeout=120)
     assert zombie.returncode == 6, errors
@@ -130,7 +124,7 @@ def test_stream_goes_on_or_ends_clearly_when_the_broker_is_killed(
     monkeypatch.setattr(rig.home, "own_drivers", False)
     stream = ending(rig.started())
     rig.produce(200)
-    wait_for("a commit", lambda: committed(rig) == rig.produced)
+    wait_for("a commit", lambda: rig.committed() == rig.produced)
     broker = rig.service("kafka")
     broker.kill()
     psutil.wait_procs([broker], timeout=20)
@@ -139,7 +133,7 @@ def test_stream_goes_on_or_ends_clearly_when_the_broker_is_killed(
         stream.wait(seconds)
     rig.home.run("up", "kafka")
     rig.produce(200)
-    wait_for("the records after it, or the end", lambda: committed(rig) == rig.produced or stream.poll() is not None)
+    wait_for("the records after it, or the end", lambda: rig.committed() == rig.produced or stream.poll() is not None)
     if stream.poll() is None:
         stream.send_signal(signal.SIGTERM)
     _, errors = stream.communicate(timeout=120)
@@ -155,7 +149,7 @@ def test_batch_is_committed_once_when_postgresql_dies_in_the_middle_of_its_commi
     rig: Rig, ending: Ending, lease: str, codes: set[int]
 ) -> None:
     rig.produce(200)
-    before = committed(rig)
+    before = rig.committed()
     stream, driver = rig.frozen(ending, "commit_written", TIDEMARK_LEASE_SECONDS=lease)
     postgres = rig.service("postgres")
     children = postgres.children(recursive=True)
@@ -163,9 +157,9 @@ def test_batch_is_committed_once_when_postgresql_dies_in_the_middle_of_its_commi
         process.kill()
     psutil.wait_procs([postgres, *children], timeout=20)
     rig.home.run("up", "postgres")
-    assert committed(rig) == before
+    assert rig.committed() == before
     os.kill(driver.pid, signal.SIGCONT)
-    wait_for("the same driver's commit, or its end", lambda: committed(rig) > before or stream.poll() is not None)
+    wait_for("the same driver's commit, or its end", lambda: rig.committed() > before or stream.poll() is not None)
     if stream.poll() is None:
         stream.send_signal(signal.SIGTERM)
     _, errors = stream.communicate(timeout=120)
@@ -186,7 +180,7 @@ def test_stream_names_what_was_cut_off_and_goes_on_once_the_log_is_put_back(
     rig.produce(200)
     rig.catch_up()
     whole = BrokerCopy.of(rig.home, tmp_path / "whole")
-    before = committed(rig)
+    before = rig.committed()
     stream = ending(rig.started()) if is_running else None
     shorter.put_back()
     stream = stream or ending(rig.home.start("stream", "nest_cameras"))
@@ -196,7 +190,7 @@ def test_stream_names_what_was_cut_off_and_goes_on_once_the_log_is_put_back(
     assert "it was read up to" in last, errors
     assert "the log was truncated" in last, errors
     assert "Traceback" not in errors, errors
-    assert committed(rig) == before
+    assert rig.committed() == before
     whole.put_back()
     if is_running:
         # It had planned a micro-batch when the log was shorter.
@@ -216,7 +210,7 @@ def test_every_record_is_archived_when_topic_partitions_are_added_while_the_stre
     client = AdminClient({"bootstrap.servers": rig.home.kafka})
     client.create_partitions([NewPartitions("nest-logs", 6)])["nest-logs"].result(30)
     rig.produce(600)
-    wait_for("the records", lambda: committed(rig) == rig.produced)
+    wait_for("the records", lambda: rig.committed() == rig.produced)
     stream.send_signal(signal.SIGTERM)
     _, errors = stream.communicate(timeout=120)
     assert stream.returncode == 0, errors

@@ -44,6 +44,9 @@ class HomeOfCheckout(Home):
 
     code: Path = Path()
 
+    def start(self, *arguments: str, **extra: str) -> subprocess.Popen[str]:
+        return Checkout(self.code, self).start(*arguments, **extra)
+
     def run(
         self, *arguments: str, expect: int | None = 0, cwd: Path | None = None, **extra: str
     ) -> subprocess.CompletedProcess[str]:
