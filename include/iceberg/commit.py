@@ -120,10 +120,10 @@ def commit_interval(
     declaration.
     """
     for _ in range(TRIES):
-        stored = roll_back_foreign(ensure_table(catalog, pipeline, table))
-        # After the table was read: if another publication of the interval commits from now on, this one's commit fails.
-        check()
         try:
+            stored = roll_back_foreign(ensure_table(catalog, pipeline, table))
+            # After the table was read: if another publication of the interval commits from now on, this one's fails.
+            check()
             follow_declaration(stored, pipeline.name, shown_columns(pipeline, table), numbers_of(pipeline, table))
             head = stored.current_snapshot()
             difference = difference_of(stored, wanted, statement.label)
