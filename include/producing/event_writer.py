@@ -20,6 +20,9 @@ from include.kafka.refusals import has_no_answer
 from include.pipelines.spec import Pipeline
 from include.settings import settings
 
+_MOST_TRIES = 3
+"""How often an event that has the present time is sent again because Kafka refuses its timestamp."""
+
 _MAY_BE_TOO_OLD = {KafkaError.INVALID_TIMESTAMP, KafkaError.INVALID_RECORD}
 """Refusals by a topic that takes only newer records than the archive's rules do. Where the broker names the refused
 records of a batch, the client gives the second code for them, whatever the reason."""
@@ -36,6 +39,8 @@ class Record:
     confirmed: Callable[[], None]
     refused: Callable[[KafkaError], None]
     """Called when Kafka takes the others, but never this one."""
+    sent_again: int = 0
+    """How often its present time was refused."""
 
 
 @dataclass
@@ -91,6 +96,9 @@ class EventWriter:
             self._again.append(record)
         elif code in _MAY_BE_TOO_OLD and record.at is not None:
             self._again.append(replace(record, at=None))
+        elif code == KafkaError.INVALID_TIMESTAMP and record.sent_again < _MOST_TRIES:
+            # It was in a batch with an event that is too old, and Kafka's answer was for the whole batch.
+            self._again.append(replace(record, sent_again=record.sent_again + 1))
         elif code in ABOUT_THE_MESSAGE:
             record.refused(error)
         else:

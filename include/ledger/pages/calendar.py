@@ -15,7 +15,7 @@ from include.ledger.intervals.attempts import REBUILD
 from include.ledger.intervals.states import IntervalState, RevisionState
 from include.ledger.inventory import lost_attempts
 from include.ledger.models import Approval, Attempt, Build, IntervalRow, Revision
-from include.ledger.validation.approvals import is_overtaken
+from include.ledger.validation.approvals import still_counts
 
 _EVER = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
 
@@ -141,7 +141,7 @@ def intervals_query(pipelines: Sequence[str], since: datetime, until: datetime) 
     question = (
         select(Approval.id, Approval.approved)
         .join(Build, Build.id == Approval.build_id)
-        .where(Approval.build_id == build.c.id, ~is_overtaken())
+        .where(Approval.build_id == build.c.id, still_counts())
         .order_by(Approval.id.desc())
         .limit(1)
         .lateral()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, exists, func, or_, select
+from sqlalchemy import ColumnElement, Select, and_, exists, func, or_, select
 from sqlalchemy.orm import Session
 
 from include.errors import UsageError
@@ -21,7 +21,8 @@ from include.ledger.erasures.coordinates import check_registered
 from include.ledger.intervals.attempts import REBUILD
 from include.ledger.intervals.findings import ExpectationKey, ExpectationResult
 from include.ledger.intervals.pins import pinned_of
-from include.ledger.models import Approval, Attempt, Build, Erasure, IntervalRow, Repin
+from include.ledger.intervals.states import RevisionState
+from include.ledger.models import Approval, Attempt, Build, IntervalRow, Repin, Revision
 from include.times import Interval, format_time
 
 
@@ -103,7 +104,7 @@ def last_of_interval(pipeline: str, interval: Interval) -> Question | None:
     """
     latest = _latest_build(pipeline, interval).scalar_subquery()
     with session() as ledger:
-        return _first(ledger, _of_build(latest).where(~is_overtaken()))
+        return _first(ledger, _of_build(latest).where(still_counts()))
 
 
 def is_latest(question: Question) -> bool:
@@ -122,14 +123,15 @@ def _latest_build(pipeline: str, interval: Interval) -> Select[int]:
     )
 
 
-def is_overtaken() -> ColumnElement[bool]:
-    """Return the condition that a build cannot be registered any more, though none came after it.
+def still_counts() -> ColumnElement[bool]:
+    """Return the condition that a question was decided, or that its build can still be registered.
 
-    Its interval was pinned again since, or records of it were erased.
+    It cannot once its interval was pinned again, or an erasure discarded it.
     """
     pinned_again = exists().where(Repin.interval_id == Build.interval_id, Repin.repinned_at > Build.noted_at)
-    is_erased = Erasure.intervals.contains(func.jsonb_build_array(Build.interval_id))
-    return or_(pinned_again, exists().where(is_erased, Erasure.last_build >= Build.id))
+    given_up = (RevisionState.DISCARDED, RevisionState.REMOVED)
+    is_discarded = exists().where(Revision.build_id == Build.id, Revision.state.in_(given_up))
+    return or_(Approval.approved.is_not(None), and_(~pinned_again, ~is_discarded))
 
 
 def decide(question: int, *, approved: bool, by: str, reason: str) -> Question:

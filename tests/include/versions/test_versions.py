@@ -69,7 +69,7 @@ DECIDING = {
     "what fits a file's format": ("_KEY_BYTES = 50_000", "_KEY_BYTES = 60_000"),
     "how a CSV file writes null": ('CSV_NULL = r"\\N"', 'CSV_NULL = r"\\M"'),
     "the grammar of durations": ('"h": 3600', '"h": 3601'),
-    "the declared decoder's code": ("_SPACE = ", "_SPACE = ' ' or "),
+    "the declared decoder's code": ('_SPACE = " ', '_SPACE = " " or " '),
 }
 
 

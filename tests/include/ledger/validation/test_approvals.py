@@ -13,14 +13,12 @@ import pytest
 from include.errors import UsageError
 from include.intervals import approving
 from include.intervals.approving import Answered
-from include.ledger.database import session
 from include.ledger.intervals import attempts, builds
 from include.ledger.intervals.findings import ExpectationResult, Validation
 from include.ledger.intervals.pins import replace_ranges
-from include.ledger.intervals.revisions import registered_of_interval, set_state
+from include.ledger.intervals.revisions import of_build, registered_of_interval, set_state
 from include.ledger.intervals.states import RevisionState
 from include.ledger.inventory import mark_revisions_removed, revisions_no_longer_needed
-from include.ledger.models import Erasure
 from include.ledger.validation import approvals
 from include.ledger.validation.approvals import Decision, Question
 from tests.support.attempts import begin_attempt, hour, note_build, register
@@ -180,17 +178,13 @@ def test_nothing_is_asked_when_the_interval_was_pinned_again(pipeline: str) -> N
     assert approvals.last_of_interval(pipeline, hour()) == again
 
 
-def test_nothing_is_asked_when_records_of_the_interval_were_erased(pipeline: str) -> None:
-    question = ask(pipeline)
-    interval = attempts.load_attempt(question.attempt).pinned.id
-    facts = {"columns": ["x"], "reason": "test", "begun_by": "test", "salt": "00", "key_hashes": [], "counts": {}}
-    with session() as ledger:
-        ledger.add(Erasure(pipeline=pipeline, intervals=[interval], last_build=question.build - 1, **facts))
-    assert approvals.last_of_interval(pipeline, hour()) == question
-    with session() as ledger:
-        ledger.query(Erasure).filter_by(pipeline=pipeline).one().last_build = question.build
+def test_nothing_is_asked_when_an_erasure_discarded_the_build(pipeline: str) -> None:
+    first, second = ask(pipeline), ask(pipeline)
+    set_state(of_build(first.build), RevisionState.DISCARDED)
+    assert approvals.last_of_interval(pipeline, hour()) == second
+    set_state(of_build(second.build), RevisionState.DISCARDED)
     assert approvals.last_of_interval(pipeline, hour()) is None
-    assert approving.answered(question.id) is Answered.OVERTAKEN
+    assert approving.answered(second.id) is Answered.OVERTAKEN
 
 
 def test_question_and_its_files_stay_when_what_is_registered_is_built_again_to_be_compared(pipeline: str) -> None:
