@@ -508,7 +508,7 @@ def test_driver_finishes_its_micro_batch_when_the_paused_stream_is_marked_failed
 ) -> None:
     launch, pid = failed
     end = f"SELECT exit_code FROM stream_launches WHERE id = '{launch}' AND exit_code IS NOT NULL"
-    assert wait_for("the driver's end", lambda: ledger(home, end), 90) == [(0,)]
+    assert wait_for("the driver's end", lambda: ledger(home, end)) == [(0,)]
     wait_for("its process to go", lambda: not psutil.pid_exists(pid), 30)
     assert ledger(home, "SELECT holder FROM writers") == [("",)]
 

@@ -105,6 +105,8 @@ def test_nothing_is_lost_and_only_the_last_second_doubled_when_the_follower_is_k
             connected = len(server.last_event_ids)
             process = home.start("produce", "wiki_changes", "--from-stream", server.url)
             try:
+                # The one before may have been sent all events.
+                wait_for("the connection", lambda connected=connected: len(server.last_event_ids) > connected)  # type: ignore[misc]
                 goal = min(server.sent + rng.randint(500, 2500), events)
                 wait_for("events on their way", lambda goal=goal: server.sent >= goal)  # type: ignore[misc]
                 wait_for("a position", lambda: position(home) not in ("", before))
