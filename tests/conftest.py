@@ -50,10 +50,10 @@ if not hasattr(sys.modules["__main__"], "__file__"):
 FIRST = (
     "end_to_end/test_airflow.py",
     "end_to_end/test_main_job.py",
-    "alerts/test_outages.py",
+    "include/alerts/test_outages.py",
     "faults/test_many_kills.py",
-    "reconciliation/test_seeded_corruptions.py",
-    "intervals/test_pinning_of_history.py",
+    "spark_jobs/reconciliation/test_seeded_corruptions.py",
+    "include/intervals/test_pinning_of_history.py",
     "benchmarks/test_benchmarks.py",
 )
 """Modules with which a parallel run begins, in this order: the longest, and between them those that mostly wait.
@@ -155,17 +155,27 @@ def pytest_unconfigure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    def turn(item: pytest.Item) -> int:
-        module = "/".join(item.path.parts[-2:])
-        if module in FIRST:
-            return FIRST.index(module)
-        return len(FIRST) + (0 if item.get_closest_marker("services") else 1)
-
-    # Modules with services take minutes, the others seconds: these fill the gap at the end of a run in parallel.
-    items.sort(key=turn)
+    marks: dict[Path, set[str]] = {}
+    for item in items:
+        marks.setdefault(item.path, set()).update(mark.name for mark in item.iter_markers())
+    order = {module: turn for turn, module in enumerate(_in_turn(marks))}
+    items.sort(key=lambda item: order[item.path])
     for item in items:
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(LONG_TIMEOUT))
+
+
+def _in_turn(marks: dict[Path, set[str]]) -> list[Path]:
+    """Return the modules with these marks in the order that keeps the cores of a parallel run busy."""
+    first = [module for name in FIRST if (module := REPOSITORY / "tests" / name) in marks]
+    others = [module for module in marks if module not in first]
+    spark = [module for module in others if "spark" in marks[module]]
+    services = [module for module in others if module not in spark and "services" in marks[module]]
+    # Those that keep a core busy lie evenly between those that wait for services.
+    mixed = sorted((place / len(kind), module) for kind in (spark, services) for place, module in enumerate(kind))
+    # The shortest fill the gap at the end.
+    placed = {*first, *spark, *services}
+    return [*first, *(module for _, module in mixed), *(module for module in others if module not in placed)]
 
 
 @dataclass
