@@ -30,6 +30,7 @@ from include.spark.submission import FIRST_COMPILER
 from tests.support.browser import headless_chromium
 from tests.support.cpu_seconds import CpuSeconds
 from tests.support.shared_services import SharedServices
+from tests.support.turns import WORKERS, OneWaits, in_turn
 from tests.support.warm_python import WarmPython
 from tests.support.warm_spark import WarmJvm
 
@@ -47,25 +48,17 @@ LASTING_JVM_OPTIONS = f"{JVM_OPTIONS} -XX:NewSize=400m -XX:MetaspaceSize=512m"
 if not hasattr(sys.modules["__main__"], "__file__"):
     sys.modules["__main__"].__file__ = pytest.__file__
 
-FIRST = (
-    "end_to_end/test_airflow.py",
-    "end_to_end/test_main_job.py",
-    "include/alerts/test_outages.py",
-    "faults/test_many_kills.py",
-    "spark_jobs/reconciliation/test_seeded_corruptions.py",
-    "include/intervals/test_pinning_of_history.py",
-    "benchmarks/test_benchmarks.py",
-)
-"""Modules with which a parallel run begins, in this order: the longest, and between them those that mostly wait.
-
-It shall neither end with one of the longest running alone nor come to where all workers wait at the same time.
-"""
-
 _HOMES = "TESTS_HOMES"
 """The environment variable that names the folder of homes."""
 
 _ROOM_IN_MEMORY = 14 * 2**30
 """Bytes of memory that have to be available for homes in memory: they take some 5 GB, and services and Spark 9."""
+
+_SERVICES = {"up", "down", "kafka", "postgres", "registry"}
+"""Arguments of commands that start no service which starts drivers."""
+
+_WITHOUT_DRIVER = {"setup-database", "status", "produce", "pipelines", "ranges", "lag", "verify", "doctor"}
+"""Verbs that start no driver, unless they repair something."""
 
 LONG_TIMEOUT = 2400
 """Seconds after which a test of the long tier counts as hung: some run the DAG three times, on a busy machine."""
@@ -154,28 +147,21 @@ def pytest_unconfigure() -> None:
             warm().end()
 
 
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Return the scheduler of a run with as many workers as `./tidemark test` has; with fewer, it is pytest-xdist's."""
+    has_all = config.getoption("dist") == "loadfile" and (config.getoption("numprocesses") or 0) >= WORKERS
+    return OneWaits(config, log) if has_all else None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     marks: dict[Path, set[str]] = {}
     for item in items:
         marks.setdefault(item.path, set()).update(mark.name for mark in item.iter_markers())
-    order = {module: turn for turn, module in enumerate(_in_turn(marks))}
+    order = {module: turn for turn, module in enumerate(in_turn(marks))}
     items.sort(key=lambda item: order[item.path])
     for item in items:
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(LONG_TIMEOUT))
-
-
-def _in_turn(marks: dict[Path, set[str]]) -> list[Path]:
-    """Return the modules with these marks in the order that keeps the cores of a parallel run busy."""
-    first = [module for name in FIRST if (module := REPOSITORY / "tests" / name) in marks]
-    others = [module for module in marks if module not in first]
-    spark = [module for module in others if "spark" in marks[module]]
-    services = [module for module in others if module not in spark and "services" in marks[module]]
-    # Those that keep a core busy lie evenly between those that wait for services.
-    mixed = sorted((place / len(kind), module) for kind in (spark, services) for place, module in enumerate(kind))
-    # The shortest fill the gap at the end.
-    placed = {*first, *spark, *services}
-    return [*first, *(module for _, module in mixed), *(module for module in others if module not in placed)]
 
 
 @dataclass
@@ -224,7 +210,7 @@ class Home:
                 command, env=environment, capture_output=True, text=True, cwd=cwd, timeout=600, check=False
             )
         else:
-            drivers = {} if self.own_drivers else warm_jvm().environment()
+            drivers = {} if self.own_drivers or _starts_no_driver(arguments) else warm_jvm().environment()
             result = warm_python().run(self.command(*arguments)[1:], self.environment(**drivers, **extra), cwd)
         if expect is not None:
             assert result.returncode == expect, f"{arguments}: {result.returncode}\n{result.stderr[-4000:]}"
@@ -300,6 +286,11 @@ def warm_jvm() -> WarmJvm:
 def warm_python() -> WarmPython:
     """This process's Python process for the commands of its tests."""
     return WarmPython(folder_of_this_run() / f"python-{os.getpid()}")
+
+
+def _starts_no_driver(arguments: tuple[str, ...]) -> bool:
+    without = arguments[0] in _WITHOUT_DRIVER and "--repair" not in arguments
+    return without or _SERVICES.issuperset(arguments)
 
 
 def iso(moment: datetime) -> str:

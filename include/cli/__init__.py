@@ -119,7 +119,7 @@ VERBS: dict[str, Verb] = {
         "housekeeping",
         "Remove landing of registered intervals, old revisions and leftovers after their time; compact closed days",
     ),
-    "test": Verb("develop", "Run the test suite, three modules at a time", passes_on=True),
+    "test": Verb("develop", "Run the test suite, four modules at a time", passes_on=True),
     "bench": Verb("develop", "Run the benchmarks and print their ratios as JSON", passes_on=True),
     "new": Verb("develop", "Write a new pipeline from a sample of its messages"),
 }

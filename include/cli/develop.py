@@ -15,7 +15,7 @@ from include.cli import PASS_ARGUMENTS_ON
 from include.cli.output import print_facts, progress
 from include.settings import REPOSITORY
 
-_THREE_WORKERS = ("-n", "3", "--dist", "loadfile", "--no-loadscope-reorder")
+_FOUR_WORKERS = ("-n", "4", "--dist", "loadfile", "--no-loadscope-reorder")
 
 
 def register(app: typer.Typer) -> None:
@@ -26,7 +26,7 @@ def register(app: typer.Typer) -> None:
 
 
 def test(context: typer.Context) -> None:
-    """Run the test suite, three modules at a time.
+    """Run the test suite, four modules at a time.
 
     Arguments go to pytest, `-h` among them, and the exit code is pytest's. Where they name tests or workers of their
     own, it is one module at a time.
@@ -43,7 +43,7 @@ def workers(arguments: Sequence[str]) -> Sequence[str]:
     chosen = any(each.startswith(("-n", "--numprocesses")) for each in arguments)
     named = any((REPOSITORY / each.split("::")[0]).exists() for each in arguments)
     # More workers than CPUs: modules spend much of their time waiting for services and drivers.
-    return () if chosen or named else _THREE_WORKERS
+    return () if chosen or named else _FOUR_WORKERS
 
 
 def bench(context: typer.Context) -> None:

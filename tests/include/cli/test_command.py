@@ -309,7 +309,7 @@ def test_error_is_one_line_with_exit_code_1_when_nobody_foresaw_it(tmp_path: Pat
 def test_help_of_the_tests_is_the_verb_s_own(tmp_path: Path) -> None:
     result = run(tmp_path, "test", "--help")
     assert result.returncode == 0
-    assert "three modules at a time" in result.stdout
+    assert "four modules at a time" in result.stdout
 
 
 def test_help_documents_a_verb_when_it_exists(tmp_path: Path) -> None:
