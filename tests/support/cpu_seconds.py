@@ -79,10 +79,10 @@ class CpuClock:
                 # It may end meanwhile.
                 with suppress(OSError):
                     # The part after the name, which may contain anything.
-                    fields = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()
-                    user, system, user_of_children, system_of_children = (int(each) / _TICKS for each in fields[11:15])
-                    seen = _Seen(int(fields[1]), user + system, user_of_children + system_of_children)
-                    every[int(folder.name)] = (int(fields[19]), seen)
+                    fields = (folder / "stat").read_bytes().rpartition(b")")[2].split()
+                    user, system, user_of_children, system_of_children = map(int, fields[11:15])
+                    own, children = (user + system) / _TICKS, (user_of_children + system_of_children) / _TICKS
+                    every[int(folder.name)] = (int(fields[19]), _Seen(int(fields[1]), own, children))
         return {pid: seen for pid, (_, seen) in every.items() if self._is_ours(pid, every)}
 
     def _is_ours(self, pid: int, every: dict[int, tuple[int, _Seen]]) -> bool:
@@ -110,17 +110,21 @@ class CpuSeconds:
         self._longest = longest
         self._file = file
         self._clock: CpuClock | None = None
+        self._counted = 0.0
         self._phase = 0.0
         self._tests: dict[str, dict[str, float]] = defaultdict(dict)
 
     def _timed(self) -> Iterator[None]:
         # A process that only reports runs no test, so its workers' seconds are counted once.
-        self._clock = self._clock or CpuClock()
-        begun = self._clock.seconds()
+        if self._clock is None:
+            self._clock = CpuClock()
+            self._counted = self._clock.seconds()
         try:
             return (yield)
         finally:
-            self._phase = self._clock.seconds() - begun
+            # Each look takes a millisecond or more, so what happens between two phases counts as the second's.
+            begun, self._counted = self._counted, self._clock.seconds()
+            self._phase = self._counted - begun
 
     pytest_runtest_setup = pytest.hookimpl(wrapper=True, tryfirst=True)(_timed)
     pytest_runtest_call = pytest.hookimpl(wrapper=True, tryfirst=True)(_timed)
