@@ -57,13 +57,15 @@ _UNTOLD = {
     "UnresolvedExecuteImmediate": "EXECUTE IMMEDIATE would run what only its run tells",
     "CompoundBody": "BEGIN … END would run more than one statement",
     "InsertIntoDir": "INSERT OVERWRITE DIRECTORY would replace files that nothing knows of",
+    "PlanWithUnresolvedIdentifier": "IDENTIFIER(…) of an expression would name what only its run tells",
 }
-"""Kinds of statements that are refused whatever they would change, with why."""
+"""Kinds of statements, and of what names their targets, that are refused whatever they would change, with why."""
 
 _VERBS = {"InsertIntoStatement": "INSERT", "OverwriteByExpression": "INSERT"}
 """Kinds of statements that may begin with another word, as WITH."""
 
 _NAME = re.compile(r"'Unresolved\w+ \[([^]]*)\]")
+"""What each class of an unresolved name writes."""
 
 
 @dataclass(frozen=True)
@@ -120,14 +122,17 @@ def _check_leaves_catalog(spark: SparkSession, statement: str) -> None:
     whose targets only their run tells, and files without a table, are refused, too.
     """
     for part in _parts(spark._jsparkSession.sessionState().sqlParser().parsePlan(statement)):
-        kind = part.getClass().getSimpleName()
-        if kind in _UNTOLD:
-            raise UsageError(_UNTOLD[kind], remedy="say the statement itself, on a table of a database of yours")
-        if not (_is_command(spark, part) or kind == "InsertIntoStatement") or kind.startswith(_ONLY_SHOWS):
+        kind = _kind(part)
+        is_change = (_is_command(spark, part) or kind == "InsertIntoStatement") and not kind.startswith(_ONLY_SHOWS)
+        target = _target(part) if is_change else None
+        for each in (kind, _kind(target)):
+            if each in _UNTOLD:
+                raise UsageError(_UNTOLD[each], remedy="say the statement itself, on a table of a database of yours")
+        if not is_change:
             continue
-        name = _target(part)
+        name = _name(target)
         # The catalog does not tell names apart by case. Without a database, a name is of the current one.
-        databases = {each.lower() for each in (name if "Namespace" in kind else name[:-1])}
+        databases = {each.lower() for each in (name if _kind(target) == "UnresolvedNamespace" else name[:-1])}
         if DATABASE in databases or spark.catalog.currentDatabase() == DATABASE:
             verb = _VERBS.get(kind) or statement.split(maxsplit=1)[0].upper()
             raise UsageError(
@@ -138,7 +143,7 @@ def _check_leaves_catalog(spark: SparkSession, statement: str) -> None:
 
 def _parts(plan: Any) -> Iterator[Any]:
     """Yield what a parsed statement consists of: that behind WITH, and each INSERT of several."""
-    if plan.getClass().getSimpleName() in ("UnresolvedWith", "Union"):
+    if _kind(plan) in ("UnresolvedWith", "Union"):
         for number in range(plan.children().size()):
             yield from _parts(plan.children().apply(number))
     else:
@@ -150,14 +155,26 @@ def _is_command(spark: SparkSession, plan: Any) -> bool:
     return bool(spark._jvm.java.lang.Class.forName(name).isInstance(plan))  # type: ignore[union-attr]
 
 
-def _target(plan: Any) -> list[str]:
-    """Return the parts of the name of what a command is for; none when it is for nothing that has a name."""
-    first = plan.children().headOption().getOrElse(None)
-    for each in (plan, first):
-        # Each kind of name has a class of its own, which all write it like this.
-        if each is not None and (found := _NAME.search(each.simpleString(25))):
-            return found[1].split(", ")
-    return []
+def _kind(plan: Any) -> str:
+    return "" if plan is None else str(plan.getClass().getSimpleName())
+
+
+def _target(plan: Any) -> Any:
+    """Return what names the target of a command; None when there is no such part."""
+    if _kind(plan) in _VERBS:
+        return plan.table()
+    target = plan
+    while target is plan or _kind(target) == "SubqueryAlias":
+        if target.children().isEmpty():
+            return None
+        target = target.children().head()
+    return target
+
+
+def _name(target: Any) -> list[str]:
+    """Return the parts of a name; none when it is not one."""
+    found = None if target is None else _NAME.match(target.simpleString(25))
+    return found[1].split(", ") if found else []
 
 
 def _all_rows(frame: DataFrame) -> Iterator[list[Any]]:

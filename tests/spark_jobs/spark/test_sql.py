@@ -106,6 +106,15 @@ def test_rows_are_cut_and_it_is_logged_when_there_are_more_than_are_shown(
         ("BEGIN DROP TABLE lake.isp_hits; END", "BEGIN … END would run more than one statement"),
         ("INSERT OVERWRITE DIRECTORY '/x' USING parquet SELECT 1", "files that nothing knows of"),
         ("MERGE INTO lake.a USING lake.b ON a.x = b.x WHEN MATCHED THEN DELETE", "MERGE would change lake"),
+        ("DELETE FROM lake.isp_hits AS hits WHERE hits.zipcode = '1'", "DELETE would change lake"),
+        ("INSERT INTO IDENTIFIER('lake' || '.isp_hits') SELECT 1 AS x", "would name what only its run tells"),
+        ("INSERT INTO IDENTIFIER('lake' || '.a') REPLACE WHERE x = 1 SELECT 1 AS x", "would name what only its run"),
+        ("WITH t AS (SELECT 1) INSERT INTO IDENTIFIER('lake' || '.a') SELECT * FROM t", "would name what only its run"),
+        ("DROP TABLE IDENTIFIER('lake' || '.isp_hits')", "would name what only its run tells"),
+        ("TRUNCATE TABLE IDENTIFIER('lake' || '.isp_hits')", "would name what only its run tells"),
+        ("DROP DATABASE IDENTIFIER('la' || 'ke')", "would name what only its run tells"),
+        ('COMMENT ON TABLE lake.isp_hits IS "\'UnresolvedTable [other]"', "COMMENT would change lake"),
+        ("ANALYZE TABLES IN lake COMPUTE STATISTICS", "ANALYZE would change lake"),
     ],
 )
 def test_statement_is_refused_when_it_is_wrong_or_meets_a_value_that_it_cannot_take(
@@ -121,7 +130,15 @@ def test_every_column_is_told_when_several_have_one_name(spark: SparkSession) ->
 
 
 @pytest.mark.parametrize(
-    "statement", ["SHOW TABLES IN default", "DESCRIBE FUNCTION abs", "EXPLAIN SELECT 1", "SET spark.sql.ansi.enabled"]
+    "statement",
+    [
+        "SHOW TABLES IN default",
+        "SHOW TABLES IN IDENTIFIER('def' || 'ault')",
+        "DESCRIBE FUNCTION abs",
+        "EXPLAIN SELECT 1",
+        "SET spark.sql.ansi.enabled",
+        "CLEAR CACHE",
+    ],
 )
 def test_statement_that_only_shows_something_is_run(spark: SparkSession, statement: str) -> None:
     assert isinstance(run_statement(spark, statement).columns, list)
