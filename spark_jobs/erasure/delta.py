@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-
 from pyspark.sql import SparkSession
 
 from include.crash_points import crash_point
 from include.erasure.names import names_being_erased
-from include.errors import AnotherWriter, LockLost, ServiceUnreachable
+from include.errors import LockLost
 from include.lake.delta_log import forget_values
 from include.ledger.erasures.unfinished import records_of, twins_of
 from include.ledger.intervals import attempts
@@ -23,7 +21,7 @@ from spark_jobs.archive.delta import (
     location,
     write_checkpoint,
 )
-from spark_jobs.publication.delta import pin_newest, pin_view, pinned_version, restore_rows
+from spark_jobs.publication.delta import following_lost_lock, pin_newest, pin_view, pinned_version, restore_rows
 
 
 def erase_from_delta(spark: SparkSession, pipeline: Pipeline, erasure: int, lease: Lease) -> None:
@@ -37,7 +35,7 @@ def erase_from_delta(spark: SparkSession, pipeline: Pipeline, erasure: int, leas
     try:
         _erase_alone(spark, pipeline, erasure, lease)
     except LockLost:
-        with suppress(AnotherWriter, ServiceUnreachable):
+        with following_lost_lock(pipeline):
             pin_newest(spark, pipeline)
         raise
 

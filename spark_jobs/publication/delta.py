@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from types import MappingProxyType
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from include.catalog import DATABASE
 from include.crash_points import crash_point
-from include.errors import (
-    AnotherWriter,
-    FileUnreadable,
-    LockLost,
-    ReconciliationFailed,
-    ServiceUnreachable,
-    TidemarkError,
-)
+from include.errors import FileUnreadable, LockLost, ReconciliationFailed, ServiceUnreachable, TidemarkError
 from include.iceberg.statement import statement_of
-from include.lake.revision_files import damaged_files, described
 from include.ledger import proofs
 from include.ledger.archive.holdings import ranges_of_intervals
 from include.ledger.held_locks import Check
@@ -32,9 +25,11 @@ from include.pipelines.spec import Pipeline
 from spark_jobs.archive.delta import ensure_table, has_foreign_writes, latest_version, location, replace_rows, table_id
 from spark_jobs.archive.files import read_files
 from spark_jobs.archive.schema import archive_schema
+from spark_jobs.publication.damaged import damaged_intervals, with_file
 from spark_jobs.reconciliation.interval_run import IntervalRun
 from spark_jobs.spark.failures import SPARK_FAILURES, translate
 from spark_jobs.spark.log import log_of
+from spark_jobs.spark.thrown import unread_file
 
 TRIES = 5
 """How often the table is written when somebody else changes it meanwhile."""
@@ -51,23 +46,16 @@ def publish_delta(run: IntervalRun, check: Check) -> None:
     written again. The view does not show later appends and changes. Raises what `check` raises before each change, and
     FileUnreadable for a registered file that is missing or damaged.
     """
-    try:
-        version = _put_and_pin(run.spark, run.pipeline, check, run.pinned)
-    except SPARK_FAILURES as error:
-        known = translate(error)
-        if not isinstance(known, ReconciliationFailed):
-            raise
-        raise FileUnreadable(
-            f"{run.pinned.interval} is registered, but the Delta table lacks its rows: {known.message.split('; ')[0]}",
-            remedy="put the file back, or run its interval again (./tidemark doctor --deep names it)",
-            pipeline=run.pipeline.name,
-        ) from error
+    version = _put_and_pin(run.spark, run.pipeline, check, run.pinned)
     assert version is not None  # Its own rows are always put.
     builds.note_delta(run.attempt, DeltaVersion(f"{DATABASE}.{run.pipeline.delta_view}", version))
 
 
 def put_left_out(spark: SparkSession, pipeline: Pipeline) -> None:
-    """Put the rows of intervals that were left out into the Delta table, as the next publication would."""
+    """Put the rows of intervals that were left out into the Delta table, as the next publication would.
+
+    Raises FileUnreadable for a registered file that is missing or damaged, of an interval that was not left out.
+    """
     if pipeline.archive.delta and revisions.left_out_of_delta(pipeline.name):
         _put_and_pin(spark, pipeline, lambda: None)
 
@@ -79,14 +67,38 @@ def _put_and_pin(
 
     None when there are no such rows. Where a lock is lost, the last change may have undone another publication's: it is
     waited for, and the registered rows are put again. Where it cannot be done, they are left out, as `doctor` finds.
+    Raises FileUnreadable for a registered file that cannot be read.
     """
     labels: dict[int, str] = {}
     try:
         return _put_alone(spark, pipeline, check, own, labels)
     except LockLost:
-        with suppress(AnotherWriter, ServiceUnreachable):
+        with following_lost_lock(pipeline):
             _put_alone(spark, pipeline, lambda: None, own, labels)
         raise
+    except SPARK_FAILURES as error:
+        known = translate(error)
+        if not isinstance(known, ReconciliationFailed):
+            raise
+        which = str(own.interval) if own is not None else "an interval"
+        raise FileUnreadable(
+            f"{which} is registered, but the Delta table lacks its rows: {known.message.split('; ')[0]}",
+            remedy="put the file back, or run its interval again (./tidemark doctor --deep names it)",
+            pipeline=pipeline.name,
+        ) from error
+
+
+@contextmanager
+def following_lost_lock(pipeline: Pipeline) -> Iterator[None]:
+    """Log why the Delta table cannot be written again after a lock was lost; the caller raises that loss."""
+    try:
+        yield
+    except (TidemarkError, *SPARK_FAILURES) as error:
+        known = error if isinstance(error, TidemarkError) else translate(error)
+        if known is None:
+            raise
+        told = known.message.split("; ")[0]
+        log_of(pipeline.name).warning("the Delta table was not written again after a lock was lost: %s", told)
 
 
 def _put_alone(
@@ -101,50 +113,53 @@ def _put_alone(
 
         ensure_table(spark, pipeline)
         left_out = revisions.left_out_of_delta(pipeline.name, own.id if own else None)
-        damaged = _damaged(pipeline, [each for each in left_out if own is None or each.interval_id != own.id])
-        left_out = [each for each in left_out if each.interval_id not in damaged]
-        labels.update((each.interval_id, each.interval.label) for each in left_out)
-        if own is not None:
-            # The last: its statement is that of a commit with the rows of all.
-            labels.pop(own.id, None)
-            labels[own.id] = own.interval.label
-        if not labels:
-            return None
-        trusted = pinned_version(spark, pipeline) if len(labels) <= ONE_BY_ONE else None
-        try:
-            version = _put_rows(spark, pipeline, labels, trusted, check_both, damaged)
-            crash_point("delta_rows_put")
-            check_both()
-            pin_view(spark, pipeline, version)
-            check_both()
-        except LockLost:
-            # The last commit may have come after another publication's, and hold an earlier build's rows.
-            with suppress(ServiceUnreachable):
-                revisions.leave_out_of_delta(labels)
-            raise
+        others = [each for each in left_out if own is None or each.interval_id != own.id]
+        # To hash the files of many takes longer than others wait for the lock.
+        damaged = damaged_intervals(pipeline, others, deep=len(others) <= ONE_BY_ONE)
+        while True:
+            try:
+                return _put_undamaged(spark, pipeline, check_both, own, labels, left_out, damaged)
+            except SPARK_FAILURES as error:
+                unread = with_file(pipeline, others, unread_file(error))
+                found = damaged_intervals(pipeline, unread, deep=True)
+                if found.keys() <= damaged.keys():
+                    raise
+                damaged |= found
+
+
+def _put_undamaged(
+    spark: SparkSession,
+    pipeline: Pipeline,
+    check: Check,
+    own: PinnedInterval | None,
+    labels: dict[int, str],
+    left_out: Sequence[LeftOut],
+    damaged: Mapping[int, str],
+) -> int | None:
+    put = [each for each in left_out if each.interval_id not in damaged]
+    for interval in damaged:
+        labels.pop(interval, None)
+    labels.update((each.interval_id, each.interval.label) for each in put)
+    if own is not None:
+        # The last: its statement is that of a commit with the rows of all.
+        labels.pop(own.id, None)
+        labels[own.id] = own.interval.label
+    if not labels:
+        return None
+    try:
+        version = _put_rows(spark, pipeline, labels, pinned_version(spark, pipeline), check, damaged)
+        crash_point("delta_rows_put")
+        check()
+        pin_view(spark, pipeline, version)
+        check()
+    except LockLost:
+        # The last commit may have come after another publication's, and hold an earlier build's rows.
+        with suppress(ServiceUnreachable):
+            revisions.leave_out_of_delta(labels)
+        raise
     # Those that were read before the rows: a build that was published meanwhile is still to come.
-    revisions.note_in_delta(build for each in left_out for build in each.builds)
+    revisions.note_in_delta(build for each in put for build in each.builds)
     return version
-
-
-def _damaged(pipeline: Pipeline, left_out: Iterable[LeftOut]) -> set[int]:
-    """Return those of the intervals whose registered files are not as they were built, and log them.
-
-    They must not fail the publications of others.
-    """
-    damaged: set[int] = set()
-    for each in left_out:
-        every = revisions.registered_of_interval(each.interval_id)
-        of_table = [revision for revision in every if revision.table == pipeline.table]
-        wrong = ((it, file) for it in of_table for file in damaged_files(it.location, it.files, deep=True))
-        if (first := next(wrong, None)) is not None:
-            damaged.add(each.interval_id)
-            log_of(pipeline.name).warning(
-                "%s stays left out of the Delta table: %s; put the file back, or run the interval again",
-                each.interval,
-                described(*first),
-            )
-    return damaged
 
 
 def pin_newest(spark: SparkSession, pipeline: Pipeline) -> None:
@@ -173,16 +188,20 @@ def restore_rows(
     properties: Mapping[str, str],
     *delivered: int,
     without: Collection[int] = (),
+    kept: Collection[str] = (),
 ) -> int | None:
     """Write the rows of all registered intervals, and no others, into the table again; return the commit's version.
 
-    `delivered`: more intervals; `without`: intervals whose rows are left out.
+    `delivered`: more intervals; `without`: intervals whose rows are left out; `kept`: the labels of those of them whose
+    rows of earlier builds stay as they are.
     """
     registered = revisions.registered(pipeline.table, pipeline=pipeline.name)
     every = [each for each in registered if each.interval_id not in without]
     files = [f"{each.location}/{name}" for each in every for name in sorted(each.files)]
     intervals = {*delivered, *(each.interval_id for each in every)}
-    return _replace(spark, pipeline, "interval IS NOT NULL", intervals, files, properties)
+    stay = ", ".join(f"'{label}'" for label in kept)
+    validated = f"interval IS NOT NULL AND interval NOT IN ({stay})" if stay else "interval IS NOT NULL"
+    return _replace(spark, pipeline, validated, intervals, files, properties)
 
 
 def _replace(
@@ -213,20 +232,23 @@ def _put_rows(
     labels: Mapping[int, str],
     trusted: int | None,
     check: Check,
-    damaged: Collection[int] = (),
+    damaged: Mapping[int, str] = MappingProxyType({}),
 ) -> int:
     """Write until a version holds only registered rows where `interval` is not null; return that version.
 
     Version `trusted` already met this condition, but for the intervals of these labels. What others commit after the
-    last write is not in the version that is returned, and a write that changes nothing makes none.
+    last write is not in the version that is returned, and a write that changes nothing makes none. Rows that `damaged`
+    intervals have there stay, unless somebody else may have changed them.
     """
     for _ in range(TRIES):
         version = before = latest_version(spark, pipeline)
-        if trusted is None or has_foreign_writes(spark, pipeline, trusted, before):
+        is_trusted = trusted is not None and not has_foreign_writes(spark, pipeline, trusted, before)
+        if not is_trusted or len(labels) > ONE_BY_ONE:
             check()
             summary = _summary(pipeline, [*labels][-1]) if labels else {}
             said = {**summary, "tidemark.restored": "all registered intervals"}
-            version = restore_rows(spark, pipeline, said, *labels, without=damaged) or version
+            kept = damaged.values() if is_trusted else ()
+            version = restore_rows(spark, pipeline, said, *labels, without=damaged, kept=kept) or version
         else:
             for interval, label in labels.items():
                 check()

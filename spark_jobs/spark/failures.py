@@ -161,12 +161,12 @@ def _store_unreachable(thrown: Thrown) -> TidemarkError | None:
 
 
 def _file_unreadable(thrown: Thrown) -> TidemarkError | None:
-    if not thrown.condition.startswith(("FAILED_READ_FILE", "PATH_NOT_FOUND")) or "path" not in thrown.parameters:
+    if not thrown.unread:
         return None
     # Its content can no longer be compared.
     state = "is missing" if thrown.condition in MISSING else "cannot be read, it is damaged"
     return ReconciliationFailed(
-        f"{below_lake(thrown.parameters['path'])} {state}; nothing was registered",
+        f"{thrown.unread} {state}; nothing was registered",
         remedy="put it back from a copy (./tidemark doctor --deep names every damaged file), then run the interval "
         "again; without one: include/docs/runbook.md, “Files that are gone for good”",
     )

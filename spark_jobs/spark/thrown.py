@@ -51,6 +51,12 @@ class Thrown:
         """The text that an expression threw by `raise_error`; empty for anything else."""
         return str(self.parameters.get("errorMessage", "")) if self.condition == _RAISED else ""
 
+    @property
+    def unread(self) -> str:
+        """The path below the lake of a file that is missing or cannot be read; empty for anything else."""
+        is_file = self.condition.startswith(("FAILED_READ_FILE", "PATH_NOT_FOUND"))
+        return below_lake(self.parameters.get("path", "")) if is_file else ""
+
 
 def causes_of(error: Exception) -> Iterator[Any]:
     """Yield the Java exceptions behind an error, the outermost first; none for a Python error."""
@@ -107,6 +113,11 @@ def missing_file(error: Exception) -> str:
         return below_lake(str(error.filename or ""))
     missing = (each for each in chain_of(error) if each.condition in MISSING and "path" in each.parameters)
     return next((below_lake(each.parameters["path"]) for each in missing), "")
+
+
+def unread_file(error: Exception) -> str:
+    """Return the path below the lake of a file that was not found, or could not be read; empty for another failure."""
+    return next((each.unread for each in chain_of(error) if each.unread), "")
 
 
 def place_without_space(thrown: Thrown) -> str | None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import psycopg2
 import pytest
+from pyspark.errors import AnalysisException
 
 from include.erasure import steps
-from include.errors import AnotherWriter, LockLost
+from include.errors import AnotherWriter, LockLost, ReconciliationFailed
 from include.ledger.database import session
 from include.ledger.erasures.unfinished import Begun
 from include.ledger.models import Writer
@@ -85,6 +87,21 @@ def test_view_shows_the_newest_version_and_older_files_stay_when_the_lock_on_the
     with pytest.raises(LockLost):
         delta.erase_from_delta(None, GPS, 0, lease)  # type: ignore[arg-type]
     assert done == [1, 2]
+
+
+def test_lost_lock_is_raised_when_a_registered_file_cannot_be_read_as_the_view_is_pinned_again(
+    lease: writers.Lease, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: Any, lost: bool) -> None:
+        raise LockLost("lost") if lost else AnalysisException("no such path")
+
+    refused = ReconciliationFailed("tables/a.parquet is missing; nothing was registered")
+    monkeypatch.setattr(publication, "translate", lambda _: refused)
+    monkeypatch.setattr(delta, "_erase_alone", partial(fail, lost=True))
+    monkeypatch.setattr(publication, "pinned_version", partial(fail, lost=False))
+    with pytest.raises(LockLost):
+        delta.erase_from_delta(None, GPS, 0, lease)  # type: ignore[arg-type]
+    assert "was not written again after a lock was lost: tables/a.parquet is missing" in caplog.text
 
 
 def test_erasure_is_unfinished_when_the_lease_was_lost_while_its_application_ran(

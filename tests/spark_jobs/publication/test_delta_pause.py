@@ -21,7 +21,7 @@ from include.ledger.intervals.revisions import left_out_of_delta
 from include.ledger.models import Revision
 from include.pipelines import load_pipeline
 from include.pipelines.spec import Pipeline
-from spark_jobs.publication import delta, repair
+from spark_jobs.publication import damaged, delta, repair
 from tests.conftest import Home
 from tests.support.attempts import begin_attempt, hour, note_build, register
 from tests.support.ledger_faults import end_lock
@@ -38,6 +38,7 @@ class Table:
         self.at_replace: Callable[[], None] = lambda: None
         self.at_pin: Callable[[], None] = lambda: None
         self.damaged: dict[str, list[str]] = {}
+        self.hashed: list[str] = []
         self.files_of: dict[str, Sequence[str]] = {}
         for name, value in {
             "ensure_table": lambda *_: None,
@@ -46,9 +47,9 @@ class Table:
             "pinned_version": lambda *_: 0,
             "_replace": self._replace,
             "pin_view": self._pin_view,
-            "damaged_files": lambda location, *_, **__: self.damaged.get(location, []),
         }.items():
             patch.setattr(delta, name, value)
+        patch.setattr(damaged, "damaged_files", self._damaged_files)
 
     def _replace(
         self, _spark: Any, _pipeline: Any, condition: str, _delivered: Any, files: Sequence[str], _said: Any
@@ -58,6 +59,11 @@ class Table:
         version = len(self.done)
         self.at_replace()
         return version
+
+    def _damaged_files(self, location: str, _noted: Any, *, deep: bool) -> list[str]:
+        if deep:
+            self.hashed.append(location)
+        return self.damaged.get(location, [])
 
     def _pin_view(self, _spark: Any, _pipeline: Any, version: int) -> None:
         self.at_pin()
@@ -194,19 +200,49 @@ def test_view_shows_the_own_commit_when_another_one_follows_at_once(table: Table
     assert table.done == [f"interval = '{hour(0).label}'", "late", 1]
 
 
-@pytest.mark.parametrize("one_by_one", [True, False])
+@pytest.mark.parametrize(("most", "is_foreign"), [(20, False), (0, False), (0, True)])
 def test_others_are_published_when_a_registered_file_of_an_interval_that_was_left_out_is_damaged(
-    table: Table, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, one_by_one: bool
+    table: Table, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, most: int, is_foreign: bool
 ) -> None:
-    monkeypatch.setattr(delta, "ONE_BY_ONE", 20 if one_by_one else 0)
+    monkeypatch.setattr(delta, "ONE_BY_ONE", most)
+    monkeypatch.setattr(delta, "pinned_version", lambda *_: None if is_foreign else 0)
     table.register(0)
     table.damaged["file:///nowhere/0"] = ["file missing: a.parquet"]
     table.publish(table.register(1))
-    condition = f"interval = '{hour(1).label}'" if one_by_one else "interval IS NOT NULL"
+    # What the table has of it was validated, unless somebody else may have changed it.
+    whole = "interval IS NOT NULL" + ("" if is_foreign else f" AND interval NOT IN ('{hour(0).label}')")
+    condition = f"interval = '{hour(1).label}'" if most else whole
     assert table.done == [condition, 1]
     assert table.files_of == {condition: ["file:///nowhere/1/a.parquet"]}
     assert [each.interval for each in left_out_of_delta(table.pipeline.name)] == [hour(0)]
     assert f"{hour(0)} stays left out of the Delta table: {table.pipeline.table}" in caplog.text
+
+
+@pytest.mark.parametrize("path", ["0", "1"])
+def test_only_files_that_cannot_be_read_are_hashed_when_the_table_lacks_many_intervals(
+    table: Table, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, path: str
+) -> None:
+    monkeypatch.setattr(delta, "ONE_BY_ONE", 1)
+    monkeypatch.setattr(delta, "unread_file", lambda _: f"file:///nowhere/{path}/a.parquet")
+    for number in range(2):
+        table.register(number)
+
+    def fail() -> None:
+        table.damaged["file:///nowhere/0"] = ["changed content: a.parquet"]
+        table.at_replace = lambda: None
+        raise AnalysisException("damaged")
+
+    own, table.at_replace = table.register(2), fail
+    if path == "0":
+        table.publish(own)
+        assert table.done[1:] == [f"interval IS NOT NULL AND interval NOT IN ('{hour(0).label}')", 2]
+        assert [each.interval for each in left_out_of_delta(table.pipeline.name)] == [hour(0)]
+        assert f"{hour(0)} stays left out of the Delta table" in caplog.text
+    else:
+        # Nothing is wrong with the file of the other: the store may not have answered.
+        with pytest.raises(AnalysisException):
+            table.publish(own)
+    assert table.hashed == [f"file:///nowhere/{path}"]
 
 
 def test_error_says_that_the_interval_is_registered_when_its_file_cannot_be_read(
@@ -219,11 +255,35 @@ def test_error_says_that_the_interval_is_registered_when_its_file_cannot_be_read
         raise AnalysisException("no such path")
 
     attempt, table.at_replace = table.register(0), fail
+    lacks = "is registered, but the Delta table lacks its rows: tables/a.parquet is missing"
     with pytest.raises(FileUnreadable) as raised:
         table.publish(attempt)
-    assert raised.value.message == (
-        f"{hour(0)} is registered, but the Delta table lacks its rows: tables/a.parquet is missing"
-    )
+    assert raised.value.message == f"{hour(0)} {lacks}"
+    nothing: Any = None
+    with pytest.raises(FileUnreadable) as raised:
+        delta.put_left_out(nothing, table.pipeline)
+    assert raised.value.message == f"an interval {lacks}"
+
+
+def test_lost_lock_is_raised_when_a_file_cannot_be_read_as_rows_are_put_again(
+    table: Table, postgres: Home, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    refused = ReconciliationFailed("tables/a.parquet is missing; nothing was registered")
+    monkeypatch.setattr(delta, "translate", lambda _: refused)
+
+    def fail() -> None:
+        raise AnalysisException("no such path")
+
+    def lose_lock() -> None:
+        table.at_replace = fail
+        end_delta_lock(table, postgres)
+
+    attempt, table.at_replace = table.register(0), lose_lock
+    with pytest.raises(LockLost):
+        table.publish(attempt)
+    assert "was not written again after a lock was lost: tables/a.parquet is missing" in caplog.text
+    assert "nothing was registered" not in caplog.text
+    assert [each.interval for each in left_out_of_delta(table.pipeline.name)] == [hour(0)]
 
 
 def test_nothing_is_written_when_another_has_put_what_was_left_out(

@@ -283,12 +283,15 @@ def test_statement_is_to_blame_when_the_database_refuses_it(spark: Any) -> None:
 
 def test_file_is_named_when_it_is_missing_or_damaged(spark: Any, tmp_path: Path) -> None:
     from spark_jobs.spark.failures import translate
+    from spark_jobs.spark.thrown import unread_file
 
     damaged = tmp_path / "my löke" / "damaged.parquet"
     damaged.parent.mkdir()
     damaged.write_bytes(b"PAR1 is how it begins, and this is not how it goes on")
     rows = spark.read.schema("text STRING").parquet(f"file://{damaged}")
-    meaning = translate(failure_of(computed(rows)))
+    failure = failure_of(computed(rows))
+    assert unread_file(failure) == f"file://{damaged}"
+    meaning = translate(failure)
     assert isinstance(meaning, ReconciliationFailed)
     assert "my löke/damaged.parquet cannot be read" in str(meaning)
     assert "it is damaged" in str(meaning)
