@@ -27,7 +27,8 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 FORMAT = "tidemark-proof/1"
-IDENTITY = ["kafka_topic", "kafka_partition", "kafka_offset", "kafka_element"]
+RECORD = ["kafka_topic", "kafka_partition", "kafka_offset"]
+IDENTITY = [*RECORD, "kafka_element"]
 _NO_ROWS = pa.schema(
     [
         ("kafka_topic", pa.string()),
@@ -44,6 +45,17 @@ QUIET = {"log_level": 0, "reconnect.backoff.ms": 500}
 """Options of Kafka's client: it does not log, since the caller reports once that nothing answers."""
 ERASED = "(erased)"
 """Replaces, in a proof, the part of a table partition's name that was erased since."""
+_OTHER_KINDS = (
+    pa.ArrowException,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    NotImplementedError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+"""What is raised where a part of a proof is missing or is of another kind; a lake that is away raises OSError."""
 PATIENCE = 60.0
 """Seconds without any answer of Kafka until it counts as unreachable."""
 
@@ -165,7 +177,7 @@ def parse(content: bytes) -> dict[str, Any]:
     """Return a proof. Raise NotAProof for anything else."""
     try:
         proof = json.loads(content)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise NotAProof("it is not JSON") from None
     if not isinstance(proof, dict) or proof.get("format") != FORMAT:
         raise NotAProof(f"its format is not {FORMAT}")
@@ -189,7 +201,7 @@ def check(content: bytes, lake: Lake, kafka: Mapping[str, Any] | None = None, pu
             _check_kafka(proof, rows, kafka, report)
     except NotAProof as error:
         report.differs("format", str(error))
-    except (KeyError, TypeError, AttributeError) as error:
+    except _OTHER_KINDS as error:
         report.differs("format", f"a part is missing or of another kind: {error}")
     return report
 
@@ -215,7 +227,9 @@ def _check_counts(proof: Mapping[str, Any], report: Report) -> None:
         total, offsets = sum(_counts(each).values()), each["until_offset"] - each["from_offset"]
         if total != offsets:
             report.differs("counts", f"{_place(each)} holds {offsets} offsets, their fates add up to {total}")
-    for fate, count in _counts(proof["records"]).items() if counted else ():
+    # Ranges of older proofs have no counts.
+    is_counted = counted or (proof["records"] and not proof["ranges"])
+    for fate, count in _counts(proof["records"]).items() if is_counted else ():
         if sum(_counts(each)[fate] for each in counted) != count:
             report.differs("counts", f"{fate} of the topic partitions do not add up to {count}")
     for table in proof["tables"]:
@@ -439,23 +453,35 @@ def _check_records(proof: Mapping[str, Any], rows: pa.Table, report: Report) -> 
     distinct = rows.group_by(IDENTITY).aggregate([]).num_rows
     if distinct != rows.num_rows:
         report.differs("duplicates", f"{rows.num_rows - distinct} rows of {proof['archive_table']} are there twice")
-    replayed = proof["records"].get("replayed", 0)
+    # Records that a replay let out of quarantine have their rows here, and keep their fate.
+    replayed, further = proof["records"].get("replayed", 0), 0
+    outside = rows.group_by(RECORD).aggregate([])
     for each in proof["ranges"]:
+        within = _within(each)
         rows_held, told = len(_timestamps(rows, each)), each.get("archived")
-        # Records that a replay let out of quarantine have their rows here, and keep their fate.
         if told is not None and not told <= rows_held <= told + replayed:
             report.differs("records", f"{_place(each)}: the proof states {told} archived, {rows_held} have rows")
+        elif told is not None:
+            further += rows_held - told
+        outside = outside.filter(~within | within.is_null())
+    if further + outside.num_rows > replayed:
+        besides = f"{further + outside.num_rows} records besides those of the ranges have rows"
+        report.differs("records", f"{besides}, {outside.num_rows} of them of other offsets; {replayed} were replayed")
 
 
 def _timestamps(rows: pa.Table | None, each: Mapping[str, Any]) -> dict[int, int]:
     """Return the timestamps (ms) of the records of a range that have rows, by offset."""
     if rows is None:
         return {}
-    offset = pc.field("kafka_offset")
-    own = (pc.field("kafka_topic") == each["topic"]) & (pc.field("kafka_partition") == each["partition"])
-    held = rows.filter(own & (offset >= each["from_offset"]) & (offset < each["until_offset"]))
+    held = rows.filter(_within(each))
     moments = held["kafka_timestamp"].cast(pa.timestamp("ms"), safe=False).cast(pa.int64())
     return dict(zip(held["kafka_offset"].to_pylist(), moments.to_pylist(), strict=True))
+
+
+def _within(each: Mapping[str, Any]) -> pc.Expression:
+    offset = pc.field("kafka_offset")
+    own = (pc.field("kafka_topic") == each["topic"]) & (pc.field("kafka_partition") == each["partition"])
+    return own & (offset >= each["from_offset"]) & (offset < each["until_offset"])
 
 
 def _check_kafka(proof: Mapping[str, Any], rows: pa.Table | None, kafka: Mapping[str, Any], report: Report) -> None:
@@ -602,9 +628,9 @@ def _times(scalar: int, point: _Point) -> _Point:
 
 
 def lines(report: Report) -> Iterator[str]:
-    """Yield what was found, differences first."""
-    yield from (f"differs: {each}" for each in report.differences)
-    yield from (f"note: {each}" for each in report.notes)
+    """Yield what was found, differences first; what cannot be encoded is escaped."""
+    found = [f"differs: {each}" for each in report.differences] + [f"note: {each}" for each in report.notes]
+    yield from (each.encode(errors="backslashreplace").decode() for each in found)
     yield "the proof does not hold" if report.differences else "everything that was checked is as the proof states"
 
 

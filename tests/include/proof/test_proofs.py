@@ -152,6 +152,20 @@ def flip(proof: Path) -> None:
     change(proof, edit)
 
 
+def add_records(lake: Path, proof: Path, *records: tuple[int, int]) -> None:
+    """Add a row for each of these topic partitions and offsets, and let the proof say so."""
+    path = part(lake, proof)
+    table = pq.ParquetFile(path).read()
+    [first] = table.slice(0, 1).to_pylist()
+    rows = [{**first, "kafka_partition": partition, "kafka_offset": offset} for partition, offset in records]
+    pq.write_table(pa.concat_tables([table, pa.Table.from_pylist(rows, table.schema)]), path)
+    tell(proof, path, table.num_rows + len(records))
+
+
+def change_range(**values: Any) -> Corruption:
+    return lambda _, proof: change(proof, lambda it: it["ranges"][0].update(values))
+
+
 Corruption = Callable[[Path, Path], object]
 CORRUPTIONS: dict[str, tuple[Corruption, set[str]]] = {
     "a value of a row is another": (change_value, {"file changed"}),
@@ -210,6 +224,37 @@ CORRUPTIONS: dict[str, tuple[Corruption, set[str]]] = {
         lambda lake, proof: change(proof, lambda it: it.pop("reconciliation")),
         {"signature", "format"},
     ),
+    "a row is of an offset of no range": (
+        lambda lake, proof: add_records(lake, proof, (0, 77)),
+        {"signature", "records", "chain"},
+    ),
+    "the ranges are left out": (
+        lambda lake, proof: change(proof, lambda it: it.update(ranges=[])),
+        {"signature", "counts", "records", "chain"},
+    ),
+    "the ranges and the archive's files are left out": (
+        lambda lake, proof: change(proof, lambda it: it.update(ranges=[], tables=[])),
+        {"signature", "counts", "chain"},
+    ),
+    "an offset has more than 64 bits": (
+        change_range(until_offset=2**63),
+        {"signature", "counts", "chain", "format"},
+    ),
+    "a topic partition is a text": (change_range(partition="0"), {"signature", "chain", "format"}),
+    "a topic is a number": (change_range(topic=5), {"signature", "chain", "format"}),
+    "a file's name cannot be one": (
+        lambda lake, proof: change(proof, lambda it: it["tables"][0]["files"][0].update(name="a\0.parquet")),
+        {"signature", "chain", "extra file", "format"},
+    ),
+    "a place cannot be encoded": (
+        lambda lake, proof: change(proof, lambda it: it["tables"][0].update(location="\udc80")),
+        {"signature", "chain", "format"},
+    ),
+    "words cannot be encoded": (
+        lambda lake, proof: change(proof, lambda it: it["expectations"][0].update(success=False, words="\udc80")),
+        {"signature", "verdict", "chain"},
+    ),
+    "it is nested too deeply": (lambda lake, proof: proof.write_text("[" * 100_000), {"format"}),
 }
 
 
@@ -223,7 +268,33 @@ def test_corruption_is_named_when_it_was_seeded(what: str, copied: Path, signed:
     assert differences(proof, copied, public_key) == []
     corrupt, named = CORRUPTIONS[what]
     corrupt(copied, proof)
-    assert {each.split(":")[0] for each in differences(proof, copied, public_key)} == named
+    report = verify.check(proof.read_bytes(), verify.open_lake(str(copied)), None, public_key)
+    assert {each.split(":")[0] for each in report.differences} == named
+    assert len("\n".join(verify.lines(report)).encode().splitlines()) == len(report.differences + report.notes) + 1
+    assert verify.main([str(proof), "--lake", str(copied), "--public-key", public_key]) == 3
+
+
+@pytest.mark.parametrize(
+    ("replayed", "records", "holds"),
+    [
+        # An offset of each range that was quarantined, and one of an earlier interval.
+        (3, [(0, 198), (1, 198), (0, 7)], True),
+        (2, [(0, 198), (1, 198), (0, 7)], False),
+        (1, [(0, 198), (1, 198)], False),
+        (1, [(0, 7)], True),
+        (0, [(0, 7)], False),
+    ],
+)
+def test_proof_holds_when_as_many_records_besides_those_of_its_ranges_have_rows_as_were_replayed(
+    copied: Path, signed: list[Path], replayed: int, records: list[tuple[int, int]], holds: bool
+) -> None:
+    proof = proof_in(copied, signed)
+    add_records(copied, proof, *records)
+    change(proof, lambda it: it["records"].update(replayed=replayed))
+    found = [each for each in differences(proof, copied) if each.startswith("records")]
+    besides = [each for each in records if each[1] == 7]
+    told = f"records: {len(records)} records besides those of the ranges have rows, {len(besides)} of them of other"
+    assert [each.partition(" offsets")[0] for each in found] == ([] if holds else [told])
 
 
 @pytest.mark.parametrize(
