@@ -10,6 +10,7 @@ from pathlib import Path
 import psycopg2
 import pytest
 
+from include import lake
 from include.doctor import repair as doctor_repair
 from include.doctor.tables import check_tables
 from include.errors import LockLost, ReconciliationFailed, UsageError, ValidationFailed
@@ -41,10 +42,15 @@ class Publications:
         assert pinned is not None
         self.pinned = pinned
 
-    def build(self, dates: Mapping[str, set[Row]] | None = None, *, code: str = "1", decoders: str = "") -> int:
-        """Return an attempt that the present code has built, or one that gives the rows these dates."""
-        attempt = attempts.begin_attempt(self.pinned, run_by="test", code_version=code, source="kafka")
-        spec, revision = attempts.load_attempt(attempt), f"r-{attempt}"
+    def build(
+        self, dates: Mapping[str, set[Row]] | None = None, *, code: str = "1", decoders: str = "", again: int = 0
+    ) -> int:
+        """Return an attempt that the present code has built, or one that gives the rows these dates.
+
+        `again`: an attempt that was built before.
+        """
+        attempt = again or attempts.begin_attempt(self.pinned, run_by="test", code_version=code, source="kafka")
+        spec, revision = attempts.load_attempt(attempt), f"r-{attempt}{'-again' if again else ''}"
         if dates is None:
             built = self.world.build(spec, revision, short=False)
         else:
@@ -210,6 +216,34 @@ def test_nothing_is_registered_when_the_interval_was_pinned_again_since_it_was_b
     with pytest.raises(ReconciliationFailed, match="was pinned again since it was built"):
         publications.publish(attempt)
     assert publications.world.catalog == {}
+
+
+@pytest.mark.parametrize("moved", [False, True], ids=["same rows", "rows that moved"])
+def test_published_attempt_is_one_build_when_it_is_built_and_published_again(
+    publications: Publications, moved: bool
+) -> None:
+    """As a finished run's task is cleared in Airflow."""
+    world, interval = publications.world, publications.pinned.id
+    attempt = publications.build({"2026-11-20": {A, B}, "2026-11-21": {C, D}})
+    publications.publish(attempt)
+    before, catalog = revisions.registered_of_interval(interval), dict(world.catalog)
+    dates = {"2026-11-20": {A, C}, "2026-11-22": {B, D}} if moved else {"2026-11-20": {A, B}, "2026-11-21": {C, D}}
+    first = attempts.load_attempt(attempt).build
+    publications.build(dates, again=attempt)
+    assert (revisions.registered_of_interval(interval), world.catalog) == (before, catalog)
+    for _ in range(2):
+        publications.publish(attempt)
+        registered = revisions.registered_of_interval(interval)
+        assert world.catalog == {(each.table, each.partition): each.location for each in registered}
+        assert sorted(row for _, row in world.visible()) == [A, B, C, D]
+        assert (registered == before) == (not moved)
+    build = attempts.load_attempt(attempt).build
+    assert build is not None
+    assert build != first
+    assert builds.is_published(build)
+    # Files of equal content are deleted again.
+    assert {lake.exists(each.location) for each in revisions.of_build(build)} <= {moved}
+    assert all(lake.exists(each.location) for each in registered)
 
 
 def alter(file: Path) -> None:
