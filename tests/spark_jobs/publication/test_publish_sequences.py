@@ -202,7 +202,10 @@ class Published:
 
 @pytest.fixture(scope="module")
 def history(hour: Hour) -> Published:
+    hour.begin()
+    # Ranges that nobody has pinned yet are not pinned again.
     attempt = steps.pin(PIPELINE.name, hour.interval, run_by="test", repin=True)
+    assert hour.query("SELECT repinned_by FROM repins") == [("test",)]
     verdict = steps.announce(attempt)
     ((state,),) = hour.query("SELECT state FROM intervals WHERE from_time = %s", hour.interval.from_time)
     hour.build(attempt)
