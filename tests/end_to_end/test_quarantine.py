@@ -194,6 +194,9 @@ def test_replayed_rows_are_delivered_once_by_the_next_pinned_interval(
             assert int(row["kafka_timestamp"].timestamp() * 1000) == records[identity[:3]].timestamp
     classes = Counter(d["class"] for d in second["differences"])
     assert classes["quarantined"] > 0
+    # These rows are of offsets outside of the interval's ranges.
+    for proof in {each["proof"] for each in second["registered"]}:
+        assert landed.json("verify", proof, "--json")["differences"] == []
     states = {at(row): row for row in listed(landed)}
     assert {c for c, row in states.items() if row["state"] == "replayed"} == set(far_ahead)
     assert {row["interval"] for row in states.values() if row["state"] == "replayed"} == {
