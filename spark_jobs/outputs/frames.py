@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import ceil
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
@@ -86,6 +86,24 @@ def in_order(rows: DataFrame, unsent: Unsent) -> DataFrame:
         number = F.floor(_offsets_before(unsent.ranges) / each).cast("int")
         sliced = rows.repartitionById(ceil(offsets / each), number)
     return sliced.sortWithinPartitions(*IDENTITY)
+
+
+def each_in_order(pipeline: Pipeline, output: Rows, rows: DataFrame, unsent: Unsent) -> Iterator[Row]:
+    """Yield what is sent, as `in_order` has it; `rows` has the coordinates, and any other columns.
+
+    Raises UsageError for two rows of the same coordinates, by which readers and tables tell rows apart.
+    """
+    before: list[object] = []
+    for row in in_order(rows, unsent).toLocalIterator():
+        if before == (before := [row[name] for name in IDENTITY]):
+            topic, partition, offset, element = before
+            raise UsageError(
+                f"the transform {output.rows} of the output {output.name} returns more than one row for "
+                f"{topic}-{partition} offset {offset} row {element}",
+                remedy="let it return at most one, or one output for each",
+                pipeline=pipeline.name,
+            )
+        yield row
 
 
 def _offsets_before(ranges: Sequence[OffsetRange]) -> Column:

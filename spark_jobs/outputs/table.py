@@ -9,14 +9,13 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField
 
-from include.errors import UsageError
 from include.ledger.archive.row_outputs import Refused, Unsent
 from include.ledger.outputs.targets import Reached
 from include.ledger.streams import writers
 from include.outputs.dialects import NESTED
 from include.outputs.table import OutputTable
 from include.pipelines.spec import IDENTITY, DatabaseTable, Pipeline, Rows
-from spark_jobs.outputs.frames import AS_JSON, in_order
+from spark_jobs.outputs.frames import AS_JSON, each_in_order
 
 _DRIVER_TYPES = ("string", "boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "binary")
 """Types that database drivers support; other values, which may be out of a driver's range, are passed as text."""
@@ -47,16 +46,8 @@ class TableTarget:
 
     def _values(self, rows: DataFrame, unsent: Unsent) -> Iterator[Sequence[object]]:
         own = [_value(field).alias(f"c{n}") for n, field in enumerate(rows.schema.fields) if field.name not in IDENTITY]
-        before: list[object] = []
-        for row in in_order(rows, unsent).select(*own, *IDENTITY).toLocalIterator():
+        for row in each_in_order(self.pipeline, self.output, rows.select(*own, *IDENTITY), unsent):
             *values, topic, partition, offset, element = row
-            if before == (before := [topic, partition, offset, element]):
-                raise UsageError(
-                    f"the transform {self.output.rows} of the output {self.output.name} returns more than one row for "
-                    f"{topic}-{partition} offset {offset} row {element}",
-                    remedy="let it return at most one, or one output for each",
-                    pipeline=self.pipeline.name,
-                )
             yield [*values, topic, unsent.topic_ids[topic], partition, offset, element]
 
 

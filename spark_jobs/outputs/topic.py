@@ -22,7 +22,7 @@ from include.ledger.archive.row_outputs import MOST_REFUSED, Refused, Unsent, to
 from include.ledger.streams import writers
 from include.pipelines.spec import IDENTITY, PRODUCER_OPTIONS, KafkaTopic, Pipeline, Rows
 from include.pipelines.spec.names import TOPIC_ID
-from spark_jobs.outputs.frames import AS_JSON, in_order
+from spark_jobs.outputs.frames import AS_JSON, each_in_order
 
 
 @dataclass
@@ -43,7 +43,8 @@ class TopicTarget:
     def send(self, rows: DataFrame, unsent: Unsent) -> tuple[int, Sequence[Refused]]:
         """Write the rows; return their number, and the rows that no broker would take.
 
-        Raises AnotherWriter, ServiceUnreachable, or TidemarkError for what the broker refuses.
+        Raises AnotherWriter, ServiceUnreachable, UsageError for two rows of the same coordinates, or TidemarkError for
+        what the broker refuses.
         """
         self._refused = []
         limits = {topic: kafka.topic_limits(topic, self._most) for topic in self.to.topics}
@@ -59,7 +60,7 @@ class TopicTarget:
 
     def _messages(self, rows: DataFrame, unsent: Unsent, limits: dict[str, TopicLimits]) -> Iterator[Message]:
         messages = rows.select(*IDENTITY, *self._columns(rows))
-        for row in in_order(messages, unsent).toLocalIterator():
+        for row in each_in_order(self.pipeline, self.output, messages, unsent):
             *at, key, value, topic = row
             names = [*zip(IDENTITY, at, strict=True), (TOPIC_ID, unsent.topic_ids[at[0]])]
             if key is None and not self._has_key(rows):

@@ -111,6 +111,14 @@ def test_key_is_made_of_the_coordinates_when_no_columns_are_declared(spark: Any,
     assert json.loads(archived.value or b"") == {"key": "k", "value": "v", "topic": "t"}
 
 
+def test_nothing_is_written_when_a_row_of_the_archive_has_two_messages(spark: Any, lease: writers.Lease) -> None:
+    kafka.create_topic("rows-twice", 1)
+    rows = [("k", "a", "t", 0), ("k", "b", "t", 1), ("k", "c", "t", 1)]
+    with pytest.raises(UsageError, match=r"the transform r of the output .* more than one row for source-0 offset 1"):
+        sent(spark, lease, KafkaTopic("rows-twice"), rows)
+    assert audit.read_topic(audited(), "rows-twice") == {}
+
+
 def test_output_is_refused_when_its_declaration_does_not_fit(lease: writers.Lease, spark: Any) -> None:
     with pytest.raises(UsageError, match=r"kafka\.acks"):
         KafkaTopic("t", options={"kafka.acks": "1"})
