@@ -8,9 +8,10 @@ from pyspark.sql.types import StringType
 
 from include.pipelines.spec import Csv
 from spark_jobs.decoding.reasons import because, first_of, unreadable
-from spark_jobs.spark.schemas import struct_of
+from spark_jobs.spark.schemas import WITHOUT_COMMAS, struct_of
 
 _CORRUPT = "tidemark_corrupt"
+_OPTIONS = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT, "escape": '"', **WITHOUT_COMMAS}
 
 
 def parsable(decoder: Csv, value: Column) -> Column:
@@ -21,7 +22,7 @@ def parsable(decoder: Csv, value: Column) -> Column:
 
 def parse(decoder: Csv, parsable: Column) -> Column:
     """Return the value parsed once, to be kept in a column that `message` and `failure` read."""
-    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT, "sep": decoder.separator, "escape": '"'}
+    options = {**_OPTIONS, "sep": decoder.separator}
     schema = struct_of(decoder.schema).add(_CORRUPT, StringType())
     # Referenced twice, as in `strict_json`.
     return F.when(parsable.isNotNull(), F.from_csv(parsable, schema.toDDL(), options))

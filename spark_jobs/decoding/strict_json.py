@@ -19,7 +19,7 @@ from pyspark.sql.types import StringType
 
 from include.pipelines.spec import Json
 from spark_jobs.decoding.reasons import because, first_of, unreadable
-from spark_jobs.spark.schemas import struct_of
+from spark_jobs.spark.schemas import WITHOUT_COMMAS, struct_of
 
 _OPTIONS = {
     "mode": "PERMISSIVE",
@@ -28,6 +28,7 @@ _OPTIONS = {
     "allowNonNumericNumbers": "false",
     # Otherwise a DATE such as "20261120" is a number of days since 1970.
     "enableDateTimeParsingFallback": "false",
+    **WITHOUT_COMMAS,
 }
 _SPACE = " \t\n\r"
 """White space in JSON."""

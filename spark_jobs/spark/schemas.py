@@ -27,6 +27,13 @@ _WHOLE_NUMBERS: tuple[type[DataType], ...] = (ByteType, ShortType, IntegerType, 
 _DIGITS_OF_INT, _DIGITS_OF_BIGINT = 10, 20
 """Before the point, that Spark's reader wants of a DECIMAL for whole numbers of files, however small."""
 
+WITHOUT_COMMAS = {"locale": "de-CH"}
+"""Option of Spark's parsers of JSON and CSV by which a DECIMAL in a text is no number if it has a comma.
+
+By default they leave commas out: `12,50` would be 1250. They read digits of no other type by a locale. This one has a
+decimal point, and another mark than the comma between thousands.
+"""
+
 
 def struct_of(ddl: str) -> StructType:
     """Return the struct that a DDL string of columns declares. Raises TypeError for any other DDL."""

@@ -18,12 +18,17 @@ from include.errors import UsageError
 from include.pipelines.spec import KafkaDeserializer
 from include.spark.compiled_jars import CLASS
 from spark_jobs.decoding.reasons import because, first_of, unreadable
-from spark_jobs.spark.schemas import struct_of
+from spark_jobs.spark.schemas import WITHOUT_COMMAS, struct_of
 
 _FUNCTION = "tidemark_deserialize"
 _RETURNED = StructType().add("json", StringType()).add("error", StringType())
 _CORRUPT = "tidemark_corrupt"
-_OPTIONS = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT, "enableDateTimeParsingFallback": "false"}
+_OPTIONS = {
+    "mode": "PERMISSIVE",
+    "columnNameOfCorruptRecord": _CORRUPT,
+    "enableDateTimeParsingFallback": "false",
+    **WITHOUT_COMMAS,
+}
 _NONE = "the deserializer returned no message"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from dataclasses import replace
 from datetime import UTC, date, datetime
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from include.pipelines.spec import Archive, Csv, Json, KafkaDeserializer, Text, 
 from spark_jobs.decoding.decoders import decoding_of
 from spark_jobs.decoding.user_defined import python_function
 from spark_jobs.spark.failures import translate
+from spark_jobs.spark.frames import frame_of
 from tests.conftest import REPOSITORY
 
 pytestmark = pytest.mark.spark
@@ -88,6 +90,43 @@ def decoded_dates(spark: Any, kind: str, messages: list[str]) -> list[Any]:
     day = decoding.message(F.col("parsed"))["day"]
     is_read = decoding.failure(decoder, F.col("value"), F.col("parsed")).isNull()
     return [row.day for row in parsed.select("n", F.when(is_read, day).alias("day")).orderBy("n").collect()]
+
+
+AMOUNTS = {
+    "12.50": Decimal("12.50"),
+    "-0.5": Decimal("-0.50"),
+    "1E2": Decimal("100.00"),
+    "12,50": None,
+    "1,250.00": None,
+    "12.5.0": None,
+    "12345678": None,
+}
+"""What a text is as DECIMAL(9, 2); None where it is refused."""
+
+
+def test_decimal_is_refused_when_its_text_has_a_comma(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    columns = "amount DECIMAL(9, 2)"
+    lines: list[bytes | None] = [text.encode() for text in AMOUNTS]
+    found = fates(spark, Csv(columns, separator=";"), columns, lines, monkeypatch)
+    assert found == ["malformed_csv" if amount is None else (amount,) for amount in AMOUNTS.values()]
+    columns = "at STRING, sums STRUCT<all: ARRAY<DECIMAL(9, 2)>>"
+    values: list[bytes | None] = [f'{{"sums": {{"all": ["{text}"]}}}}'.encode() for text in AMOUNTS]
+    found = fates(spark, Json(columns), columns, [*values, b'{"sums": {"all": [12.50, 1e2, 0.07]}}'], monkeypatch)
+    assert found[:-1] == ["wrong_type" if amount is None else (None, ([amount],)) for amount in AMOUNTS.values()]
+    assert found[-1] == (None, ([Decimal("12.50"), Decimal(100), Decimal("0.07")],))
+
+
+def test_deserializer_s_decimal_is_refused_when_its_text_has_a_comma(spark: Any) -> None:
+    decoder = KafkaDeserializer(REPOSITORY / "any.jar", "a.Class", "amount DECIMAL(9, 2)")
+    decoding = decoding_of(decoder)
+    json = F.concat(F.lit('{"amount": "'), "text", F.lit('"}'))
+    returned = F.struct(json.alias("json"), F.lit(None).cast("string").alias("error"))
+    parsed = frame_of(spark, ((text,) for text in AMOUNTS), "text STRING").select(
+        decoding.parse(decoder, returned).alias("parsed")
+    )
+    is_read = decoding.failure(decoder, F.lit(b"value"), F.col("parsed")).isNull()
+    rows = parsed.select(F.when(is_read, decoding.message(F.col("parsed"))["amount"]).alias("amount")).collect()
+    assert [row.amount for row in rows] == list(AMOUNTS.values())
 
 
 CSV_LINES: list[tuple[bytes | None, Any]] = [
