@@ -65,6 +65,7 @@ PIPELINE = Pipeline(
         "device_locations": Reference(
             Path(__file__).parent / "nest_cameras.device_locations.csv",
             columns="device_id STRING, zip_code STRING",
+            key=("device_id",),
         )
     },
     views=(

@@ -22,7 +22,7 @@ from include.errors import ReconciliationFailed, ServiceUnreachable, TidemarkErr
 from include.intervals.references import as_file, keep_content
 from include.outputs.connection import jdbc_options
 from include.pipelines.spec import CatalogTable, JdbcQuery, LakePath, Pipeline, Reference
-from include.pipelines.spec.references import numbered_lines, values_in
+from include.pipelines.spec.references import numbered_lines, repeated_key, values_in
 from spark_jobs.decoding.reference_values import check_values
 from spark_jobs.spark.failures import translate
 from spark_jobs.spark.schemas import struct_of
@@ -42,9 +42,9 @@ def with_content(spark: SparkSession, pipeline: Pipeline, known: Mapping[str, st
     """Return the pipeline with a file of this machine for each reference that has a source.
 
     The file holds the kept content that `known` names by its SHA-256, else the source's current content, which is then
-    kept. Raises UsageError when the source lacks a declared column, has too many rows or none, or a value that CSV
-    changes, or when the kept content is gone; ServiceUnreachable when the database, the metastore or the lake does not
-    answer.
+    kept. Raises UsageError when the source lacks a declared column, has too many rows or none, a key twice, or a value
+    that CSV changes, or when the kept content is gone; ServiceUnreachable when the database, the metastore or the lake
+    does not answer.
     """
     taken = {
         name: as_file(pipeline, name, known.get(name) or _take(spark, pipeline, name))
@@ -68,6 +68,12 @@ def _take(spark: SparkSession, pipeline: Pipeline, name: str) -> str:
             f"the reference {name} ({reference.source}) has {'more than ' if lines else ''}"
             f"{reference.max_rows if lines else 'no'} rows",
             remedy="declare max_rows" if lines else "fill it: joined with nothing, every row would be left out",
+            pipeline=pipeline.name,
+        )
+    if found := repeated_key(reference, lines):
+        raise UsageError(
+            f"the reference {name} ({reference.source}) has the key {found[-1]} twice",
+            remedy="correct it, or read one row of each: what is joined with two would be counted twice",
             pipeline=pipeline.name,
         )
     return keep_content(pipeline, name, lines)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Literal
@@ -13,7 +13,7 @@ from typing import Literal
 from include.errors import UsageError
 from include.pipelines.spec.ddl import check_types, fields_of
 from include.pipelines.spec.decoders import check_line
-from include.pipelines.spec.names import check_count, check_identifier, check_kind
+from include.pipelines.spec.names import check_count, check_identifier, check_kind, check_tuple
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,9 @@ class Reference:
     """Where the content is read when a stream's generation or an interval begins; the content is kept."""
     max_rows: int = field(default=100_000, kw_only=True)
     """A source with more rows is refused: every driver holds them all."""
+    key: tuple[str, ...] = field(default=(), kw_only=True)
+    """Columns by which functions join it, of texts or whole numbers: content in which two rows have the same values of
+    them is refused, for a join would count other rows twice. Rows without one of the values are joined with nothing."""
 
     def __post_init__(self) -> None:
         if not self.columns or (self.source is None and self.path == Path()):
@@ -77,7 +80,17 @@ class Reference:
         check_kind(self.path, "the path of a reference", Path, 'Path(__file__).with_name("places.csv")')
         check_kind(self.source, "the source of a reference", CatalogTable | LakePath | JdbcQuery | None)
         check_count(self.max_rows, "max_rows of a reference")
+        check_tuple(self.key, "the key of a reference", str)
+        fitting = [each.name for each in fields_of(self.columns) if each.kind in _KEYS]
+        if wrong := [name for name in self.key if name not in fitting]:
+            raise UsageError(
+                f"the key of a reference names {', '.join(wrong)}",
+                remedy=f"name columns of texts or whole numbers: {', '.join(fitting) or 'it has none'}",
+            )
 
+
+_KEYS = frozenset({"STRING", "BYTE", "TINYINT", "SHORT", "SMALLINT", "INT", "INTEGER", "LONG", "BIGINT"})
+"""Types of which equal values are equal texts."""
 
 _LINE_END = re.compile("\r?\n")
 """The only ends of a line: Python's `splitlines` also splits at characters that a value may have, as U+0085."""
@@ -85,11 +98,14 @@ _LINE_END = re.compile("\r?\n")
 _VALUE = re.compile(r'"(?:[^"\\]|\\.)*"[ \t]*|(?![ \t]*")[^,]*')
 """A value as Spark reads it as it was meant: a quote inside of quotes is written `\\"`."""
 
+_ESCAPED = re.compile(r'\\(["\\])')
+
 
 def numbered_lines(name: str, reference: Reference, pipeline: str = "") -> list[tuple[int, str]]:
     """Return the lines below the header, each with its number in the file.
 
-    Raises UsageError when the header is not the declared columns, or a line has not as many values.
+    Raises UsageError when the header is not the declared columns, a line has not as many values, or two lines have the
+    same key.
     """
     first, *lines = _lines_of(name, reference, pipeline)
     declared, header = declared_columns(reference), _columns_in(first)
@@ -110,7 +126,41 @@ def numbered_lines(name: str, reference: Reference, pipeline: str = "") -> list[
                 else f"{count} columns, declared are the {len(declared)} columns {','.join(declared)!r}"
             )
             raise wrong_line(name, reference, number, what, pipeline)
+    if found := repeated_key(reference, (line for _, line in numbered)):
+        earlier, again, key = found
+        what = f"the key {key}; so has line {numbered[earlier][0]}"
+        raise wrong_line(name, reference, numbered[again][0], what, pipeline)
     return numbered
+
+
+def repeated_key(reference: Reference, lines: Iterable[str]) -> tuple[int, int, str] | None:
+    """Return the indices of the first two lines with the same key, and that key in words; None where there are none."""
+    columns = declared_columns(reference)
+    at = [columns.index(name) for name in reference.key]
+    seen: dict[tuple[str, ...], int] = {}
+    for index, line in enumerate(lines if at else ()):
+        values = _values(line)
+        key = tuple(values[each] for each in at)
+        # An empty value is null.
+        if all(key) and (first := seen.setdefault(key, index)) != index:
+            return first, index, ", ".join(f"{name} {value!r}" for name, value in zip(reference.key, key, strict=True))
+    return None
+
+
+def _values(line: str) -> list[str]:
+    """Return the texts of a line's values, for a line that has its declared number of them."""
+    if '"' not in line:
+        return line.split(",")
+    found, at = [], 0
+    while match := _VALUE.match(line, at):
+        value = match[0]
+        if value.startswith('"'):
+            value = _ESCAPED.sub(r"\1", value.rstrip(" \t")[1:-1])
+        found.append(value)
+        if match.end() == len(line):
+            break
+        at = match.end() + 1
+    return found
 
 
 def declared_columns(reference: Reference) -> list[str]:

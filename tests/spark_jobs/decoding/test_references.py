@@ -85,6 +85,43 @@ def test_file_is_refused_by_its_line_when_a_row_is_not_of_the_declared_columns(
     assert named in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("lines", "named"),
+    [
+        ("cam-1,1\ncam-2,2\ncam-1,2", "line 4 .* device_id 'cam-1'; so has line 2"),
+        ('cam-1,1\n"cam-1" ,2', "line 3 .* device_id 'cam-1'; so has line 2"),
+        ('"a \\"b",1\n"a \\"b",1', "line 3 .* device_id 'a \"b'; so has line 2"),
+        ('"a,b",1\n"a,c",1\n,1\n,1\ncam-1,\nCam-1,', ""),
+    ],
+)
+def test_file_is_refused_when_two_lines_have_the_same_key(tmp_path: Path, lines: str, named: str) -> None:
+    (tmp_path / "places.csv").write_text(f"device_id,zip_code\n{lines}\n", encoding="utf-8")
+    reference = Reference(tmp_path / "places.csv", "device_id STRING, zip_code INT")
+    assert numbered_lines("places", reference)
+    by_both = replace(reference, key=("device_id", "zip_code"))
+    if '"a \\' in lines:
+        with pytest.raises(UsageError, match="zip_code '1'"):
+            numbered_lines("places", by_both)
+    else:
+        assert numbered_lines("places", by_both)
+    keyed = replace(reference, key=("device_id",))
+    if named:
+        with pytest.raises(UsageError, match=named):
+            numbered_lines("places", keyed)
+    else:
+        assert numbered_lines("places", keyed)
+
+
+@pytest.mark.parametrize("key", [("street",), ("price",), ("device_id", "street")])
+def test_reference_is_refused_when_its_key_is_no_column_that_can_be_one(key: tuple[str, ...]) -> None:
+    with pytest.raises(UsageError, match="whole numbers"):
+        Reference(Path("places.csv"), "device_id STRING, price DECIMAL(6, 2)", key=key)
+
+
+def test_shipped_device_is_in_one_place() -> None:
+    assert load_pipeline("nest_cameras").references["device_locations"].key == ("device_id",)
+
+
 def test_text_comes_back_whole_when_it_has_characters_that_end_a_line_elsewhere(spark: Any, tmp_path: Path) -> None:
     from spark_jobs.decoding.records import load_references
 

@@ -223,6 +223,19 @@ def test_csv_of_the_lake_is_refused_and_nothing_is_noted_when_a_line_is_not_of_t
     assert reference_versions.versions(pipeline.name) == []
 
 
+def test_query_is_refused_and_nothing_is_noted_when_two_rows_have_the_same_key(
+    spark: Any, declare: Callable[..., Pipeline], crm: Any
+) -> None:
+    pipeline = declare(QUERY, key=("device_id",))
+    assert taken(spark, pipeline)
+    crm.execute("INSERT INTO places VALUES ('cam-2', 94105, 'z')")
+    before = reference_versions.newest(pipeline.name)
+    with pytest.raises(UsageError, match=r"the query of crm\) has the key device_id 'cam-2' twice") as refused:
+        taken(spark, pipeline)
+    assert str(refused.value).startswith(f"{pipeline.name}: ")
+    assert reference_versions.newest(pipeline.name) == before
+
+
 def test_csv_of_the_lake_is_kept_whole_when_a_text_has_characters_that_end_a_line_elsewhere(
     spark: Any, declare: Callable[..., Pipeline]
 ) -> None:
