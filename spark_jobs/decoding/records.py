@@ -22,6 +22,7 @@ from spark_jobs.decoding.unknown_fields import unknown_fields
 from spark_jobs.spark.failures import FAILED_FAST
 from spark_jobs.spark.frames import frame_of
 from spark_jobs.spark.schemas import reads_as, struct_of
+from spark_jobs.spark.thrown import refused_by_spark
 
 _DAY = 86_400_000_000
 """Microseconds."""
@@ -83,12 +84,14 @@ def decode(pipeline: Pipeline, records: DataFrame, withheld: Column | None = Non
     cannot be decoded throws where the decoder is declared to fail fast. `withheld` (struct<reason, detail> of a record,
     or null) quarantines a record for that reason without decoding it, because it would throw. Fields beyond the
     message's schema, where these are kept, are in the column `unknown_fields` of its first row. Raises UsageError when
-    the transform returns other columns than the archive declares: its files could not be read as declared.
+    the transform asks for what a message does not have, or returns other columns than the archive declares: its files
+    could not be read as declared.
     """
     decoding = decoding_of(pipeline.decoder)
     parsed, value = _parsed(pipeline, records, withheld)
     given = [decoding.message(F.col("parsed")), *([_record()] if pipeline.archive.takes_record else [])]
-    rows = transform(pipeline, pipeline.archive.rows)(*given)
+    with refused_by_spark(pipeline, pipeline.archive.rows):
+        rows = transform(pipeline, pipeline.archive.rows)(*given)
     undecodable = decoding.failure(pipeline.decoder, F.col(value), F.col("parsed"))
     if isinstance(pipeline.decoder, Avro) and pipeline.decoder.mode == "FAILFAST":
         undecodable = _failing_fast(undecodable, F.lit(False) if withheld is None else F.col("withheld").isNotNull())
@@ -97,7 +100,8 @@ def decode(pipeline: Pipeline, records: DataFrame, withheld: Column | None = Non
         message = F.when(F.col("undecodable").isNull(), F.col(value))
         looked_at = looked_at.withColumn(UNKNOWN_FIELDS, unknown_fields(pipeline.decoder, message))
     known = [F.col(name) for name in ("withheld", "undecodable") if name in looked_at.columns]
-    made = looked_at.select(rows.alias("rows")).schema["rows"].dataType
+    with refused_by_spark(pipeline, pipeline.archive.rows):
+        made = looked_at.select(rows.alias("rows")).schema["rows"].dataType
     _check_types(pipeline, made)
     judge = _judge_fields if isinstance(made, StructType) else _judge_rows
     judged, row = judge(pipeline, looked_at, rows, known)

@@ -38,7 +38,7 @@ from spark_jobs.archive.schema import archive_schema, with_partition_columns
 from spark_jobs.decoding.records import load_references
 from spark_jobs.intervals.drift import drift_section, find_drift
 from spark_jobs.intervals.read import Reading, read_interval
-from spark_jobs.intervals.report_sections import collect_report
+from spark_jobs.intervals.report_sections import check_listings, collect_report
 from spark_jobs.intervals.revision_comparison import compare_revisions
 from spark_jobs.intervals.write import (
     TableLayout,
@@ -151,6 +151,8 @@ def _build(
     its result is not published.
     """
     spark, pipeline, pinned = run.spark, run.pipeline, run.pinned
+    # Their rows are asked for last, after all else was built.
+    check_listings(spark, pipeline)
     revision, watch = revision_name(run.attempt.id, datetime.now(UTC)), Stopwatch()
     registered = revisions.registered_of_interval(pinned.id)
     hashed_by = common_version(each.content_hash for each in registered)

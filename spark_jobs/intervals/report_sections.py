@@ -29,12 +29,14 @@ from include.ledger.listings import ListedReport
 from include.pipelines.spec import AdditiveView, Grid, Listing, Pipeline, Report, Threshold, TimeWindow, Top
 from include.times import utc
 from spark_jobs.archive.replayed import Replayed
+from spark_jobs.archive.schema import archive_schema
 from spark_jobs.decoding.records import transform
 from spark_jobs.intervals.report_grid import grid_section
 from spark_jobs.reconciliation.interval_run import IntervalRun
 from spark_jobs.spark.frames import empty_frame
 from spark_jobs.spark.json_rows import row_json
 from spark_jobs.spark.schemas import struct_of
+from spark_jobs.spark.thrown import refused_by_spark
 from spark_jobs.views.speed_topic import speed_values, written_since
 from spark_jobs.views.values import key_json
 
@@ -49,6 +51,16 @@ _INTERVAL = "the interval"
 _FIRST, _LAST = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 30, tzinfo=UTC)
 
 _SECONDS = "yyyy-MM-dd'T'HH:mm:ss"
+
+
+def check_listings(spark: SparkSession, pipeline: Pipeline) -> None:
+    """Raise UsageError for a listing that Spark cannot make of archive rows, e.g. without one of its columns."""
+    listings_declared = [report for report in pipeline.reports if isinstance(report, Listing)]
+    if listings_declared:
+        empty = empty_frame(spark, archive_schema(pipeline))
+        rows = empty.withColumn("event_time", F.col(pipeline.archive.event_time))
+        for report in listings_declared:
+            _listed(pipeline, report, rows)
 
 
 def collect_report(
@@ -176,7 +188,8 @@ def _top(report: Top, rows: DataFrame) -> DataFrame:
 
 
 def _listed(pipeline: Pipeline, report: Listing, rows: DataFrame) -> DataFrame:
-    listed = transform(pipeline, report.rows)(rows).select(*report.columns)
+    with refused_by_spark(pipeline, report.rows):
+        listed = transform(pipeline, report.rows)(rows).select(*report.columns)
     times = [
         F.date_format(name, f"{_SECONDS}'Z'").alias(name) if kind == "timestamp" else F.col(name)
         for name, kind in listed.dtypes

@@ -19,6 +19,7 @@ from spark_jobs.archive.reader import read_archived, read_replayed
 from spark_jobs.archive.schema import archive_schema
 from spark_jobs.decoding.records import load_references, transform
 from spark_jobs.spark.schemas import struct_of
+from spark_jobs.spark.thrown import refused_by_spark
 
 AS_JSON = {
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'",
@@ -50,10 +51,15 @@ def read_unsent(
 def output_rows(spark: SparkSession, pipeline: Pipeline, output: Rows, rows: DataFrame) -> DataFrame:
     """Return what the output sends of archive rows. Columns: `output_schema`.
 
-    Raises UsageError when the transform returns other columns than the output declares.
+    Raises UsageError when the transform returns other columns than the output declares, or asks for one that is not
+    there.
     """
     schema = output_schema(pipeline, output)
-    sent = transform(pipeline, output.rows)(rows, load_references(spark, pipeline)) if output.rows else rows
+    sent = rows
+    if output.rows:
+        references = load_references(spark, pipeline)
+        with refused_by_spark(pipeline, output.rows):
+            sent = transform(pipeline, output.rows)(rows, references)
     types = {field.name: field.dataType.simpleString() for field in sent.schema.fields}
     declared = {field.name: field.dataType.simpleString() for field in schema.fields}
     if wrong := next((name for name, kind in declared.items() if types.get(name) != kind), ""):

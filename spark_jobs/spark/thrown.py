@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,13 @@ from typing import Any
 from py4j.java_gateway import is_instance_of
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
+from pyspark.errors import AnalysisException, PySparkAttributeError
 
 from include import lake
 from include.catalog import comparable_location
+from include.errors import UsageError, one_line
 from include.lake.disks import NO_SPACE, Disk
+from include.pipelines.spec import Pipeline
 
 _RAISED = "USER_RAISED_EXCEPTION"
 """Error class of errors thrown by `raise_error`."""
@@ -93,6 +97,21 @@ def _error_class(cause: Any) -> tuple[str, Mapping[str, str]]:
     # By PySpark's helper: Py4J does not find the default methods of an interface.
     helper: Any = SparkContext._jvm.PythonErrorUtils  # type: ignore[union-attr]
     return str(helper.getCondition(cause) or ""), dict(helper.getMessageParameters(cause) or {})
+
+
+@contextmanager
+def refused_by_spark(pipeline: Pipeline, function: str) -> Iterator[None]:
+    """Raise UsageError for what Spark refuses of a pipeline's transform, e.g. a column that is not there."""
+    try:
+        yield
+    except (AnalysisException, PySparkAttributeError) as error:
+        # Below its first line are the plan and Python's frames.
+        said, *_ = str(error).splitlines() or [""]
+        raise UsageError(
+            f"Spark refuses the function {function} of spark_jobs/transforms/{pipeline.code}.py: {one_line(said)}",
+            remedy="correct it, or the declaration of the columns that it gets",
+            pipeline=pipeline.name,
+        ) from error
 
 
 def jvm_has_ended() -> bool:

@@ -14,6 +14,7 @@ from include.pipelines.spec import AdditiveView, Pipeline, TimeWindow
 from include.times import in_words
 from spark_jobs.decoding.records import load_references, transform
 from spark_jobs.spark.schemas import reads_as, scale_of, struct_of
+from spark_jobs.spark.thrown import refused_by_spark
 from spark_jobs.views.windows import window_column, window_of
 
 PART = "tidemark_part"
@@ -26,11 +27,14 @@ def aggregate_view(
     """Return the view's rows, by its own transforms. Columns: key and measures, as the view declares them.
 
     `rows` has the archive table's columns and `event_time`; `references` is what `load_references` gives. Raises
-    UsageError when the aggregate lacks a column of the key or a measure, or returns one of another type.
+    UsageError when the aggregate lacks a column of the key or a measure, or returns one of another type, and when a
+    transform asks for what is not there.
     """
-    counted = transform(pipeline, view.rows)(rows, references)
+    with refused_by_spark(pipeline, view.rows):
+        counted = transform(pipeline, view.rows)(rows, references)
     windows = [window_column(view)] if view.windows else []
-    aggregated: DataFrame = transform(pipeline, view.aggregate)(counted, *windows)
+    with refused_by_spark(pipeline, view.aggregate):
+        aggregated: DataFrame = transform(pipeline, view.aggregate)(counted, *windows)
     _check_columns(pipeline, view, aggregated.schema)
     return aggregated
 

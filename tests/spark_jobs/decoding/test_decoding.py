@@ -546,3 +546,20 @@ def test_detail_names_bounds_in_full_when_they_have_many_digits(spark: Any) -> N
         "out_of_range",
         "reading is not within 0.0001234567 and 1234567: 1234568.0",
     )
+
+
+def test_transform_is_named_when_it_asks_for_a_field_that_a_message_does_not_have(
+    spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from spark_jobs.decoding import records
+
+    monkeypatch.setattr(records, "transform", lambda pipeline, name: lambda message: message["devises"])
+    with pytest.raises(UsageError) as refused:
+        records.decode(load_pipeline("nest_cameras"), spark.createDataFrame([], KAFKA_DDL))
+    said = str(refused.value)
+    assert said.startswith(
+        "nest_cameras: Spark refuses the function cameras of spark_jobs/transforms/nest_cameras.py: ["
+    )
+    assert "FIELD_NOT_FOUND" in said
+    assert "devises" in said
+    assert "\n" not in said

@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 
 from include import lake
-from include.errors import ServiceUnreachable
+from include.errors import ServiceUnreachable, UsageError
 from include.ledger.intervals.attempts import AttemptSpec
 from include.ledger.intervals.findings import Findings
 from include.ledger.intervals.pins import PinnedInterval
 from include.ledger.intervals.states import Source
 from include.ledger.lineage import BuiltRevision
 from include.pipelines import load_pipeline
+from include.pipelines.spec import Listing, Report
 from include.reconciliation import Reconciliation
 from include.settings import settings
 from include.times import Interval
@@ -63,9 +64,9 @@ def built_here(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
     settings.cache_clear()
 
 
-def built(spark: Any, *, is_rebuild: bool) -> list[BuiltRevision]:
+def built(spark: Any, *, is_rebuild: bool, reports: tuple[Report, ...] = ()) -> list[BuiltRevision]:
     """Build the hour as `build` does, and return the revisions."""
-    pipeline = replace(load_pipeline("isp_hits"), reports=())
+    pipeline = replace(load_pipeline("isp_hits"), reports=reports)
     pinned = PinnedInterval(1, pipeline.name, HOUR, (), {})
     attempt = AttemptSpec(1, pinned, Source.ARCHIVE, "1", Findings(), None, is_rebuild)
     found: list[BuiltRevision] = []
@@ -117,3 +118,12 @@ def test_first_error_is_reported_when_the_files_cannot_be_deleted_either(monkeyp
     monkeypatch.setattr(lake, "delete", unreachable)
     with pytest.raises(ValueError, match="the first"), write.deleted_on_failure(["a", "b"]):
         raise ValueError("the first")
+
+
+def test_nothing_is_read_when_a_listing_names_a_column_that_its_function_does_not_return(
+    spark: Any, built_here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "read_interval", lambda *_: pytest.fail("was read"))
+    listing = Listing("Users", rows="users_by_zip", columns=("zipcode", "usres"))
+    with pytest.raises(UsageError, match=r"function users_by_zip of .*isp_hits\.py: \[UNRESOLVED_COLUMN.*usres"):
+        built(spark, is_rebuild=True, reports=(listing,))

@@ -16,7 +16,7 @@ from include.errors import UsageError
 from include.ledger.streams.generations import StreamGeneration
 from include.ledger.streams.writers import Lease
 from include.pipelines import load_pipeline
-from include.pipelines.spec import AdditiveView
+from include.pipelines.spec import AdditiveView, Pipeline
 from spark_jobs.archive.schema import archive_schema
 from spark_jobs.decoding.records import load_references
 from spark_jobs.intervals import build
@@ -25,6 +25,7 @@ from spark_jobs.sinks.speed_view import SpeedViewSink
 from spark_jobs.spark.failures import SPARK_FAILURES, translate
 from spark_jobs.spark.frames import empty_frame, frame_of
 from spark_jobs.streaming import speed_base
+from spark_jobs.views import aggregate
 from spark_jobs.views.aggregate import aggregate_view
 from spark_jobs.views.measures import declared_measures
 from spark_jobs.views.stored_base import StoredBase
@@ -213,3 +214,26 @@ def test_plan_of_a_view_stays_the_same_when_its_aggregate_returns_the_declared_t
     for view in pipeline.views:
         aggregated = aggregate_view(pipeline, view, rows, load_references(spark, pipeline))
         assert declared_measures(pipeline, view, aggregated) is aggregated
+
+
+def empty_rows(spark: Any, pipeline: Pipeline) -> Any:
+    """Return archive rows as a view's functions get them, without any."""
+    rows = empty_frame(spark, archive_schema(pipeline))
+    return rows.withColumn("event_time", F.col(pipeline.archive.event_time))
+
+
+@pytest.mark.parametrize("misspelt", ["counted_hits", "total_by_zip"])
+def test_function_is_named_when_it_asks_for_a_column_that_is_not_there(
+    spark: Any, monkeypatch: pytest.MonkeyPatch, misspelt: str
+) -> None:
+    known = aggregate.transform
+
+    def wrong(pipeline: Pipeline, name: str) -> Callable[..., Any]:
+        return (lambda rows, *_: rows.select("zip")) if name == misspelt else known(pipeline, name)
+
+    monkeypatch.setattr(aggregate, "transform", wrong)
+    with pytest.raises(UsageError) as refused:
+        aggregate_view(PIPELINE, TOTAL, empty_rows(spark, PIPELINE), {})
+    assert str(refused.value).startswith(
+        f"isp_hits: Spark refuses the function {misspelt} of spark_jobs/transforms/isp_hits.py: [UNRESOLVED_COLUMN"
+    )
