@@ -15,6 +15,7 @@ from include.times import in_words
 from spark_jobs.decoding.records import load_references, transform
 from spark_jobs.spark.schemas import reads_as, scale_of, struct_of
 from spark_jobs.spark.thrown import refused_by_spark
+from spark_jobs.views.analysed import made_of, not_additive
 from spark_jobs.views.windows import window_column, window_of
 
 PART = "tidemark_part"
@@ -27,16 +28,44 @@ def aggregate_view(
     """Return the view's rows, by its own transforms. Columns: key and measures, as the view declares them.
 
     `rows` has the archive table's columns and `event_time`; `references` is what `load_references` gives. Raises
-    UsageError when the aggregate lacks a column of the key or a measure, or returns one of another type, and when a
-    transform asks for what is not there.
+    UsageError when the aggregate lacks a column of the key or a measure, or returns one of another type, when a measure
+    does not add up, when the rows have another event time, and when a transform asks for what is not there.
     """
     with refused_by_spark(pipeline, view.rows):
-        counted = transform(pipeline, view.rows)(rows, references)
+        counted: DataFrame = transform(pipeline, view.rows)(rows, references)
+    if view.windows:
+        _check_event_time(pipeline, view, counted, rows)
     windows = [window_column(view)] if view.windows else []
     with refused_by_spark(pipeline, view.aggregate):
         aggregated: DataFrame = transform(pipeline, view.aggregate)(counted, *windows)
     _check_columns(pipeline, view, aggregated.schema)
+    _check_sums(pipeline, view, aggregated)
     return aggregated
+
+
+def _check_event_time(pipeline: Pipeline, view: AdditiveView, counted: DataFrame, rows: DataFrame) -> None:
+    """Raise UsageError for a time by which intervals do not find the rows, and of which the stream has no watermark."""
+    made = made_of(counted, rows, "event_time")
+    archived = pipeline.archive.event_time
+    if made is not None and not made & {"event_time", archived.partition(".")[0]}:
+        raise UsageError(
+            f"the function {view.rows} of the view {view.name} makes another event_time, of "
+            f"{', '.join(sorted(made)) or 'a constant'}; the archive's is {archived}",
+            remedy="leave event_time as it is; to count by another time, declare a second pipeline on the same topic",
+            pipeline=pipeline.name,
+        )
+
+
+def _check_sums(pipeline: Pipeline, view: AdditiveView, aggregated: DataFrame) -> None:
+    """Raise UsageError for a measure of which a stream cannot add micro-batches, nor an interval windows or parts."""
+    for measure in view.measures:
+        if function := not_additive(aggregated, measure):
+            raise UsageError(
+                f"the aggregate {view.aggregate} of the view {view.name} makes {measure} by {function}, whose values "
+                "of parts do not add up to that of the whole",
+                remedy="make measures of sum and count alone; find other values in a Listing, or by SQL from the table",
+                pipeline=pipeline.name,
+            )
 
 
 def _check_columns(pipeline: Pipeline, view: AdditiveView, returned: StructType) -> None:

@@ -237,3 +237,76 @@ def test_function_is_named_when_it_asks_for_a_column_that_is_not_there(
     assert str(refused.value).startswith(
         f"isp_hits: Spark refuses the function {misspelt} of spark_jobs/transforms/isp_hits.py: [UNRESOLVED_COLUMN"
     )
+
+
+def aggregated_by(spark: Any, monkeypatch: pytest.MonkeyPatch, hits: Any) -> Any:
+    """Return the running total whose aggregate computes its measure so."""
+
+    def total(rows: Any) -> Any:
+        made = rows.groupBy("zipcode").agg(hits.alias("made"), F.max("user").alias("last_user"))
+        return made.where("made is not null").select("zipcode", F.col("made").cast("BIGINT").alias("HITS"))
+
+    known = aggregate.transform
+    monkeypatch.setattr(aggregate, "transform", lambda of, name: total if name == TOTAL.aggregate else known(of, name))
+    return aggregate_view(PIPELINE, TOTAL, empty_rows(spark, PIPELINE), {})
+
+
+@pytest.mark.parametrize(
+    ("made", "named"),
+    [
+        (lambda: F.max("kafka_offset"), "max"),
+        (lambda: F.count(F.lit(1)) - F.min("kafka_offset"), "min"),
+        (lambda: F.avg("kafka_offset"), "avg"),
+        (lambda: F.count_distinct("user"), "count of distinct values"),
+        (lambda: F.sum_distinct("kafka_offset"), "sum of distinct values"),
+        (lambda: F.coalesce(F.approx_count_distinct("user"), F.lit(0)), "approx_count_distinct"),
+        (lambda: F.size(F.collect_set("user")), "collect_set"),
+        (lambda: F.any_value("kafka_offset"), "any_value"),
+    ],
+)
+def test_measure_is_refused_when_its_values_do_not_add_up(
+    spark: Any, monkeypatch: pytest.MonkeyPatch, made: Callable[[], Any], named: str
+) -> None:
+    with pytest.raises(UsageError, match=f"isp_hits: .* view zip_totals makes hits by {named}, .* do not add up"):
+        aggregated_by(spark, monkeypatch, made())
+
+
+def test_measure_is_taken_when_its_values_add_up(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for made in (
+        F.count("user"),
+        F.coalesce(F.sum("kafka_offset"), F.lit(0)) * 2,
+        F.count_if(F.col("isp") == "one") + F.sum(F.when(F.col("isp").isNull(), 1)),
+        F.sum(F.greatest("kafka_offset", F.lit(7))),
+    ):
+        assert aggregated_by(spark, monkeypatch, made).columns == ["zipcode", "HITS"]
+
+
+WINDOWED = PIPELINE.views[0]
+
+
+@pytest.mark.parametrize(
+    ("event_time", "is_taken"),
+    [
+        (lambda: F.col("hittime"), True),
+        (lambda: F.col("event_time"), True),
+        (lambda: F.date_trunc("hour", "event_time"), True),
+        (lambda: F.col("kafka_timestamp"), False),
+        (lambda: F.date_trunc("hour", "kafka_timestamp"), False),
+        (lambda: F.lit("2026-11-20").cast("TIMESTAMP"), False),
+    ],
+)
+@pytest.mark.parametrize("is_joined", [False, True])
+def test_rows_function_is_refused_when_it_makes_another_event_time(
+    spark: Any, monkeypatch: pytest.MonkeyPatch, event_time: Callable[[], Any], is_taken: bool, is_joined: bool
+) -> None:
+    def replaced(archive: Any, references: Any) -> Any:
+        rows = archive.join(archive.select("isp").distinct(), "isp") if is_joined else archive
+        return rows.withColumn("was", event_time()).withColumn("event_time", F.col("was")).where("zipcode is not null")
+
+    known = aggregate.transform
+    monkeypatch.setattr(aggregate, "transform", lambda of, name: replaced if name == WINDOWED.rows else known(of, name))
+    if is_taken:
+        assert aggregate_view(PIPELINE, WINDOWED, empty_rows(spark, PIPELINE), {})
+    else:
+        with pytest.raises(UsageError, match=f"isp_hits: the function {WINDOWED.rows} .* another event_time"):
+            aggregate_view(PIPELINE, WINDOWED, empty_rows(spark, PIPELINE), {})
