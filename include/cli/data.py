@@ -20,6 +20,7 @@ from include.cli.output import (
 )
 from include.errors import UsageError
 from include.pipelines import declarations, load_pipeline
+from include.pipelines.spec import Pipeline
 from include.settings import settings
 from include.times import format_time, parse_time
 
@@ -47,11 +48,8 @@ def pipelines(as_json: AsJson = False) -> None:
                 f"{kind}__{p.name}" for kind in ("stream", "interval", *(["daily"] if p.schedule.is_hourly else []))
             ],
             "quarantine": f"{settings().lake_uri}/quarantine/{p.name}",
-            "locations": {f"lake.{table}": f"{settings().lake_uri}/tables/{table}" for table in p.tables}
-            | {
-                kind: f"{settings().lake_uri}/{kind}/{p.name}"
-                for kind in ("landing", "quarantine", "reports", "proofs")
-            },
+            "locations": _locations(p),
+            "live_tables": list(p.live_tables),
             "schedule": p.schedule.cron,
         }
         for p in declarations().loaded
@@ -70,10 +68,21 @@ def pipelines(as_json: AsJson = False) -> None:
         [[name, *("\n".join(each) for each in several)] for name, *several in rows],
     )
     console.print("\nDAGs: stream__PIPELINE, interval__PIPELINE. Schedules: --json", style="dim")
-    places = "tables/TABLE and, of each PIPELINE, landing, quarantine, reports and proofs"
+    places = "tables/TABLE and, of each PIPELINE, landing, quarantine, reports, proofs and checkpoints"
     console.print(clean(f"In {settings().lake_uri}: {places}"), style="dim", highlight=False)
     if declared:
         suggest(f"./tidemark demo {declared[0]['name']}")
+
+
+def _locations(pipeline: Pipeline) -> dict[str, str]:
+    """Return the pipeline's folders in the lake, by table and by what else they hold."""
+    kinds = ["landing", "quarantine", "reports", "proofs", "checkpoints"]
+    kinds += ["delta"] if pipeline.archive.delta else []
+    kinds += ["references"] if pipeline.references else []
+    folders = {f"lake.{table}": f"tables/{table}" for table in pipeline.tables}
+    folders |= {kind: f"{kind}/{pipeline.name}" for kind in kinds}
+    folders |= {f"iceberg.{table}": f"iceberg/{table}" for table in pipeline.iceberg_tables}
+    return {name: f"{settings().lake_uri}/{folder}" for name, folder in folders.items()}
 
 
 def ranges(

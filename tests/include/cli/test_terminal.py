@@ -12,12 +12,15 @@ import subprocess
 import sys
 import termios
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from include.cli import data
 from include.cli.output import clean
 from include.intervals.verdict import Verdict
+from include.pipelines import Declarations, load_pipeline
 from tests.conftest import REPOSITORY
 
 COLUMNS = 100
@@ -129,6 +132,24 @@ def test_every_topic_and_dag_is_told_when_pipelines_are_listed_as_json(tmp_path:
     assert places["proofs"].endswith("/proofs/auction_bids")
     for pipeline in listed.values():
         assert {*pipeline["speed_views"].values()} <= pipeline["written_topics"].keys()
+
+
+def test_places_are_told_when_a_declaration_has_them(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nest = load_pipeline("nest_cameras")
+    in_iceberg = replace(nest, archive=replace(nest.archive, iceberg=True))
+    declared = Declarations((load_pipeline("gps_positions"), load_pipeline("isp_hits"), in_iceberg), {})
+    monkeypatch.setattr(data, "declarations", lambda: declared)
+    data.pipelines(as_json=True)
+    gps, hits, nest_cameras = json.loads(capsys.readouterr().out)
+    lake = gps["locations"]["landing"].removesuffix("/landing/gps_positions")
+    assert gps["locations"]["delta"] == f"{lake}/delta/gps_positions"
+    assert gps["locations"]["checkpoints"] == f"{lake}/checkpoints/gps_positions"
+    assert nest_cameras["locations"]["iceberg.nest_cameras"] == f"{lake}/iceberg/nest_cameras"
+    assert nest_cameras["locations"]["references"] == f"{lake}/references/nest_cameras"
+    assert not {"delta", "references"} & hits["locations"].keys()
+    assert "isp_hits_by_zip" in hits["live_tables"]
 
 
 def test_verdict_is_words_when_output_is_a_terminal_and_json_elsewhere(tmp_path: Path) -> None:
