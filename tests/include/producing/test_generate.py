@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +20,7 @@ from include.pipelines import load_pipeline
 from include.pipelines.spec import KafkaTopics, Pipeline
 from include.producing import follower, generate, messages
 from include.settings import settings
+from include.times import parse_time, time_of
 from tests.support.shipped import SHIPPED, UNUSED
 
 
@@ -88,6 +92,30 @@ def test_pipeline_cannot_follow_a_stream_when_nothing_describes_its_events(
     pipeline = with_generator(text)
     with pytest.raises(UsageError, match=f"{pipeline.name} cannot follow an event stream"):
         follower.follow(pipeline, "http://127.0.0.1:1/", until=1, seconds=None, tell=lambda _: None)
+
+
+def test_records_have_their_event_times_in_order_when_they_are_spread_over_three_hours(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sent: list[tuple[int, bytes]] = []
+
+    def enqueue(producer: Any, topic: str, value: bytes, key: Any, *, timestamp: int, on_delivery: Any) -> None:
+        sent.append((timestamp, value))
+        on_delivery(None, SimpleNamespace(partition=lambda: 0))
+
+    monkeypatch.setattr(kafka, "create_topic", lambda topic, partitions: None)
+    monkeypatch.setattr(kafka, "topic_limits", lambda topic: SimpleNamespace(batch=1_000_000))
+    monkeypatch.setattr(kafka, "producer", lambda **_: SimpleNamespace(flush=lambda _: 0))
+    monkeypatch.setattr(kafka, "enqueue", enqueue)
+    before = datetime.now(UTC)
+    told = generate.produce(load_pipeline("isp_hits"), events=90)
+    first = parse_time(told["first"])
+    assert timedelta() <= first - (before - timedelta(hours=3)) <= datetime.now(UTC) - before
+    moments = [first + timedelta(minutes=2) * number for number in range(90)]
+    assert parse_time(told["last"]) == moments[-1]
+    assert [timestamp for timestamp, _ in sent] == [int(moment.timestamp() * 1000) for moment in moments]
+    # The record's timestamp is the event time in its value.
+    assert [time_of(timestamp) for timestamp, _ in sent] == [parse_time(json.loads(v)["hittime"]) for _, v in sent]
 
 
 FOLLOWS: dict[str, Any] = {"until": 1, "seconds": None, "tell": lambda _: None}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from include.cli import services
 from include.doctor import examine
 from include.doctor.finding import Finding
 from include.services import supervisor
@@ -64,3 +66,16 @@ def test_nothing_is_started_when_every_service_was_stopped(started: list[str]) -
         write_state(name, port=1, pid=None)
     examine.repair_all(lambda _: None, deep=False)
     assert started == []
+
+
+def test_status_names_what_a_pipeline_needs_when_nothing_was_ever_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TIDEMARK_HOME", str(tmp_path))
+    settings.cache_clear()
+    services.status(as_json=True)
+    settings.cache_clear()
+    listed = json.loads(capsys.readouterr().out)["services"]
+    assert list(listed) == ["kafka", "postgres", "registry", "airflow"]
+    for each in listed.values():
+        assert (each["address"], each["healthy"], each["pid"]) == ("", False, None)
