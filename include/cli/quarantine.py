@@ -99,8 +99,8 @@ def list_records(
 def show(
     pipeline: PipelineName,
     topic: Annotated[str, typer.Argument(help="topic of the record")],
-    partition: Annotated[int, typer.Argument(help="number of its topic partition")],
-    offset: Annotated[int, typer.Argument(help="its offset")],
+    partition: Annotated[int, typer.Argument(min=0, help="number of its topic partition")],
+    offset: Annotated[int, typer.Argument(min=0, help="its offset")],
     raw: Annotated[
         Path | None, typer.Option("--raw", help="write the value's bytes to this file (- for standard output) instead")
     ] = None,

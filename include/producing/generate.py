@@ -25,6 +25,9 @@ from include.times import format_time
 _PROGRESS_EVERY = 100
 """Messages."""
 
+_EARLIEST = datetime.fromtimestamp(0.001, UTC)
+"""Kafka's client takes timestamp 0 for the present time."""
+
 
 @dataclass
 class Produced:
@@ -105,9 +108,14 @@ def produce(
     pipeline's, by default the first that it names; it is created if missing. `rate` is in messages per second.
     `enqueued` is called now and then with the number of messages queued so far.
     Raise ServiceUnreachable when Kafka does not confirm every message, TidemarkError when it refuses one, UsageError
-    when a topic must be named, a time lies beyond the year 9999, or the pipeline has no generator.
+    when a topic must be named, a time lies before 1970 or beyond the year 9999, or the pipeline has no generator.
     """
     start = start or datetime.now(UTC) - span
+    if start < _EARLIEST:
+        raise UsageError(
+            f"the first event time is {format_time(start)}, and none may be before 1970-01-01T00:00:00.001Z",
+            remedy="a later --start or a shorter --span",
+        )
     if span > datetime.max.replace(tzinfo=UTC) - start:
         raise UsageError(f"{format_time(start)} and the span end after the year 9999", remedy="an earlier --start")
     topic = topic_of(pipeline, topic)

@@ -34,8 +34,11 @@ class Selection:
     ) -> Selection:
         """Return a selection of a pipeline; the topic may be left out if there is only one.
 
-        Raises UsageError when an offset is named without its topic partition.
+        Raises UsageError when an offset is named without its topic partition, or a number is negative.
         """
+        for what, number in (("topic partition", partition), ("offset", offset)):
+            if number is not None and number < 0:
+                raise UsageError(f"there is no {what} {number}", remedy="both count from 0")
         if topic is None and len(pipeline.source.named) == 1 and (partition is not None or offset is not None):
             topic = pipeline.source.named[0]
         if offset is not None and (topic is None or partition is None):

@@ -7,14 +7,44 @@ import signal
 import socket
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
+from include.cli import VERBS
 from include.cli import __main__ as command
 from include.cli.demo import _report
+from include.errors import UsageError
 from include.services.process import free_port
 from tests.conftest import REPOSITORY, Home
+
+FILLED = {"--from": "2026-11-20T05:00:00Z", "--to": "2026-11-20T06:00:00Z", "partition": "0", "offset": "0"}
+"""Values of required parameters; of others it is any text."""
+
+
+@cache
+def commands() -> dict[tuple[str, ...], Any]:
+    """Every command by its words: verbs, and those of the verbs that are groups."""
+    root: Any = typer.main.get_command(command.app)
+    verbs = {verb: root.get_command(typer.Context(root), verb) for verb in VERBS}
+    groups = {verb: getattr(found, "commands", {}) for verb, found in verbs.items()}
+    alone = {(verb,): found for verb, found in verbs.items() if not groups[verb]}
+    return alone | {(verb, name): each for verb, group in groups.items() for name, each in group.items()}
+
+
+def filled(words: tuple[str, ...], pipeline: str) -> list[str]:
+    """The command's arguments with this pipeline and whatever else it requires."""
+    arguments, options = [], []
+    for each in commands()[words].params:
+        name = each.opts[0]
+        if each.param_type_name == "argument" and (each.required or name == "pipeline"):
+            arguments.append(pipeline if name == "pipeline" else FILLED.get(name, "x"))
+        elif each.required:
+            options += [name, FILLED.get(name, "x")]
+    return [*words, *options, *arguments]
 
 
 def run(home: Path, *arguments: str, **extra: str) -> subprocess.CompletedProcess[str]:
@@ -92,6 +122,24 @@ def test_error_is_one_line_with_exit_code_64_when_usage_is_wrong(
     ],
 )
 def test_option_is_refused_when_it_would_have_no_effect(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+) -> None:
+    monkeypatch.setattr("sys.argv", ["tidemark", *arguments])
+    assert command.main() == 64
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["quarantine", "show", "nest_cameras", "nest-cameras", "--", "-1", "0"], "greater than or equal to 0"),
+        (["quarantine", "show", "nest_cameras", "nest-cameras", "--", "0", "-1"], "greater than or equal to 0"),
+        (["produce", "nest_cameras", "--events", "1", "--start", "1970-01-01T00:00:00Z"], "before 1970"),
+        (["produce", "nest_cameras", "--events", "1", "--start", "1969-12-31T23:00:00Z"], "before 1970"),
+        (["produce", "nest_cameras", "--events", "1", "--span", "36000d"], "a shorter --span"),
+    ],
+)
+def test_number_or_time_is_refused_when_no_record_can_have_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
 ) -> None:
     monkeypatch.setattr("sys.argv", ["tidemark", *arguments])
@@ -263,6 +311,29 @@ def test_traceback_is_shown_when_debug_follows_the_verb(tmp_path: Path) -> None:
     assert result.returncode == 64
     assert "Traceback" in result.stderr
     assert result.stderr.splitlines()[-1].startswith("tidemark: unknown pipeline 'no_such'")
+
+
+@pytest.mark.parametrize(
+    "words", [words for words in commands() if words not in {("airflow",), ("bench",)}], ids=" ".join
+)
+def test_help_is_printed_when_it_is_asked_of_any_command(
+    capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
+) -> None:
+    # The other two pass it on to another program.
+    assert not command.app([*words, "--help"], standalone_mode=False, prog_name="tidemark")
+    shown = " ".join(capsys.readouterr().out.split())
+    assert shown.startswith(f"Usage: tidemark {' '.join(words)} ")
+    assert commands()[words].help.splitlines()[0] in shown
+
+
+@pytest.mark.parametrize(
+    "words",
+    [words for words, each in commands().items() if any(param.name == "pipeline" for param in each.params)],
+    ids=" ".join,
+)
+def test_unknown_pipeline_is_wrong_usage_when_any_command_takes_one(words: tuple[str, ...]) -> None:
+    with pytest.raises(UsageError, match="unknown pipeline 'no_such'"):
+        command.app(filled(words, "no_such"), standalone_mode=False, prog_name="tidemark")
 
 
 def test_format_is_taken_but_not_shown_when_a_pipeline_is_written(tmp_path: Path) -> None:

@@ -426,6 +426,8 @@ def test_decision_is_refused_when_its_form_is_not_of_this_site(
     assert decision == "replay" or client.post(place, data={**form, "form": token, "why": " "}).status_code == 422
     everything = {"why": "a test", "form": token}
     assert client.post(place, data=everything).status_code == 422
+    for negative in ({"offset": "-1"}, {"partition": "-1"}):
+        assert client.post(place, data={**form, **negative, "form": token}).status_code == 422
     assert client.get(place, params=form).status_code == 405
     decided = ledger_quarantine.decisions(NAME)
     assert {each.offset for each in decided.discards} <= {TO_BE_DISCARDED}
