@@ -72,7 +72,7 @@ class JobOperator(SparkSubmitOperator):
             named = re.search(r"Error code is: (\d+)", str(error))
             if named is None and on_yarn:
                 raise
-            return int(named[1]) if named else TidemarkError.exit_code
+            return self._lines.exit_code(int(named[1])) if named else TidemarkError.exit_code
         return self._code
 
     def resolve(self, mode: DeployMode) -> SparkSubmission:

@@ -143,13 +143,19 @@ class Followed(Generic[Found]):
         self.cluster.kill(self.id)
 
     def code(self, ended: Found) -> int:
-        """Return the exit code of an application that ended; print how it ended when it reported no code."""
+        """Return the exit code of an application that ended; print how it ended when it reported no known code."""
         code = ended.own_exit_code
         if code is None:
             self._say(f"tidemark: {ended.end}")
             return TidemarkError.exit_code
+        last = self.cluster.last_lines(ended) if code else []
+        for line in last:
+            self._lines.note(line)
+        # A node that does not answer shows nothing of what the driver said.
+        if last or self._lines.own:
+            code = self._lines.exit_code(code)
         if code == TidemarkError.exit_code:
-            for line in self.cluster.last_lines(ended):
+            for line in last:
                 self._say(line)
         for line in self._lines.reasons(code):
             self._say(line)

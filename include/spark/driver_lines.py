@@ -136,10 +136,14 @@ class DriverLines:
     own: str = ""
     """The last line that Tidemark's code printed, without its prefix: the error, if the driver could name one."""
 
-    def passes(self, line: str) -> bool:
-        """Return whether a line is shown at once; others are kept in `held`. TIDEMARK_DEBUG shows all."""
+    def note(self, line: str) -> None:
+        """Keep a line as `own` if Tidemark's code printed it."""
         if line.startswith(OWN):
             self.own = line.removeprefix(OWN).strip()
+
+    def passes(self, line: str) -> bool:
+        """Return whether a line is shown at once; others are kept in `held`. TIDEMARK_DEBUG shows all."""
+        self.note(line)
         if os.environ.get("TIDEMARK_DEBUG") or not line.strip():
             return bool(line.strip())
         self._is_held = self._is_foreign(line) or (self._is_held and _CONTINUED.match(line) is not None)
@@ -148,6 +152,16 @@ class DriverLines:
         else:
             self._last = line.rstrip()
         return not self._is_held
+
+    def exit_code(self, code: int) -> int:
+        """Return an exit code as the contract has it: 1 if it is unknown there, or the driver printed no line before.
+
+        Python ends with 2 when it cannot open a script, which would mean that a validation failed. One from 128 on,
+        of a driver that was killed, is returned unchanged.
+        """
+        if not 0 < code < 128:
+            return code
+        return error_class(code).exit_code if self.own else TidemarkError.exit_code
 
     def reasons(self, code: int) -> Sequence[str]:
         """Return the lines held back of an application whose exit code says nothing, and its own last line again.

@@ -61,8 +61,8 @@ def run_job(job: SparkSubmission) -> int:
     try:
         _pass_on(process, lines)
         code = process.wait()
-        _show(lines.reasons(code) if code else ())
-        return _own_code(job, code)
+        _show(lines.reasons(lines.exit_code(code)) if code else ())
+        return _own_code(job, code, lines)
     except KeyboardInterrupt:
         os.killpg(process.pid, signal.SIGTERM)
         process.wait()
@@ -77,13 +77,13 @@ def _show(lines: Iterable[str]) -> None:
     sys.stderr.flush()
 
 
-def _own_code(job: SparkSubmission, code: int) -> int:
+def _own_code(job: SparkSubmission, code: int, lines: DriverLines) -> int:
     """Return the exit code of a driver as commands end with it, and report one that a signal ended: it said nothing.
 
     `spark-submit` ends with the signal's number beyond 128 or, where its driver was killed, below 256.
     """
     if 0 <= code < 128:
-        return code
+        return lines.exit_code(code)
     number = -code if code < 0 else min(code - 128, 256 - code)
     ended = f"was killed (signal {number})" if code != 255 else "ended with exit code 255"
     failed = TidemarkError(
@@ -147,6 +147,7 @@ class _StopOnSignal:
     def __init__(self, job: SparkSubmission, process: subprocess.Popen[str]) -> None:
         self._job = job
         self._process = process
+        self.lines = DriverLines(shows_warnings=True)
         self.is_asked = False
 
     def ask(self, number: int, frame: FrameType | None) -> None:
@@ -158,7 +159,7 @@ class _StopOnSignal:
         """Return the exit code of a driver that ended with `code`; report one that was killed."""
         # A driver that was still starting has nothing to finish: if the signal ended it, it stopped as asked.
         was_starting = self.is_asked and code in (-signal.SIGTERM, 128 + signal.SIGTERM)
-        return 0 if was_starting else _own_code(self._job, code)
+        return 0 if was_starting else _own_code(self._job, code, self.lines)
 
 
 def run_stream_job(
@@ -178,7 +179,7 @@ def run_stream_job(
         process = _start(job)
         stop = _StopOnSignal(job, process)
         with _on_signals(stop.ask):
-            _pass_on(process, DriverLines(shows_warnings=True))
+            _pass_on(process, stop.lines)
             code = process.wait()
         driver_folders.sweep()
         code, is_asked = stop.code(code), stop.is_asked
@@ -194,7 +195,7 @@ def run_watched_job(job: SparkSubmission, look: Callable[[], None]) -> int:
     """
     process = _start(job)
     stop = _StopOnSignal(job, process)
-    passing_on = threading.Thread(target=_pass_on, args=(process, DriverLines(shows_warnings=True)), daemon=True)
+    passing_on = threading.Thread(target=_pass_on, args=(process, stop.lines), daemon=True)
     passing_on.start()
     with _on_signals(stop.ask):
         code = _watch(process, look)

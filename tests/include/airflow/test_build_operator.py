@@ -154,6 +154,18 @@ def test_build_fails_when_its_driver_ends_with_what_no_validation_explains(drive
         run(build(attempt))
 
 
+@pytest.mark.parametrize(("code", "prints"), [(2, "python3: cannot open file"), (127, "tidemark: isp_hits: building")])
+def test_build_fails_with_1_when_its_driver_never_started_or_names_no_error(
+    driver: Path, code: int, prints: str
+) -> None:
+    program = driver.with_name("spark-submit")
+    program.write_text(f"#!/bin/sh\necho {prints!r}\nexit {code}\n")
+    attempt = begin_attempt(NAME)
+    note_build(attempt)
+    with pytest.raises(AirflowException, match=f"build_interval of {NAME} ended with exit code 1: unexpected"):
+        run(build(attempt))
+
+
 def test_build_fails_when_its_driver_died_after_it_had_published(driver: Path) -> None:
     attempt = published()
     driver.write_text("1")

@@ -45,3 +45,11 @@ def test_verdict_has_every_part_of_the_contract_when_nothing_was_built() -> None
     verdict = Verdict("p", {}, "1").as_json()
     assert {"ranges", "records", "reconciliation", "validation", "registered", "report"} <= verdict.keys()
     assert verdict["validation"] == {"success": None, "suite": "", "failed": []}
+
+
+def test_verdict_has_every_count_of_the_contract_when_something_was_built() -> None:
+    verdict = Verdict("p", {}, "1", findings=Findings(build(0), Validation(True, "suite"))).as_json()
+    assert {"in_ranges", "archived", "empty", "quarantined", "gaps", "erased"} <= verdict["records"].keys()
+    assert verdict["reconciliation"].keys() == {"matched", "pending", "late", "unexplained"}
+    assert verdict["validation"] == {"success": True, "suite": "suite", "failed": []}
+    assert verdict["odd_timestamps"] == {"count": 0, "first": None}

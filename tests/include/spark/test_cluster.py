@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -12,6 +14,8 @@ from include.errors import ServiceUnreachable, TidemarkError, UsageError
 from include.services.process import free_port
 from include.settings import settings
 from include.spark import yarn
+from include.spark.cluster_run import Followed
+from include.spark.driver_lines import DriverLines
 from include.spark.submission import submission
 
 CANARY = "canary-51ac"
@@ -162,6 +166,28 @@ def test_exit_code_is_the_driver_s_own_only_when_it_ended_by_itself(
     state: str, final: str, diagnostics: str, code: int | None
 ) -> None:
     assert yarn.Application("application_1_1", state, final, diagnostics, "").own_exit_code == code
+
+
+@pytest.mark.parametrize(
+    ("code", "new", "last", "known"),
+    [
+        (0, [], [], 0),
+        (2, ["tidemark: isp_hits: the checkpoint did not pass"], [], 2),
+        (2, [], ["tidemark: isp_hits: the checkpoint did not pass"], 2),
+        (2, [], [], 2),
+        (2, [], ["python3: can't open file"], 1),
+        (101, ["tidemark: isp_hits: validating"], [], 1),
+    ],
+    ids=["success", "said", "said at last", "log cannot be read", "never started", "not in the contract"],
+)
+def test_exit_code_of_an_application_is_1_when_its_driver_said_nothing_or_the_code_is_unknown(
+    code: int, new: list[str], last: list[str], known: int
+) -> None:
+    ended = SimpleNamespace(has_ended=True, waits_for="", own_exit_code=code, end="")
+    cluster: Any = SimpleNamespace(find=lambda _: ended, new_lines=lambda _: new, last_lines=lambda _: last)
+    said: list[str] = []
+    assert Followed(cluster, "application_1_1", DriverLines(), said.append).end() == known
+    assert said == [*new, *(last if known == 1 else [])]
 
 
 def test_end_says_that_the_node_was_lost_when_yarn_says_so_in_a_later_line() -> None:

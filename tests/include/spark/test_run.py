@@ -16,20 +16,22 @@ from include.spark.run import run_job, run_stream_job, run_watched_job
 from include.spark.submission import SparkSubmission
 
 PROGRAM = """#!/bin/sh
-echo "tidemark: isp_hits: validating"
+echo "10:11:12 WARN Utils: Set SPARK_LOCAL_IP"
+{says}
 {ends}
 """
+SAYS = 'echo "tidemark: isp_hits: validating"'
 
 Runs = Callable[[SparkSubmission], int]
 
 
 @pytest.fixture
-def ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], SparkSubmission]]:
-    """Makes the submission of a driver that ends by these words of a shell."""
+def ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., SparkSubmission]]:
+    """Makes the submission of a driver that ends by these words of a shell, after a line of its own or another."""
 
-    def make(words: str) -> SparkSubmission:
+    def make(words: str, says: str = SAYS) -> SparkSubmission:
         program = tmp_path / "spark-submit"
-        program.write_text(PROGRAM.format(ends=words))
+        program.write_text(PROGRAM.format(says=says, ends=words))
         program.chmod(0o700)
         monkeypatch.setattr(SparkSubmission, "command", lambda job: [str(program)])
         return SparkSubmission("publish", ("--pipeline", "isp_hits", "--attempt", "7"), "publish isp_hits")
@@ -65,7 +67,7 @@ def handlers() -> Iterator[None]:
     ids=["killed", "its shell tells", "its driver was killed", "ended by a signal that nobody sent on purpose"],
 )
 def test_killed_driver_is_reported_as_a_failure_when_it_could_say_nothing(
-    ends: Callable[[str], SparkSubmission], capfd: pytest.CaptureFixture[str], run: Runs, words: str, number: int
+    ends: Callable[..., SparkSubmission], capfd: pytest.CaptureFixture[str], run: Runs, words: str, number: int
 ) -> None:
     assert run(ends(words)) == 1
     last = capfd.readouterr().err.splitlines()[-1]
@@ -74,14 +76,33 @@ def test_killed_driver_is_reported_as_a_failure_when_it_could_say_nothing(
 
 @pytest.mark.parametrize("code", [0, 2, 4, 64])
 def test_exit_code_is_the_driver_s_when_it_ended_by_itself(
-    ends: Callable[[str], SparkSubmission], capfd: pytest.CaptureFixture[str], code: int
+    ends: Callable[..., SparkSubmission], capfd: pytest.CaptureFixture[str], code: int
 ) -> None:
     assert run_job(ends(f"exit {code}")) == code
     assert "killed" not in capfd.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "run", [run_job, run_stream_job, lambda job: run_watched_job(job, lambda: None)], ids=["job", "stream", "watched"]
+)
+@pytest.mark.parametrize("code", [2, 4, 64])
+def test_exit_code_is_1_when_the_driver_ended_before_a_line_of_its_own(
+    ends: Callable[..., SparkSubmission], capfd: pytest.CaptureFixture[str], run: Runs, code: int
+) -> None:
+    cannot_open = "python3: can't open file 'publish.py': [Errno 2] No such file or directory"
+    assert run(ends(f"exit {code}", f'echo "{cannot_open}"')) == 1
+    shown = capfd.readouterr().err
+    assert cannot_open in shown
+    assert "WARN Utils" in shown
+
+
+@pytest.mark.parametrize("code", [101, 126, 127])
+def test_exit_code_is_1_when_the_contract_has_no_such_code(ends: Callable[..., SparkSubmission], code: int) -> None:
+    assert run_job(ends(f"exit {code}")) == 1
+
+
 def test_exit_code_is_zero_when_a_stream_was_asked_to_stop_before_it_had_a_driver(
-    ends: Callable[[str], SparkSubmission], capfd: pytest.CaptureFixture[str]
+    ends: Callable[..., SparkSubmission], capfd: pytest.CaptureFixture[str]
 ) -> None:
     job = ends(f"sleep 1; kill -TERM {os.getpid()}; exec sleep 60")
     assert run_stream_job(job) == 0
@@ -89,7 +110,7 @@ def test_exit_code_is_zero_when_a_stream_was_asked_to_stop_before_it_had_a_drive
 
 
 def test_command_ends_when_the_stream_is_a_step_of_it_and_was_asked_to_stop(
-    ends: Callable[[str], SparkSubmission],
+    ends: Callable[..., SparkSubmission],
 ) -> None:
     job = ends(f"sleep 1; kill -INT {os.getpid()}; exec sleep 60")
     with pytest.raises(KeyboardInterrupt):
@@ -97,9 +118,7 @@ def test_command_ends_when_the_stream_is_a_step_of_it_and_was_asked_to_stop(
     assert run_stream_job(ends("exit 0"), is_step=True) == 0
 
 
-def test_driver_ends_in_order_when_what_looks_at_it_fails(
-    ends: Callable[[str], SparkSubmission], tmp_path: Path
-) -> None:
+def test_driver_ends_in_order_when_what_looks_at_it_fails(ends: Callable[..., SparkSubmission], tmp_path: Path) -> None:
     ended = tmp_path / "ended"
 
     def look() -> None:
@@ -123,7 +142,7 @@ time.sleep(60)
 
 
 def test_driver_is_asked_to_stop_when_a_process_below_it_has_just_ended(
-    ends: Callable[[str], SparkSubmission], tmp_path: Path
+    ends: Callable[..., SparkSubmission], tmp_path: Path
 ) -> None:
     (tmp_path / "driver.py").write_text(DRIVER)
     stopped, ready = tmp_path / "stopped", tmp_path / "ready"
