@@ -8,7 +8,9 @@ from datetime import UTC, datetime
 
 import pytest
 from fastapi import FastAPI, Request
+from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
+from starlette.routing import Mount
 
 from include.errors import PipelinesClash, TidemarkError, UsageError
 from include.ledger.alerts import Alert
@@ -123,6 +125,38 @@ def test_pipeline_is_shown_only_when_the_visitor_may_read_it(client: TestClient)
     sent = {"x-name": "reader"}
     assert client.get("/pipelines/nest_cameras", headers=sent).status_code == 403
     assert client.get("/pipelines/nobody", headers=sent).status_code == 404
+
+
+OPEN = {"/health", "/static", "/pictures"}
+"""What everybody may see: it has no data."""
+
+FOREIGN = {
+    "pipeline": "nest_cameras",
+    "table": "nest_cameras",
+    "view": "hourly_counts",
+    "label": "2026-11-20T05",
+}
+"""Parameters of paths, of a pipeline that the reader may not read."""
+
+
+def test_every_page_is_refused_when_the_visitor_is_unknown_or_has_no_right_to_its_pipeline() -> None:
+    app = monitor_app(Door({"reader": READER}))
+    assert {each.path for each in app.routes if isinstance(each, Mount)} < OPEN
+    answers: dict[tuple[str, str], tuple[int, int]] = {}
+    with TestClient(app, raise_server_exceptions=False, follow_redirects=False) as client:
+        for route in app.routes:
+            if getattr(route, "path", "") in OPEN:
+                continue
+            assert isinstance(route, APIRoute)
+            path = route.path.format_map(FOREIGN)
+            for method in route.methods:
+                unknown = client.request(method, path).status_code
+                # Pages of all pipelines show what the visitor may read.
+                is_of_one = path != route.path
+                known = client.request(method, path, headers={"x-name": "reader"}).status_code if is_of_one else 403
+                answers[method, route.path] = (unknown, known)
+    assert {("GET", "/"), ("GET", "/tables/{table}"), ("POST", "/quarantine/{pipeline}/replay")} < answers.keys()
+    assert {route: answer for route, answer in answers.items() if answer != (401, 403)} == {}
 
 
 def test_action_is_refused_when_right_or_form_is_missing(client: TestClient) -> None:
