@@ -29,6 +29,10 @@ _FILES = {
 }
 _SAMPLE = "tests/golden/{}/sample.jsonl"
 
+_NEEDS_A_TIME = (
+    "an event needs a time such as 2026-11-20T05:00:00Z; for a number: include/docs/declaring.md, “From a sample”"
+)
+
 _KEPT_LINES = 20
 """How many lines of the sample are kept at most: a test and `produce` read them."""
 
@@ -108,12 +112,12 @@ def _event_field(sample: Sample, file: Path, wanted: str) -> str:
     if wanted and wanted not in times:
         raise UsageError(
             f"{wanted!r} is not a time in every message of {file}",
-            remedy=f"one of {', '.join(times)}" if times else "an event needs a time such as 2026-11-20T05:00:00Z",
+            remedy=f"one of {', '.join(times)}" if times else _NEEDS_A_TIME,
         )
     if not times:
         raise UsageError(
             f"no field of {file} is a time in every message",
-            remedy="an event needs a time such as 2026-11-20T05:00:00Z",
+            remedy=_NEEDS_A_TIME,
         )
     return wanted or times[0]
 

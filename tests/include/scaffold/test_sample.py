@@ -95,6 +95,16 @@ def test_sample_is_refused_when_its_messages_have_no_fields(tmp_path: Path, mess
         read(tmp_path, *messages)
 
 
+@pytest.mark.parametrize("wanted", ["", "at"])
+def test_page_is_named_when_the_only_time_of_a_sample_is_a_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wanted: str
+) -> None:
+    monkeypatch.setattr(new_pipeline, "REPOSITORY", tmp_path)
+    with pytest.raises(UsageError) as refused:
+        write_pipeline("door_a", sample_of(tmp_path, {"at": 1_763_614_800_000, "door": "a"}), event_time=wanted)
+    assert refused.value.remedy.endswith("for a number: include/docs/declaring.md, “From a sample”")
+
+
 def test_nothing_is_written_when_another_pipeline_has_the_topic_of_the_view(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
