@@ -599,6 +599,13 @@ def test_path_of_a_machine_is_not_named_when_a_page_is_written(page: str) -> Non
 # The README itself, and what lies beside it
 
 
+@each_page
+def test_cast_gives_null_when_a_page_recommends_one(page: str) -> None:
+    # In Spark's ANSI mode a plain one throws, and a text that is no number would end the stream.
+    plain = r"(?<!try_)\bcast (?:it|them|the (?:text|value|column))\b"
+    assert re.findall(plain, " ".join(PAGES[page].replace("`", "").split())) == []
+
+
 def test_readme_is_short_when_it_is_read() -> None:
     assert len(README.splitlines()) <= MOST_LINES
     assert len(README.split()) <= MOST_WORDS
