@@ -17,7 +17,7 @@ from include.ledger.intervals.pinned import Neighbours as Neighbours
 from include.ledger.intervals.pinned import PinnedInterval as PinnedInterval
 from include.ledger.intervals.states import IntervalState
 from include.ledger.models import IntervalRange, IntervalRow, LandingFileRow, MicroBatch, MicroBatchRange, Repin
-from include.ledger.quarantine import assign_replays
+from include.ledger.quarantine import assign_replays, check_namesakes
 from include.offsets import OffsetRange, TopicPartition
 from include.times import Interval
 
@@ -230,7 +230,7 @@ def replace_ranges(
     It also counts as changed when landing files of its offsets were removed: its revisions are then the only copy.
 
     Its registered revisions stay registered until the run that follows replaces them, as after any rerun; until that
-    run has succeeded, the interval counts as pinned only.
+    run has succeeded, the interval counts as pinned only. Raises UsageError like `check_namesakes`.
     """
     with session() as ledger:
         lock_pinning(ledger, pinned.pipeline)
@@ -242,6 +242,7 @@ def replace_ranges(
         _add_ranges(ledger, pinned.id, ranges, pinned.topic_ids, odd_timestamps)
         row.state = IntervalState.PINNED
         replaced = pinned_of(ledger, row)
+        check_namesakes(ledger, replaced)
         ledger.add(
             Repin(
                 interval_id=pinned.id,

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from sqlalchemy import Select, exists, func, or_, select, update
+from sqlalchemy import ColumnElement, Select, exists, func, or_, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session, aliased
 
-from include.errors import AnotherWriter
+from include.errors import AnotherWriter, UsageError
 from include.ledger.archive import micro_batches
 from include.ledger.archive.landing_files import LandingFile
 from include.ledger.archive.micro_batches import BatchCommit
 from include.ledger.database import session
+from include.ledger.intervals.pinned import PinnedInterval
 from include.ledger.models import DivertedRecord, IntervalRange, LandingFileRow, MicroBatch, QuarantineNote, Replay
 from include.ledger.quarantine.decisions import decisions_of, key_of, note_row, storable
 from include.ledger.quarantine.records import RecordKey
@@ -125,14 +126,6 @@ def _with_namesakes(pipeline: str, interval_id: int) -> Select[int]:
     is_open, other_is_open = (
         (each.pipeline == pipeline, each.interval_id.is_(None), each.fate == Fate.ARCHIVED) for each in (one, other)
     )
-    in_interval = exists().where(
-        IntervalRange.interval_id == interval_id,
-        IntervalRange.topic == one.topic,
-        IntervalRange.topic_id != one.topic_id,
-        IntervalRange.topic_partition == one.topic_partition,
-        IntervalRange.from_offset <= one.record_offset,
-        IntervalRange.until_offset > one.record_offset,
-    )
     in_earlier = exists().where(
         *other_is_open,
         other.topic == one.topic,
@@ -141,7 +134,36 @@ def _with_namesakes(pipeline: str, interval_id: int) -> Select[int]:
         other.record_offset == one.record_offset,
         other.micro_batch_id < one.micro_batch_id,
     )
-    return select(one.micro_batch_id).where(*is_open, or_(in_interval, in_earlier))
+    return select(one.micro_batch_id).where(*is_open, or_(_is_in_ranges(interval_id, one), in_earlier))
+
+
+def _is_in_ranges(interval_id: int, replay: type[Replay]) -> ColumnElement[bool]:
+    """Return the condition that an interval's ranges hold another record at the coordinates of a replayed one."""
+    return exists().where(
+        IntervalRange.interval_id == interval_id,
+        IntervalRange.topic == replay.topic,
+        IntervalRange.topic_id != replay.topic_id,
+        IntervalRange.topic_partition == replay.topic_partition,
+        IntervalRange.from_offset <= replay.record_offset,
+        IntervalRange.until_offset > replay.record_offset,
+    )
+
+
+def check_namesakes(ledger: Session, pinned: PinnedInterval) -> None:
+    """Raise UsageError when an interval, as its ranges are now, has another record at a replay's coordinates.
+
+    The replay stays with the interval: a registered revision may have its rows.
+    """
+    is_theirs = Replay.interval_id == pinned.id, Replay.fate == Fate.ARCHIVED
+    with_namesake = select(Replay).where(*is_theirs, _is_in_ranges(pinned.id, Replay))
+    first = ledger.scalar(with_namesake.order_by(Replay.topic, Replay.topic_partition, Replay.record_offset).limit(1))
+    if first is not None:
+        raise UsageError(
+            f"{pinned.interval} cannot be pinned again: it delivers the replay of {key_of(first)}, where the topic, "
+            "created again since, has another record",
+            remedy="run it with the ranges it has; late records belong to a later interval",
+            pipeline=pinned.pipeline,
+        )
 
 
 @dataclass(frozen=True)

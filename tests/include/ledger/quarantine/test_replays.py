@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select
 
-from include.errors import AnotherWriter
+from include.errors import AnotherWriter, UsageError
 from include.ledger import quarantine
 from include.ledger.archive.landing_files import LandingFile, files_at
 from include.ledger.database import session
-from include.ledger.intervals.pins import find_neighbours, write_interval
+from include.ledger.intervals.pins import find_neighbours, last_interval, replace_ranges, write_interval
 from include.ledger.models import QuarantineNote
 from include.ledger.quarantine import LandedReplay, RecordKey
 from include.offsets import OffsetRange
@@ -118,3 +118,18 @@ def test_replay_waits_while_another_record_is_at_its_coordinates_when_a_topic_wa
         record(pipeline, number, LandedReplay({key: "archived"}, {}, files))
     delivered = [deliver(pipeline, n, replace(span(n * 4, n * 4 + 4), topic_id="third")) for n in range(4)]
     assert delivered == [["replay-0"], [], ["replay-1"], ["replay-2"]]
+
+
+def test_interval_is_not_pinned_again_when_it_would_hold_two_records_at_the_coordinates_of_a_replay(
+    pipeline: str,
+) -> None:
+    key = RecordKey("events", "first", 0, 5)
+    files = [LandingFile("archived", f"landing/{pipeline}/replay-0/part.parquet", 1, 9)]
+    record(pipeline, 0, LandedReplay({key: "archived"}, {}, files))
+    assert deliver(pipeline, 0, replace(span(0, 4), topic_id="second")) == ["replay-0"]
+    pinned = last_interval(pipeline)
+    assert pinned is not None
+    with pytest.raises(UsageError, match="cannot be pinned again: it delivers the replay of events-0 offset 5"):
+        replace_ranges(pinned, [span(0, 6)], repinned_by="test")
+    assert last_interval(pipeline) == pinned
+    assert replace_ranges(pinned, [span(0, 5)], repinned_by="test") is not None
