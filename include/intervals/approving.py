@@ -10,7 +10,9 @@ from include.errors import UsageError
 from include.intervals import steps
 from include.intervals.reporting.asking import notify_decided
 from include.intervals.verdict import Verdict
+from include.ledger.erasures.open import open_erasures
 from include.ledger.intervals import attempts, builds, locks
+from include.ledger.inventory import has_later_attempt
 from include.ledger.validation import approvals
 from include.ledger.validation.approvals import Question
 from include.times import Interval
@@ -30,17 +32,32 @@ class Answered(StrEnum):
 def answered(question: int) -> Answered | None:
     """Return why nobody needs to be asked a question any more; None while it is open.
 
-    An approval counts once the build is published, or should have been long ago.
+    An approval counts once the build is published, or should have been long ago. While the interval may be built again,
+    it stays open until it was.
     """
     asked = approvals.question(question)
     last = approvals.last_of_interval(asked.pipeline, asked.interval)
     if last is None or last.build != asked.build:
-        return Answered.OVERTAKEN if approvals.is_latest(asked) else Answered.BUILT_AGAIN
+        # Before looking for a newer build: whoever works on it may note it meanwhile.
+        is_worked_on = _is_worked_on(asked)
+        if not approvals.is_latest(asked):
+            return Answered.BUILT_AGAIN
+        return None if is_worked_on else Answered.OVERTAKEN
     if (decision := asked.decision) is None:
         # A newer question about the same build is the one that is open; whoever answers this one is told so.
         return None
     waits = decision.approved and not builds.is_published(asked.build)
     return None if waits and datetime.now(UTC) - decision.at < _PUBLISHED_WITHIN else Answered.DECIDED
+
+
+def _is_worked_on(asked: Question) -> bool:
+    """Return whether a run or an erasure may build the question's interval again."""
+    return (
+        # First: whoever pins it again holds this lock until an attempt has begun.
+        bool(locks.with_attempts(asked.pipeline, [asked.interval]))
+        or has_later_attempt(asked.attempt)
+        or any(each.pipeline == asked.pipeline for each in open_erasures())
+    )
 
 
 def find_question(pipeline: str, interval: Interval, number: int | None = None) -> Question:

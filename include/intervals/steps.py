@@ -67,12 +67,13 @@ def pin(
     """
     await_ledger()
     declared = load_pipeline(pipeline)
+    # Until the attempt has begun: a question about an earlier build then waits for what it builds.
     with locks.no_attempt_under_way(pipeline, interval) if repin else nullcontext():
         pinned = pin_interval(declared, interval, pinned_by=run_by, repin=repin, patience=patience)
-    crash_point("interval_pinned")
-    return attempts.begin_attempt(
-        pinned, run_by=run_by, code_version=code_version(pipeline), source=readable_source(pinned, source)
-    )
+        crash_point("interval_pinned")
+        return attempts.begin_attempt(
+            pinned, run_by=run_by, code_version=code_version(pipeline), source=readable_source(pinned, source)
+        )
 
 
 def source_as_registered(pinned: PinnedInterval) -> Source | None:

@@ -176,6 +176,23 @@ def attempts_under_way(pipeline: str, since: datetime) -> dict[int, Interval]:
     return {key: interval for key, interval, is_new in found if is_new or interval in worked_on}
 
 
+def has_later_attempt(attempt: int) -> bool:
+    """Return whether an attempt of the same interval began after this one, has not ended and was not lost.
+
+    Those for comparison only do not count.
+    """
+    of_interval = select(Attempt.interval_id).where(Attempt.id == attempt).scalar_subquery()
+    later = select(Attempt.id).where(
+        Attempt.interval_id == of_interval,
+        Attempt.id > attempt,
+        Attempt.run_by != REBUILD,
+        Attempt.ended_at.is_(None),
+    )
+    with session() as ledger:
+        found = set(ledger.scalars(later))
+    return bool(found) and not found <= lost_attempts(IntervalRow.id == of_interval)
+
+
 def lost_attempts(*of_intervals: ColumnElement[bool]) -> frozenset[int]:
     """Return the attempts that ended without a verdict, of the intervals that meet these conditions.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from threading import Barrier
 
 import pytest
@@ -13,12 +13,14 @@ import pytest
 from include.errors import UsageError
 from include.intervals import approving
 from include.intervals.approving import Answered
-from include.ledger.intervals import attempts, builds
+from include.ledger.database import session
+from include.ledger.intervals import attempts, builds, locks
 from include.ledger.intervals.findings import ExpectationResult, Validation
 from include.ledger.intervals.pins import replace_ranges
 from include.ledger.intervals.revisions import of_build, registered_of_interval, set_state
 from include.ledger.intervals.states import RevisionState
 from include.ledger.inventory import mark_revisions_removed, revisions_no_longer_needed
+from include.ledger.models import Attempt, Erasure
 from include.ledger.validation import approvals
 from include.ledger.validation.approvals import Decision, Question
 from tests.support.attempts import begin_attempt, hour, note_build, register
@@ -178,12 +180,47 @@ def test_nothing_is_asked_when_the_interval_was_pinned_again(pipeline: str) -> N
     assert approvals.last_of_interval(pipeline, hour()) == again
 
 
+def test_question_ends_with_the_next_build_when_an_attempt_is_under_way_after_pinning_again(pipeline: str) -> None:
+    question = ask(pipeline)
+    pinned = attempts.load_attempt(question.attempt).pinned
+    with locks.no_attempt_under_way(pipeline, hour()):
+        assert replace_ranges(pinned, pinned.ranges, repinned_by="test") is not None
+        assert approving.answered(question.id) is None
+        attempt = begin_attempt(pipeline)
+    assert approving.answered(question.id) is None
+    # It waits for a retry.
+    attempts.note_failure(attempt, 6)
+    assert approving.answered(question.id) is None
+    note_build(attempt)
+    assert approving.answered(question.id) is Answered.BUILT_AGAIN
+
+
+def test_question_is_overtaken_when_the_attempt_after_pinning_again_was_lost(pipeline: str) -> None:
+    question = ask(pipeline)
+    pinned = attempts.load_attempt(question.attempt).pinned
+    assert replace_ranges(pinned, pinned.ranges, repinned_by="test") is not None
+    attempt = begin_attempt(pipeline)
+    with session() as ledger:
+        ledger.get_one(Attempt, attempt).started_at -= timedelta(hours=25)
+    assert approving.answered(question.id) is Answered.OVERTAKEN
+
+
 def test_nothing_is_asked_when_an_erasure_discarded_the_build(pipeline: str) -> None:
     first, second = ask(pipeline), ask(pipeline)
     set_state(of_build(first.build), RevisionState.DISCARDED)
     assert approvals.last_of_interval(pipeline, hour()) == second
     set_state(of_build(second.build), RevisionState.DISCARDED)
     assert approvals.last_of_interval(pipeline, hour()) is None
+    told = {"columns": [], "reason": "test", "begun_by": "test", "salt": "00", "key_hashes": [], "counts": {}}
+    with session() as ledger:
+        erasure = Erasure(pipeline=pipeline, intervals=[], last_build=second.build, **told)
+        ledger.add(erasure)
+        ledger.flush()
+        number = erasure.id
+    # It may build the interval again.
+    assert approving.answered(second.id) is None
+    with session() as ledger:
+        ledger.get_one(Erasure, number).ended_at = datetime.now(UTC)
     assert approving.answered(second.id) is Answered.OVERTAKEN
 
 
