@@ -18,6 +18,7 @@ from include.doctor import repair
 from include.doctor.compare import disagreements_of, identity
 from include.errors import UsageError, one_line
 from include.intervals.pinning import pin_interval
+from include.intervals.reporting.asking import notify_overtaken
 from include.intervals.reporting.plan import plan_interval
 from include.ledger.intervals import locks, pins, revisions
 from include.ledger.intervals.states import Source
@@ -123,6 +124,7 @@ def _pin_again(request: Request, decided: Decided) -> Iterator[str]:
     assert request.interval is not None
     with locks.no_attempt_under_way(request.pipeline.name, request.interval):
         pinned = pin_interval(request.pipeline, request.interval, pinned_by=decided.by, repin=True)
+        notify_overtaken(request.pipeline.name, [request.interval])
     yield from (f"pinned: {each}, {len(each):,} offsets" for each in pinned.ranges)
     yield f"next: run interval__{request.pipeline.name} for it, which builds and registers these"
 

@@ -25,6 +25,7 @@ from include.housekeeping import replaced
 from include.housekeeping.leftovers import left_tables
 from include.housekeeping.run import holding_files
 from include.intervals.lake_of_ledger import check_may_delete
+from include.intervals.reporting.asking import notify_overtaken
 from include.ledger import quarantine as ledger_quarantine
 from include.ledger.connection import await_ledger
 from include.ledger.erasures import intent, unfinished
@@ -151,6 +152,8 @@ def resume(pipeline: Pipeline, tell: Tell) -> dict[str, Any]:
         # Nobody may append meanwhile: files that are not in a version yet are deleted with older versions.
         with no_stream(pipeline.name) as lease, _renewed(lease):
             steps.erase_from_delta(pipeline, erasure, lease, tell)
+    # Those of which nothing was built again, and whose questions are asked no longer.
+    notify_overtaken(pipeline.name, unfinished.intervals_to_report_again(erasure))
     swept = steps.sweep(pipeline, erasure, tell)
     replaced = steps.forget_names(pipeline, erasure, tell)
     done = unfinished.finish(erasure.id, {**swept, **replaced})

@@ -22,6 +22,7 @@ from include.errors import ValidationFailed
 from include.intervals import approving, steps
 from include.intervals.approving import Answered
 from include.intervals.reporting.addresses import interval_page
+from include.intervals.reporting.asking import notify_overtaken
 from include.intervals.reporting.summary import summarize
 from include.ledger.intervals import builds
 from include.ledger.intervals.attempts import load_attempt
@@ -72,6 +73,8 @@ class PublishOperator(JobOperator):
                 f"question {question} is no longer asked: {Answered.BUILT_AGAIN}, which took the place of this build"
             )
         if event.get(ANSWERED_ELSEWHERE) == Answered.OVERTAKEN:
+            interval = take_step(approvals.question, question).interval
+            take_step(notify_overtaken, self.pipeline, [interval])
             raise AirflowFailException(
                 f"question {question} is no longer asked: {Answered.OVERTAKEN}; clear build_interval, "
                 "which builds it again"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 
 from include.intervals.reporting.addresses import interval_page
 from include.ledger.alerts import Alert, open_alerts
@@ -11,6 +12,8 @@ from include.ledger.validation import approvals
 from include.ledger.validation.approvals import Question
 from include.monitor.history.remedies import approve_command
 from include.times import Interval, format_time
+
+_NOT_ASKED = {"ended": "nobody is asked about its latest build"}
 
 SHOWN = 5
 """How many warnings an alert quotes at most."""
@@ -21,7 +24,7 @@ def notify_asked(spec: AttemptSpec) -> None:
     validation, pinned = spec.findings.validation, spec.pinned
     asked = approvals.last_of_build(spec.build) if validation is not None and validation.waits else None
     if asked is None:
-        _recover(pinned.pipeline, pinned.interval, {"ended": "nobody is asked about its latest build"})
+        _recover(pinned.pipeline, pinned.interval, _NOT_ASKED)
         return
     from include import alerts
 
@@ -35,6 +38,16 @@ def notify_decided(asked: Question) -> None:
     """Notify of what a person decided. Raises ServiceUnreachable."""
     if asked.decision is not None:
         _recover(asked.pipeline, asked.interval, asked.decision.as_json())
+
+
+def notify_overtaken(pipeline: str, intervals: Iterable[Interval]) -> None:
+    """Notify that nobody is asked about these intervals any more, where that is so. Raises ServiceUnreachable.
+
+    They were pinned again, or records of them were erased, and nothing has announced a build since.
+    """
+    for interval in intervals:
+        if open_alerts(_prefix(pipeline, interval)) and approvals.last_of_interval(pipeline, interval) is None:
+            _recover(pipeline, interval, _NOT_ASKED)
 
 
 def _recover(pipeline: str, interval: Interval, facts: dict[str, str], but: str = "") -> None:

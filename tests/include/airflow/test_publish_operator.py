@@ -32,8 +32,10 @@ from include.airflow.interval_run import approval
 from include.airflow.interval_run import decision as decision_trigger
 from include.airflow.interval_run.approval import PublishOperator
 from include.airflow.interval_run.decision import DecisionTrigger
+from include.intervals.reporting.asking import notify_asked
+from include.ledger.alerts import open_alerts
 from include.ledger.database import session
-from include.ledger.intervals import attempts, builds
+from include.ledger.intervals import attempts, builds, pins
 from include.ledger.intervals.findings import ExpectationResult, Validation
 from include.ledger.lineage import BuiltRevision
 from include.ledger.models import Approval
@@ -398,6 +400,23 @@ def test_run_ends_when_its_interval_was_built_again_while_it_waited(
     assert event is not None
     with pytest.raises(AirflowSkipException, match=f"question {number} is no longer asked: the interval was built"):
         publish(waiting).execute_complete(context, event, question=number)  # type: ignore[arg-type]
+
+
+def test_run_fails_for_good_and_the_alert_is_over_when_its_interval_was_pinned_again_and_nobody_builds_it(
+    context: dict[str, Any],
+    waiting: int,
+    elsewhere: Callable[[], dict[str, Any] | None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("include.alerts.configured_channels", dict)
+    number, spec = question(waiting), attempts.load_attempt(waiting)
+    notify_asked(spec)
+    assert pins.replace_ranges(spec.pinned, spec.pinned.ranges, repinned_by="test") is not None
+    event = elsewhere()
+    assert event is not None
+    with pytest.raises(AirflowFailException, match=f"question {number} is no longer asked: .*; clear build_interval"):
+        publish(waiting).execute_complete(context, event, question=number)  # type: ignore[arg-type]
+    assert open_alerts(f"approval/{NAME}/") == []
 
 
 def test_nobody_is_asked_when_an_expectation_failed(

@@ -7,13 +7,18 @@ from typing import Any
 
 import pytest
 
-from include.approvals import of_streams
+from include.approvals import choices, of_streams
 from include.approvals.choices import carry_out, digest_of_facts, what_is_known
 from include.approvals.request import Choice, Request
 from include.errors import UsageError
+from include.intervals.reporting.asking import notify_asked
 from include.ledger import quarantine
+from include.ledger.alerts import open_alerts
 from include.ledger.database import session
+from include.ledger.intervals import attempts, builds, pins
+from include.ledger.intervals.findings import ExpectationResult, Validation
 from include.ledger.models import LandingFileRow
+from include.ledger.validation import approvals
 from include.offsets import OffsetRange
 from include.pipelines import load_pipeline
 from include.quarantine import Selection, records
@@ -75,6 +80,31 @@ def test_plan_names_ranges_and_revisions_and_needs_a_reason_when_pinning_again(p
     again = begin_attempt("isp_hits")
     register(again, note_build(again))
     assert digest_of_facts(request) != shown
+
+
+@pytest.mark.services
+def test_alert_about_a_question_is_over_when_its_interval_is_pinned_again(
+    postgres: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("include.alerts.configured_channels", dict)
+    name = "isp_asked"
+    attempt = begin_attempt(name)
+    note_build(attempt)
+    spec = attempts.load_attempt(attempt)
+    assert spec.build is not None
+    warned = (ExpectationResult(name, "expect_rows", "", "50 to 294 rows", False, "7", 0, severity="warn"),)
+    question = approvals.ask(spec.build, "suite-1", warned)
+    builds.hold(spec, Validation(False, name, warned, question=question.id))
+    notify_asked(attempts.load_attempt(attempt))
+    assert len(open_alerts(f"approval/{name}/")) == 1
+
+    def pin_interval(*_: Any, **__: Any) -> pins.PinnedInterval | None:
+        return pins.replace_ranges(spec.pinned, spec.pinned.ranges, repinned_by="test")
+
+    monkeypatch.setattr(choices, "pin_interval", pin_interval)
+    request = Request(Choice.REPIN, replace(load_pipeline("isp_hits"), name=name), interval=hour())
+    carry_out(request, digest=digest_of_facts(request), reason="late records", by="somebody")
+    assert open_alerts(f"approval/{name}/") == []
 
 
 def test_loss_is_accepted_only_when_it_is_the_one_that_was_shown(monkeypatch: pytest.MonkeyPatch) -> None:

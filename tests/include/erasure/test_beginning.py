@@ -24,11 +24,13 @@ from include.erasure.check import remaining
 from include.erasure.files import rewrite_files
 from include.erasure.find import Search, search
 from include.erasure.keys import FORGOTTEN, Keys, hashes_of
-from include.erasure.run import Wish, account, erase
+from include.erasure.run import Wish, account, erase, resume
 from include.erasure.views import check_built
 from include.errors import AnotherWriter, ServiceUnreachable, UsageError
 from include.intervals import approving
+from include.intervals.reporting.asking import notify_asked
 from include.intervals.steps import announce, report_uri, write_report
+from include.ledger.alerts import open_alerts
 from include.ledger.archive import landing_files, removal
 from include.ledger.database import session
 from include.ledger.erasures import intent, kept_rows, unfinished
@@ -873,6 +875,26 @@ def test_nobody_is_asked_about_rows_of_a_person_when_they_were_erased_while_a_bu
     with pytest.raises(AnotherWriter, match="was built before records of it were erased"):
         approvals.ask(build, "suite-1", (NAMING,))
     assert approvals.last_of_build(build) is None
+
+
+def test_alert_about_a_question_is_over_when_the_erasure_that_discarded_its_build_has_ended(
+    pipeline: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("include.alerts.configured_channels", dict)
+    declared = replace(load_pipeline("nest_cameras"), name=pipeline, views=(), reports=())
+    attempt = made.begin_attempt(pipeline)
+    made.note_build(attempt)
+    spec = attempts.load_attempt(attempt)
+    assert spec.build is not None
+    asked = approvals.ask(spec.build, "suite-1", (NAMING,))
+    builds.hold(spec, Validation(False, pipeline, (NAMING,), question=asked.id))
+    notify_asked(attempts.load_attempt(attempt))
+    assert len(open_alerts(f"approval/{pipeline}/")) == 1
+    with session() as ledger:
+        ledger.execute(update(Revision).where(Revision.build_id == spec.build).values(location=lake.uri("tables/x")))
+    erase_from(pipeline, attempt)
+    resume(declared, lambda line: None)
+    assert open_alerts(f"approval/{pipeline}/") == []
 
 
 def test_refusal_brings_no_key_back_when_an_erasure_begins_while_a_person_refuses(
