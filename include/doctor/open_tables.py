@@ -26,7 +26,7 @@ def check_open_tables(pipeline: Pipeline) -> Iterator[Disagreement]:
             pipeline.name,
             each.what,
             each.remedy or f"{REPAIR}, or the next publication of the interval",
-            "" if each.remedy else "commit to Iceberg",
+            "commit to Iceberg" if each.can_be_restored else "",
             each.table,
         )
 

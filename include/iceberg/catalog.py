@@ -87,10 +87,10 @@ def find(catalog: SqlCatalog, pipeline: Pipeline, table: str) -> Table | None:
         raise metadata_gone(pipeline.name, table, error) from None
     if loaded.properties.get(OWNER) == pipeline.name and loaded.location() != location_of(table):
         raise MetadataGone(
-            f"the Iceberg table {DATABASE}.{table}: its metadata is gone from the lake, which was moved: it lies at "
+            f"the Iceberg table {DATABASE}.{table} lies in another lake, or in this one by another spelling: "
             f"{loaded.location()}",
-            remedy="correct TIDEMARK_LAKE, or ./tidemark doctor --repair makes the table anew in this lake without its "
-            "history; then run it again",
+            remedy="set TIDEMARK_LAKE to the lake that it lies in, in the same spelling, and run it again; only if the "
+            "lake was moved for good: ./tidemark doctor --repair, which makes the table anew without its history",
             pipeline=pipeline.name,
         )
     if loaded.properties.get(OWNER) != pipeline.name:

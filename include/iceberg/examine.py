@@ -39,7 +39,12 @@ class Deviation:
     table: str
     what: str
     remedy: str = ""
-    """Empty when `restore` repairs it."""
+    """Empty when publishing the interval again repairs it."""
+
+    @property
+    def can_be_restored(self) -> bool:
+        """Whether `restore` repairs it."""
+        return self.kind != "another's table"
 
 
 def deviations(pipeline: Pipeline) -> Iterator[Deviation]:
@@ -52,9 +57,10 @@ def deviations(pipeline: Pipeline) -> Iterator[Deviation]:
             except UsageError as error:
                 yield Deviation("another's table", table, error.message, error.remedy)
             except MetadataGone as error:
-                yield Deviation("missing metadata", table, error.message)
+                yield Deviation("missing metadata", table, error.message, error.remedy)
             except FileNotFoundError as error:
-                yield Deviation("missing metadata", table, metadata_gone(pipeline.name, table, error).message)
+                gone = metadata_gone(pipeline.name, table, error)
+                yield Deviation("missing metadata", table, gone.message, gone.remedy)
 
 
 def _of_table(catalog: SqlCatalog, pipeline: Pipeline, table: str, begun: set[str]) -> Iterator[Deviation]:

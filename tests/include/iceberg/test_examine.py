@@ -95,6 +95,8 @@ def test_table_is_recreated_when_its_metadata_is_gone(archive: OpenTable) -> Non
     for file in Path(lake.filesystem(lake.uri("iceberg", archive.pipeline.table))[1]).rglob("*.metadata.json"):
         file.unlink()
     assert kinds(archive) == ["missing metadata"]
+    (found,) = check_open_tables(archive.pipeline)
+    assert (found.repair, found.remedy.startswith("put it back, or ")) == ("commit to Iceberg", True)
     assert_mended(archive)
 
 
@@ -102,10 +104,12 @@ def test_table_is_named_kept_and_made_anew_when_the_lake_was_moved(postgres: Hom
     before = archive.load().location()
     due = revisions.registered(archive.pipeline.table)
     with settings_of(postgres, TIDEMARK_LAKE=(postgres.path / "moved").as_uri()):
-        (found,) = deviations(archive.pipeline)
-        assert (found.kind, found.remedy) == ("missing metadata", "")
-        assert f"which was moved: it lies at {before}" in found.what
-        with pytest.raises(MetadataGone, match=r"correct TIDEMARK_LAKE, or .*doctor --repair"):
+        (found,) = check_open_tables(archive.pipeline)
+        assert f"lies in another lake, or in this one by another spelling: {before}" in found.what
+        # A repair makes it anew without its history, though its metadata is there.
+        assert found.remedy.startswith("set TIDEMARK_LAKE to the lake that it lies in")
+        assert (found.repair, "next publication" in found.remedy) == ("commit to Iceberg", False)
+        with pytest.raises(MetadataGone, match=r"set TIDEMARK_LAKE to .*; only if .*doctor --repair"):
             archive.run(2, {"2026-11-18": rows_of(2, 3)})
         expiry = release(archive.pipeline, due, dry_run=False)
         assert (expiry.held, len(expiry.left)) == ({each.location for each in due}, 1)
