@@ -62,6 +62,8 @@ def _hook() -> SmtpHook:
     finally:
         if as_it_was is None:
             del os.environ[_AS_LIBRARY]
+        else:
+            os.environ[_AS_LIBRARY] = as_it_was
 
     class Hook(SmtpHook):
         @classmethod

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from include import alerts
+from include.alerts import mail
 from include.ledger.alerts import Alert
 from include.services.airflow import airflow_environment
 from tests.conftest import REPOSITORY, Home, settings_of
@@ -119,6 +120,15 @@ logging.getLogger("include").error("%s afterwards", os.environ.get("_AIRFLOW__AS
     done = subprocess.run(command, env=environment, cwd=REPOSITORY, capture_output=True, text=True, check=False)
     assert [mail["Subject"] for mail in received.mails] == ["[tidemark] log raised: it is late"], done.stderr
     assert (done.stdout, done.stderr.splitlines()[-1]) == ("", "said: None afterwards")
+
+
+def test_way_of_airflow_to_log_stays_as_it_was_when_a_process_has_chosen_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
+    monkeypatch.setenv("_AIRFLOW__AS_LIBRARY", "false")
+    mail._hook()
+    assert os.environ["_AIRFLOW__AS_LIBRARY"] == "false"
 
 
 def test_connection_is_found_by_its_name_when_airflow_keeps_it(
