@@ -22,13 +22,17 @@ from include.spark.submission import stream_submission
 
 
 def launch_driver(pipeline: str) -> launches.Launch:
-    """Note the intent in the ledger, start the pipeline's driver in a session of its own, and return its launch."""
+    """Note the intent in the ledger, start the pipeline's driver in a session of its own, and return its launch.
+
+    Raises the errors of `stream_submission`, with nothing noted.
+    """
     launch = uuid.uuid4().hex
     log = settings().home / "logs" / "streams" / f"{pipeline}-{launch[:8]}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    launches.note_intent(launch, pipeline, this_host(), str(log))
-    # A process that can be watched, whatever mode the commands use.
+    # A process that can be watched, whatever mode the commands use. Before the intent: to other hosts, a driver that
+    # cannot be submitted, e.g. on a full disk, would look like one that starts.
     resolved = stream_submission(load_pipeline(pipeline), mode="client")
+    launches.note_intent(launch, pipeline, this_host(), str(log))
     with log.open("ab") as output:
         process = subprocess.Popen(
             resolved.command(),

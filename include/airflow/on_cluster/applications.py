@@ -28,8 +28,9 @@ def launch(pipeline: str, submit: Callable[[SparkSubmission], str]) -> Launch:
     `submit` returns the application's id. If this process dies before noting it, the driver still notes it.
     """
     id_ = uuid.uuid4().hex
-    launches.note_intent(id_, pipeline, launches.YARN, "")
+    # Before the intent: a driver that cannot be submitted would look like one that starts.
     resolved = stream_submission(load_pipeline(pipeline), mode="cluster")
+    launches.note_intent(id_, pipeline, launches.YARN, "")
     resolved.env["TIDEMARK_LAUNCH"] = id_
     application = submit(resolved)
     launches.note_application(id_, application, yarn.page_of(yarn.resource_manager(), application))

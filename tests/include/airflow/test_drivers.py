@@ -6,20 +6,25 @@ import os
 import subprocess
 import threading
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
+from types import ModuleType
 
 import psycopg2
 import pytest
+from sqlalchemy import select
 
-from include.airflow.driver import liveness
+from include.airflow.driver import launching, liveness
 from include.airflow.driver.launching import stop_driver
 from include.airflow.driver.liveness import look_at, this_host
 from include.airflow.driver.logs import FollowedLog, tail
+from include.airflow.on_cluster import applications
 from include.airflow.progress import Progress
 from include.airflow.streams import look_at_progress
-from include.errors import AnotherWriter
+from include.errors import AnotherWriter, DiskFull
+from include.ledger.database import session
+from include.ledger.models import StreamLaunch
 from include.ledger.streams import launches, writers
 from include.ledger.streams.restarts import STALLED_AT_START, failures_in_a_row, has_committed, stalls_in_a_row
 from include.streams.generations import no_stream
@@ -135,6 +140,24 @@ def test_driver_has_committed_when_the_query_has_a_micro_batch_since_its_launch(
     assert has_committed("committing", "archive", "before")
     assert not has_committed("committing", "archive", "after")
     assert not has_committed("committing", "hourly_counts", "before")
+
+
+@pytest.mark.parametrize(
+    ("module", "launch"),
+    [(launching, launching.launch_driver), (applications, lambda name: applications.launch(name, lambda _: "app-1"))],
+    ids=["process", "cluster"],
+)
+def test_no_launch_is_noted_when_the_driver_cannot_be_submitted(
+    module: ModuleType, launch: Callable[[str], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise DiskFull("No space left on device: tmp")
+
+    monkeypatch.setattr(module, "stream_submission", refuse)
+    with pytest.raises(DiskFull):
+        launch(NAME)
+    with session() as ledger:
+        assert ledger.scalars(select(StreamLaunch.id).where(StreamLaunch.pipeline == NAME)).all() == []
 
 
 def test_driver_that_hangs_on_another_host_is_shut_out_when_it_does_not_stop(elsewhere: str) -> None:
