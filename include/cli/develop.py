@@ -15,7 +15,7 @@ from include.cli import PASS_ARGUMENTS_ON
 from include.cli.output import print_facts, progress
 from include.settings import REPOSITORY
 
-_FOUR_WORKERS = ("-n", "4", "--dist", "loadfile", "--no-loadscope-reorder")
+_BY_MODULE = ("--dist", "loadfile", "--no-loadscope-reorder")
 
 
 def register(app: typer.Typer) -> None:
@@ -42,8 +42,10 @@ def workers(arguments: Sequence[str]) -> Sequence[str]:
     """Return the options by which pytest runs modules in parallel; none if the arguments name tests or workers."""
     chosen = any(each.startswith(("-n", "--numprocesses")) for each in arguments)
     named = any((REPOSITORY / each.split("::")[0]).exists() for each in arguments)
-    # More workers than CPUs: modules spend much of their time waiting for services and drivers.
-    return () if chosen or named else _FOUR_WORKERS
+    # More workers than CPUs: modules spend much of their time waiting for services and drivers. In the long tier, each
+    # may take the memory of an Airflow.
+    count = "3" if any("slow" in each for each in arguments) else "4"
+    return () if chosen or named else ("-n", count, *_BY_MODULE)
 
 
 def bench(context: typer.Context) -> None:

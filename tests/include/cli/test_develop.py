@@ -8,17 +8,17 @@ from include.cli import develop
 
 
 @pytest.mark.parametrize(
-    ("arguments", "parallel"),
+    ("arguments", "count"),
     [
-        ((), True),
-        (("-m", "slow"), True),
-        (("-m", "slow", "--splits", "4", "--group", "2"), True),
-        (("-m", "slow", "-n", "2"), False),
-        (("-n0",), False),
-        (("--numprocesses=2", "-m", "slow"), False),
-        (("tests/docs",), False),
-        (("-x", "tests/include/cli/test_develop.py::test_whole_tiers_run_three_modules_at_a_time"), False),
+        ((), 4),
+        (("-m", "slow"), 3),
+        (("-m", "slow", "--splits", "4", "--group", "2"), 3),
+        (("-m", "slow", "-n", "2"), None),
+        (("-n0",), None),
+        (("--numprocesses=2", "-m", "slow"), None),
+        (("tests/docs",), None),
+        (("-x", "tests/include/cli/test_develop.py::test_whole_tiers_run_several_modules_at_a_time"), None),
     ],
 )
-def test_whole_tiers_run_three_modules_at_a_time(arguments: tuple[str, ...], parallel: bool) -> None:
-    assert tuple(develop.workers(arguments)[:2]) == (("-n", "3") if parallel else ())
+def test_whole_tiers_run_several_modules_at_a_time(arguments: tuple[str, ...], count: int | None) -> None:
+    assert tuple(develop.workers(arguments)[:2]) == (("-n", str(count)) if count else ())
