@@ -68,7 +68,7 @@ VALIDATION = (
 FLAGS = ("spark_jobs.views.flags:flags",)
 
 BOUNDARY = (
-    # Where rows and schemas are kept, queried and reported.
+    # Where rows and schemas are kept, queried and reported, and what is refused.
     "include.crash_points",
     "include.errors",
     "include.lake",
@@ -76,7 +76,9 @@ BOUNDARY = (
     "include.schemas.registry",
     "include.settings",
     "spark_jobs.archive.field_ids",
+    "spark_jobs.spark.thrown",
     "spark_jobs.spark.worker_code",
+    "spark_jobs.views.analysed",
     # These import what is declared by its name: it is among the roots.
     "spark_jobs.decoding.records:transform",
     "spark_jobs.decoding.user_defined.python_function:_function",
