@@ -223,7 +223,9 @@ def test_doctor_puts_an_interval_into_the_table_when_its_publication_was_killed_
     said = said_by(streamed, latest_version(delta(streamed)))
     assert (said["tidemark.from"], said["tidemark.to"]) == (first["interval"]["from"], first["interval"]["to"])
     of_interval = validated(read_delta(delta(streamed))).filter(pc.field("interval") == f"{FIRST:%Y-%m-%dT%H}")
-    assert rows_of(of_interval) == registered(first)
+    # Newer code may have given the table a column more.
+    own = [name for name in of_interval.column_names if name != "heading"]
+    assert rows_of(of_interval.select(own)) == registered(first)
 
 
 def test_housekeeping_and_doctor_leave_the_table_alone(streamed: Home, first: dict[str, Any]) -> None:

@@ -13,8 +13,9 @@ from tests.conftest import Home
 
 _PAST = """
 INSERT INTO intervals (id, pipeline, from_time, to_time, pinned_by, state)
-  SELECT -h, %(pipeline)s, %(before)s - h * interval '1 second', %(before)s - (h - 1) * interval '1 second', 'test',
-    'registered' FROM generate_series(1, %(count)s) h;
+  SELECT -h, %(pipeline)s, start, start + interval '1 hour', 'test', 'registered'
+    FROM (SELECT h, %(before)s - interval '30 minutes' - h * interval '1 hour' AS start
+      FROM generate_series(1, %(count)s) h) hours;
 INSERT INTO attempts (id, interval_id, run_by, code_version, source)
   SELECT id, id, 'test', 'v', 'kafka' FROM intervals WHERE id < 0;
 INSERT INTO revisions (id, table_name, table_partition, interval_id, attempt_id, location, rows, content_hash,
@@ -26,7 +27,10 @@ INSERT INTO revisions (id, table_name, table_partition, interval_id, attempt_id,
 
 @contextmanager
 def busier_before(home: Home, pipeline: str, before: datetime) -> Iterator[None]:
-    """As many registered intervals as are looked back at, each with 100,000 rows; gone when the block ends."""
+    """As many registered hours as are looked back at, each with 100,000 rows; gone when the block ends.
+
+    They begin at half past, where the tests' own hours do not.
+    """
     _change(home, _PAST, pipeline=pipeline, before=before, count=MOST)
     try:
         yield
