@@ -76,7 +76,7 @@ def in_turn(marks: dict[Path, set[str]]) -> list[Path]:
     return [*first, *(module for _, module in mixed), *(module for module in others if module not in placed)]
 
 
-class OneWaits(LoadFileScheduling):  # type: ignore[misc]
+class OneWaits(LoadFileScheduling):
     """Gives the last worker the modules that wait, and the others those only when no others are left."""
 
     def _assign_work_unit(self, node: WorkerController) -> None:

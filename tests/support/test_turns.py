@@ -1,0 +1,19 @@
+"""The order of a parallel run's modules."""
+
+from __future__ import annotations
+
+from tests.support.turns import FIRST, TESTS, WAITING, in_turn
+
+
+def test_modules_are_there_when_their_turn_is_named() -> None:
+    assert [name for name in (*FIRST, *WAITING) if not (TESTS / name).exists()] == []
+    assert len({*FIRST, *WAITING}) == len(FIRST) + len(WAITING)
+
+
+def test_modules_that_keep_a_core_busy_lie_between_those_with_services() -> None:
+    rest = {TESTS / "c0.py": {"parametrize"}}
+    services = {TESTS / f"a{n}.py": {"services"} for n in range(4)}
+    spark = {TESTS / "b0.py": {"spark"}, TESTS / "b1.py": {"spark", "services"}}
+    named = {TESTS / name: {"services"} for name in (WAITING[0], FIRST[0])}
+    order = [module.relative_to(TESTS).as_posix() for module in in_turn(rest | services | spark | named)]
+    assert order == [FIRST[0], WAITING[0], "a0.py", "b0.py", "a1.py", "a2.py", "b1.py", "a3.py", "c0.py"]
