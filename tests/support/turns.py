@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 TESTS = Path(__file__).resolve().parent.parent
 
 WORKERS = 4
-"""From how many workers on one of them has the modules that wait."""
+"""With at least so many workers, one of them has the modules that wait."""
 
 FIRST = (
     "end_to_end/test_airflow.py",

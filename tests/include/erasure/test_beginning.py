@@ -843,6 +843,17 @@ NAMING = ExpectationResult(
 """What a checkpoint found in a row of the camera that is erased."""
 
 
+def ask_about_build(pipeline: str) -> approvals.Question:
+    """Build an attempt, which then waits for the person who is asked about it."""
+    attempt = made.begin_attempt(pipeline)
+    made.note_build(attempt)
+    spec = attempts.load_attempt(attempt)
+    assert spec.build is not None
+    asked = approvals.ask(spec.build, "suite-1", (NAMING,))
+    builds.hold(spec, Validation(False, pipeline, (NAMING,), question=asked.id))
+    return asked
+
+
 def judged(attempt: int) -> str:
     """What the ledger holds of the judgement of the attempt's latest build."""
     with session() as ledger:
@@ -882,17 +893,12 @@ def test_alert_about_a_question_is_over_when_the_erasure_that_discarded_its_buil
 ) -> None:
     monkeypatch.setattr("include.alerts.configured_channels", dict)
     declared = replace(load_pipeline("nest_cameras"), name=pipeline, views=(), reports=())
-    attempt = made.begin_attempt(pipeline)
-    made.note_build(attempt)
-    spec = attempts.load_attempt(attempt)
-    assert spec.build is not None
-    asked = approvals.ask(spec.build, "suite-1", (NAMING,))
-    builds.hold(spec, Validation(False, pipeline, (NAMING,), question=asked.id))
-    notify_asked(attempts.load_attempt(attempt))
+    asked = ask_about_build(pipeline)
+    notify_asked(attempts.load_attempt(asked.attempt))
     assert len(open_alerts(f"approval/{pipeline}/")) == 1
     with session() as ledger:
-        ledger.execute(update(Revision).where(Revision.build_id == spec.build).values(location=lake.uri("tables/x")))
-    erase_from(pipeline, attempt)
+        ledger.execute(update(Revision).where(Revision.build_id == asked.build).values(location=lake.uri("tables/x")))
+    erase_from(pipeline, asked.attempt)
     resume(declared, lambda line: None)
     assert open_alerts(f"approval/{pipeline}/") == []
 
@@ -900,12 +906,8 @@ def test_alert_about_a_question_is_over_when_the_erasure_that_discarded_its_buil
 def test_refusal_brings_no_key_back_when_an_erasure_begins_while_a_person_refuses(
     pipeline: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    attempt = made.begin_attempt(pipeline)
-    made.note_build(attempt)
-    spec = attempts.load_attempt(attempt)
-    assert spec.build is not None
-    asked = approvals.ask(spec.build, "suite-1", (NAMING,))
-    builds.hold(spec, Validation(False, pipeline, (NAMING,), question=asked.id))
+    asked = ask_about_build(pipeline)
+    attempt = asked.attempt
     assert "cam-1" in judged(attempt)
     load = attempts.load_attempt
 
