@@ -249,6 +249,14 @@ def test_every_verb_has_all_its_options_when_commands_are_documented() -> None:
     assert "test" in documented
 
 
+def test_benchmarks_and_their_options_equal_the_code_when_bench_is_documented() -> None:
+    options = {action.dest: action.option_strings for action in benchmarks._parser()._actions}
+    taken = {name: benchmarks._options(name) & options.keys() for name in benchmarks.BENCHMARKS}
+    declared = {name: {option for each in names for option in options[each]} for name, names in taken.items()}
+    table = rows(section(docs("commands"), "### bench"))
+    assert {code_spans(name)[0]: set(code_spans(takes)) for name, _, takes in table} == declared
+
+
 def test_every_option_exists_when_a_page_names_it_alone() -> None:
     known = {option for verb in verbs().values() for option in verb.options}
     named = {code.split()[0].split("=")[0] for text in PAGES.values() for code in code_spans(text) if code[:2] == "--"}
@@ -436,6 +444,13 @@ def test_reasons_equal_the_code_when_documented() -> None:
                 raised.add(reason)
     table = rows(section(docs("interface"), "## Quarantine"))
     assert {reason for cell, _ in table for reason in code_spans(cell)} == raised
+
+
+def test_fates_are_the_same_when_readme_and_interface_list_them() -> None:
+    [short] = re.findall(r"\*\*Every offset has one fate\*\*: ([^.]+)\.", README)
+    [(_, full)] = [row for row in rows(section(docs("interface"), "## Words")) if row[0] == "fate"]
+    fates = "archived", "empty", "quarantined", "erased", "gap"
+    assert [tuple(re.findall("|".join(fates), text)) for text in (short, full)] == [fates, fates]
 
 
 def test_columns_of_the_quarantine_equal_the_code_when_documented() -> None:
