@@ -21,8 +21,8 @@
         ├── CheckpointDamaged     64  a file of a checkpoint is lost or cannot be read: only a new generation goes on
         └── PipelinesClash        64  two pipelines write what must be of one
 
-The text of an error is one line: what is wrong, where, and what to do. The class states whether the same step may
-succeed when it is run again (`retryable`), and what its exit code means (`meaning`).
+The text of an error is one line: what is wrong, where, and what to do. `retryable` and `meaning` belong to the exit
+code, since a driver's error reaches Airflow as its code.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class TidemarkError(Exception):
 
     exit_code = 1
     retryable = True
-    """Whether running the same again may succeed with nothing else changed."""
+    """Whether Airflow tries again; one answer per exit code."""
     meaning = "unexpected, its log says why"
     """What the exit code means, in a few words."""
     is_reported = False
@@ -107,7 +107,6 @@ class AnotherWriter(TidemarkError):
     """Another driver holds the pipeline's lease."""
 
     exit_code = 5
-    retryable = True
     meaning = "another writer holds the pipeline"
 
 
@@ -115,7 +114,6 @@ class ServiceUnreachable(TidemarkError):
     """A service does not answer at its address."""
 
     exit_code = 6
-    retryable = True
     meaning = "a service cannot be reached"
 
 
@@ -143,7 +141,6 @@ class ArchiveBehind(TidemarkError):
     """The archive has not reached the interval's end in time (stream stopped or behind)."""
 
     exit_code = 7
-    retryable = True
     meaning = "the archive has not reached the interval's end in time"
 
 

@@ -28,12 +28,16 @@ def test_class_and_retry_are_named_when_an_exit_code_is_known(exit_code: int, na
     assert error_class(exit_code).retryable is retryable
 
 
+def classes() -> list[type[TidemarkError]]:
+    return [each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, TidemarkError)]
+
+
 def test_meaning_is_its_own_when_an_exit_code_exists() -> None:
-    classes = {c for c in vars(errors).values() if isinstance(c, type) and issubclass(c, TidemarkError)}
-    meanings = {c.exit_code: error_class(c.exit_code).meaning for c in classes}
+    meanings = {c.exit_code: error_class(c.exit_code).meaning for c in classes()}
     assert len(set(meanings.values())) == len(meanings)
 
 
-def test_error_is_retried_like_its_parent_when_it_is_below_one() -> None:
-    assert errors.TopicRecreated.retryable is errors.OffsetsLost.retryable
-    assert errors.TopicRecreated.meaning == errors.OffsetsLost.meaning
+def test_every_error_has_its_exit_code_s_answer_when_airflow_asks_whether_to_try_again() -> None:
+    asked = [(each, error_class(each.exit_code)) for each in classes()]
+    others = [each for each, top in asked if (each.retryable, each.meaning) != (top.retryable, top.meaning)]
+    assert others == []
