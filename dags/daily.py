@@ -39,7 +39,7 @@ the first one and the command that builds it. Then clear this run. The last fail
 
 Airflow counts an interval only while this DAG is unpaused: trigger the day in which you unpause it manually. An interval that runs
 again later starts no new run of its day: clear the day's run to sum it up again. What Airflow keeps of such intervals is removed
-monthly, as the runbook says (*Operations*).
+monthly, as the runbook says (*Days that Airflow waits for in vain*).
 """
 
 

@@ -264,8 +264,7 @@ def test_every_option_exists_when_a_page_names_it_alone() -> None:
 
 
 def test_airflow_stops_before_the_streams_when_code_is_replaced() -> None:
-    upgrade = docs("runbook").split("**Upgrades.**")[1].split("\n**")[0]
-    stopping = upgrade.split("\n2. ")[0]
+    stopping = section(docs("runbook"), "### Upgrades").split("\n2. ")[0]
     # Else it starts the next driver, which goes on over the copy and the migration.
     assert stopping.index("./tidemark down airflow") < stopping.index("--stop")
     assert "`no driver is running`" in stopping
@@ -274,8 +273,8 @@ def test_airflow_stops_before_the_streams_when_code_is_replaced() -> None:
 
 def test_restored_postgresql_is_the_one_that_was_backed_up_when_the_runbook_s_commands_ran(tmp_path: Path) -> None:
     """With a command that only notes what it is asked for."""
-    operations = section(docs("runbook"), "## Operations")
-    backup, restore = [each for each in re.findall(r"^```\n(.*?)^```$", operations, re.M | re.S) if "cp -a" in each]
+    parts = [section(docs("runbook"), heading) for heading in ("### Back up", "### Restore")]
+    [backup], [restore] = [re.findall(r"^```\n(.*?)^```$", part, re.M | re.S) for part in parts]
     home, copies = tmp_path / "a home", tmp_path / "copies"
     for folder in (home / "postgres", home / "services", copies):
         folder.mkdir(parents=True)
@@ -580,6 +579,17 @@ def test_relative_link_leads_somewhere_when_a_page_has_it(page: str) -> None:
         if not file.exists() or (anchor and anchor not in anchors(file.read_text(encoding="utf-8"))):
             broken.append(target)
     assert broken == []
+
+
+def test_link_leads_to_the_procedure_when_it_leads_to_the_runbook_s_operations() -> None:
+    assert [page for page, text in PAGES.items() if re.search(r"(runbook\.md|\()#operations\)", text)] == []
+
+
+def test_heading_of_the_runbook_exists_when_a_message_quotes_it() -> None:
+    messages = [text for node in _nodes("include", "spark_jobs") if "docs/runbook.md" in (text := _literal(node))]
+    quoted = {heading for text in messages for heading in re.findall("“([^”]+)”", text)}
+    assert len(quoted) > 3
+    assert quoted - set(re.findall(r"^#+ (.+)$", docs("runbook"), re.MULTILINE)) == set()
 
 
 def test_page_is_linked_from_the_readme_when_it_exists() -> None:

@@ -33,7 +33,7 @@ VIEWS = {
 
 @pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="versions depend on Python's minor version")
 def test_versions_are_those_of_before_when_no_row_can_differ() -> None:
-    """Where they change on purpose, write the new ones here, and what users do about it in the runbook's Upgrades."""
+    """Where they change on purpose, write the new ones here, and in the runbook (Between two commits) what users do."""
     assert {name: versions.decoder_version(name) for name in SHIPPED} == DECODERS
     found = {
         name: {view.name: versions.view_version(name, view.name) for view in load_pipeline(name).views}
