@@ -46,6 +46,9 @@ EXAMPLES = ("door_events", "door_bells")
 MOST_LINES, MOST_WORDS = 170, 1500
 """Of the README."""
 
+LONGEST_CELL = 400
+"""Characters; what needs more has a heading and a table of its own."""
+
 each_page = pytest.mark.parametrize("page", PAGES)
 
 
@@ -634,6 +637,11 @@ def test_cast_gives_null_when_a_page_recommends_one(page: str) -> None:
 def test_readme_is_short_when_it_is_read() -> None:
     assert len(README.splitlines()) <= MOST_LINES
     assert len(README.split()) <= MOST_WORDS
+
+
+@each_page
+def test_cell_is_short_when_a_page_has_a_table(page: str) -> None:
+    assert [cell for row in rows(PAGES[page]) for cell in row if len(cell) > LONGEST_CELL] == []
 
 
 def test_picture_is_self_contained_when_shown() -> None:
