@@ -46,6 +46,9 @@ EXAMPLES = ("door_events", "door_bells")
 MOST_LINES, MOST_WORDS = 170, 1500
 """Of the README."""
 
+MOST_WORDS_OF_FIGURES = 4500
+"""The page has the newest measurement of each kind; earlier ones are in Git."""
+
 LONGEST_CELL = 400
 """Characters; what needs more has a heading and a table of its own."""
 
@@ -637,6 +640,13 @@ def test_cast_gives_null_when_a_page_recommends_one(page: str) -> None:
 def test_readme_is_short_when_it_is_read() -> None:
     assert len(README.splitlines()) <= MOST_LINES
     assert len(README.split()) <= MOST_WORDS
+
+
+def test_figures_are_short_and_begin_with_targets_met_or_missed_when_they_are_read() -> None:
+    opening = rows(docs("figures").split("\n## ", 1)[0])
+    assert opening
+    assert [row for row in opening if bool(row[2]) != bool(re.search("met|missed", row[3]))] == []
+    assert len(docs("figures").split()) <= MOST_WORDS_OF_FIGURES
 
 
 @each_page
