@@ -83,17 +83,24 @@ def how_to_create(pipeline: str, source: KafkaTopics) -> str:
     return f"create it{created}"
 
 
-def first_offsets(source: KafkaTopics, bounds: Mapping[TopicPartition, tuple[int, int]]) -> dict[TopicPartition, int]:
-    """Return where a first read begins, as declared, within the bounds that Kafka has now."""
+def first_offsets(
+    source: KafkaTopics, bounds: Mapping[TopicPartition, tuple[int, int]], *, is_lost: bool = False
+) -> dict[TopicPartition, int]:
+    """Return where a first read begins, as declared, within the bounds that Kafka has now.
+
+    `is_lost`: there was a first read before, and the ledger that knew its start is gone. What is declared to begin at
+    the end then begins at the earliest offset: the end has moved since.
+    """
+    ends = {tp: low if is_lost else end for tp, (low, end) in bounds.items()}
     if source.starting_time:
         indexed = kafka.offsets_at(parse_time(source.starting_time), bounds)
-        return {tp: end if (at := indexed[tp]) is None else at for tp, (_, end) in bounds.items()}
-    return {tp: min(max(_declared(source, tp, *within), within[0]), within[1]) for tp, within in bounds.items()}
-
-
-def _declared(source: KafkaTopics, tp: TopicPartition, low: int, high: int) -> int:
-    if source.starting_offsets == "earliest":
-        return low
+        return {tp: ends[tp] if (at := indexed[tp]) is None else at for tp in bounds}
     if source.starting_offsets == "latest":
-        return high
+        return ends
+    return {tp: min(max(_declared(source, tp, low), low), end) for tp, (low, end) in bounds.items()}
+
+
+def _declared(source: KafkaTopics, tp: TopicPartition, low: int) -> int:
+    if isinstance(source.starting_offsets, str):
+        return low
     return source.starting_offsets.get(tp.topic, {}).get(tp.partition, low)

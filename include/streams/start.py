@@ -12,6 +12,7 @@ from include.intervals.lake_of_ledger import check_checkpoints, check_lake
 from include.intervals.references import keep_references
 from include.kafka.sources import check_topics_read, describe_source, first_offsets, source_topic_partitions
 from include.kafka.truncation import check_ends
+from include.lake.checkpoints import generation_folders
 from include.ledger.archive import micro_batches
 from include.ledger.archive.committed import archived_partitions, committed_offsets
 from include.ledger.archive.micro_batches import ARCHIVE
@@ -181,7 +182,8 @@ class StreamStart:
 
         The declared start is of the moment in which the pipeline is first started. All queries begin there, also those
         that start later, after a crash, or in another generation before anything was read. Of a pattern's topics, it is
-        the start of those that existed then: later ones are read from their own, whether a stream ran or not.
+        the start of those that existed then: later ones are read from their own, whether a stream ran or not. After the
+        ledger was lost, nobody knows where the archive began: nothing begins at the end then.
         """
         topic_partitions = source_topic_partitions(pipeline.source, describe_source(pipeline.source))
         positions = archive_positions(pipeline, topic_partitions, query)
@@ -196,7 +198,10 @@ class StreamStart:
         }
         # A topic that ends before is another one, created again before anything was read.
         begun = {tp: max(low, noted[tp]) for tp, (low, end) in bounds.items() if noted.get(tp, end + 1) <= end}
-        declared = first_offsets(pipeline.source, {tp: span for tp, span in bounds.items() if tp not in joined})
+        # A query is noted before its checkpoint is made: an older one is of another ledger.
+        is_lost = is_first and any(number < self.generation.number for number in generation_folders(pipeline.name))
+        unknown = {tp: span for tp, span in bounds.items() if tp not in joined}
+        declared = first_offsets(pipeline.source, unknown, is_lost=is_lost)
         return {**declared, **joined, **begun, **positions}
 
 

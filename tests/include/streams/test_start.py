@@ -11,7 +11,7 @@ from zlib import crc32
 import pytest
 from confluent_kafka.admin import NewPartitions
 
-from include import kafka
+from include import kafka, lake
 from include.errors import UsageError
 from include.ledger.archive import micro_batches
 from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit
@@ -199,6 +199,19 @@ def test_archive_begins_where_it_first_began_when_a_generation_opens_before_anyt
     new_generation(pipeline, reason="another view", started_by="test@host")
     start = begin(pipeline)
     assert [start.note(pipeline, query) for query in (ARCHIVE, VIEW)] == [at(log, 3), at(log, 3)]
+
+
+@pytest.mark.parametrize("declared", [{"starting_offsets": "latest"}, {"starting_time": "2100-01-01T00:00:00Z"}])
+def test_all_that_kafka_has_is_read_when_the_ledger_was_lost_and_the_source_begins_at_the_end(
+    request: pytest.FixtureRequest, declared: dict[str, str]
+) -> None:
+    pipeline = reading(request, subscribe=("{}-only",), **declared)
+    log = topic_of(pipeline, "only")
+    # What the stream left in the lake under the lost ledger.
+    lake.write_text(lake.uri("checkpoints", pipeline.name, "g4", ARCHIVE, "commits", "0"), "v1\n{}")
+    assert new_generation(pipeline, reason="the ledger is lost", started_by="test@host") == 5
+    start = begin(pipeline)
+    assert [start.note(pipeline, query) for query in (ARCHIVE, VIEW)] == [at(log, 0), at(log, 0)]
 
 
 def test_topic_partition_that_was_added_before_anything_was_read_begins_at_its_start(

@@ -130,6 +130,14 @@ def test_nearest_offset_is_the_start_when_kafka_does_not_have_the_declared_one()
     assert first_offsets(source, {tp: (0, 3)}) == {tp: 3}
 
 
+def test_declared_offset_stays_the_start_when_the_ledger_that_knew_it_is_lost() -> None:
+    tp = TopicPartition("t", 0)
+    source = KafkaTopics(subscribe=("t",), starting_offsets={"t": {0: 5}})
+    assert first_offsets(source, {tp: (0, 9)}, is_lost=True) == {tp: 5}
+    latest = KafkaTopics(subscribe=("t",), starting_offsets="latest")
+    assert first_offsets(latest, {tp: (2, 9)}, is_lost=True) == {tp: 2}
+
+
 @pytest.mark.parametrize("option", ["kafka.max.partition.fetch.bytes", "kafka.max.poll.interval.ms"])
 def test_any_option_reaches_the_client_when_a_pipeline_may_set_it(
     topics: Home, spark: Any, tmp_path: Path, option: str
