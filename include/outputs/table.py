@@ -168,10 +168,14 @@ class OutputTable:
         """Raise TidemarkError when a newer driver has written."""
         if found.token > self.lease.token:
             self.check_lease()
+            of_this = f"WHERE output = '{self._marked}'"
             raise TidemarkError(
                 f"{self._dialect.database}: a driver with the fencing token {found.token} has written {self.name}, "
-                f"this one has {self.lease.token}: another deployment writes it, or this one's ledger was made anew",
-                remedy=f"let only one write it; then DELETE FROM {marker.MARKERS} WHERE output = '{self._marked}'",
+                f"this one has {self.lease.token}: another deployment writes it, or this one's ledger was restored or "
+                "made anew",
+                remedy=f"after a restored or new ledger: UPDATE {marker.MARKERS} SET token = 0 {of_this}; of two "
+                f"deployments let only one write it, then DELETE FROM {marker.MARKERS} {of_this}, and it sends "
+                "everything again",
                 pipeline=self.pipeline.name,
             )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +21,7 @@ from include.ledger.archive import row_outputs
 from include.ledger.archive.row_outputs import Unsent
 from include.ledger.database import session
 from include.ledger.models import MicroBatch
+from include.ledger.outputs import targets
 from include.ledger.outputs.targets import Reached
 from include.ledger.streams import writers
 from include.outputs.connection import database_of
@@ -386,6 +388,32 @@ def test_no_row_is_missing_when_the_table_is_an_older_copy_or_made_anew(place: P
     assert place.ask(f"SELECT kafka_offset, name FROM {table} ORDER BY 1") == [(n, f"row {n}") for n in range(6)]
     (state,) = row_outputs.states(sold.lease.pipeline, ["rows"])
     assert (state.rows, state.behind, state.waits_for) == (6, 0, "")
+
+
+def test_rows_since_the_copy_alone_are_sent_again_when_the_ledger_was_restored(place: Place, sold: Sold) -> None:
+    pipeline = sold.lease.pipeline
+    table, of = f"{pipeline}_rows", f"output = '{pipeline}.rows'"
+    sold.send("rows", 2)
+    [(at,)] = place.ask(f"SELECT micro_batch FROM tidemark_outputs WHERE {of}")
+    sold.send("rows", 3)
+    place.ask(f"UPDATE {table} SET name = 'of the copy' WHERE kafka_offset < 2")
+    # The ledger's copy is of the first send. Its tokens and micro-batches begin below those that the table has seen.
+    targets.set_back(sold.lease, "rows", Reached(at))
+    place.ask(f"UPDATE tidemark_outputs SET token = 1000000, micro_batch = micro_batch + 1000 WHERE {of}")
+    with pytest.raises(TidemarkError, match="this one's ledger was restored or made anew") as refused:
+        sold.send("rows", 1)
+    [remedy] = re.findall(r"UPDATE tidemark_outputs .*?'.*?'", str(refused.value))
+    place.ask(remedy)
+    sold.send("rows", 1)
+    again = [(n, f"row {n}") for n in range(2, 7)]
+    assert place.ask(f"SELECT kafka_offset, name FROM {table} ORDER BY 1") == [
+        (0, "of the copy"), (1, "of the copy"), *again
+    ]  # fmt: skip
+    assert place.ask(f"SELECT token, micro_batch < {at + 1000} FROM tidemark_outputs WHERE {of}") == [
+        (sold.lease.token, True)
+    ]
+    (state,) = row_outputs.states(pipeline, ["rows"])
+    assert (state.rows, state.behind, state.waits_for) == (7, 0, "")
 
 
 def test_rows_of_all_are_sent_again_when_a_table_of_two_pipelines_is_dropped(
