@@ -66,5 +66,11 @@ def for_java(options: Mapping[str, str]) -> dict[str, str]:
     return named
 
 
+def beside(options: Mapping[str, str], file: Path | None) -> dict[str, str]:
+    """Return the options of a file, the names of files that lie beside it with its folder, whoever runs where."""
+    found = {name: file.parent / value for name, value in options.items() if name.endswith(".location")} if file else {}
+    return {**options, **{name: str(path) for name, path in found.items() if path.is_file()}}
+
+
 def _in_quotes(value: str) -> str:
     return '"' + re.sub(r'(["\\])', r"\\\1", value) + '"'

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from include import service_states
 from include.errors import ServiceUnreachable, UsageError
-from include.kafka_security import for_java, for_librdkafka
+from include.kafka_security import beside, for_java, for_librdkafka
 from include.setting_values import (
     OF_OTHER_SERVERS,
     Secret,
@@ -157,11 +157,15 @@ class Settings:
 
     def kafka_client_options(self) -> dict[str, str]:
         """Return librdkafka's options: those of the properties file, and the bootstrap servers."""
-        return {**for_librdkafka(read_properties(self.kafka_properties)), "bootstrap.servers": self.kafka_address()}
+        return {**for_librdkafka(self.kafka_file_options()), "bootstrap.servers": self.kafka_address()}
 
     def kafka_java_options(self) -> dict[str, str]:
         """Return the client options for Kafka's Java client; they include the password."""
-        return {**for_java(read_properties(self.kafka_properties)), "bootstrap.servers": self.kafka_address()}
+        return {**for_java(self.kafka_file_options()), "bootstrap.servers": self.kafka_address()}
+
+    def kafka_file_options(self) -> dict[str, str]:
+        """Return the options of the properties file; it may name files that lie beside it without their folder."""
+        return beside(read_properties(self.kafka_properties), self.kafka_properties)
 
     def database(self, name: str) -> URL:
         """Return the SQLAlchemy URL of a database: `ledger`, `catalog`, `airflow`, `serving` or another on that server.

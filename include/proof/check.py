@@ -11,7 +11,7 @@ from include.errors import ServiceUnreachable, UsageError, one_line
 from include.kafka_security import for_librdkafka
 from include.proof import verify
 from include.proof.signing import own_public_key
-from include.settings import read_properties, settings
+from include.settings import settings
 
 
 def check_proof(file: str, lake_uri: str = "", kafka: str = "", public_key: str = "") -> verify.Report:
@@ -20,7 +20,7 @@ def check_proof(file: str, lake_uri: str = "", kafka: str = "", public_key: str 
     Raises UsageError for a proof that cannot be read and for a URI of no lake, ServiceUnreachable when lake or Kafka do
     not answer.
     """
-    options = {**for_librdkafka(read_properties(settings().kafka_properties)), "bootstrap.servers": kafka}
+    options = {**for_librdkafka(settings().kafka_file_options()), "bootstrap.servers": kafka}
     try:
         files = verify.open_lake(lake_uri) if lake_uri else verify.Lake(*lake.filesystem(lake.root()))
         return verify.check(_read(file), files, options if kafka else None, public_key or own_public_key())

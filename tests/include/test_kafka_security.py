@@ -8,6 +8,7 @@ import pytest
 
 from include.errors import UsageError
 from include.kafka_security import for_java, for_librdkafka
+from include.settings import Settings
 
 LIBRDKAFKA = {
     "security.protocol": "SASL_SSL",
@@ -42,6 +43,22 @@ def test_certificates_travel_themselves_when_their_file_is_there(tmp_path: Path)
         assert for_java(written) == {
             "ssl.truststore.type": "PEM", "ssl.truststore.certificates": authority.read_text()
         }  # fmt: skip
+
+
+def test_file_beside_the_options_is_found_when_a_process_runs_elsewhere(tmp_path: Path) -> None:
+    authority, file = tmp_path / "ca.pem", tmp_path / "kafka.properties"
+    authority.write_text("-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n")
+    file.write_text("ssl.ca.location=ca.pem\nssl.key.location=/etc/kafka/key.pem\nclient.id=ca.pem\n")
+    file.chmod(0o600)
+    settings = Settings(kafka_bootstrap="b:9093", kafka_properties=file)
+    other = {"ssl.key.location": "/etc/kafka/key.pem", "client.id": "ca.pem", "bootstrap.servers": "b:9093"}
+    assert settings.kafka_client_options() == other | {"ssl.ca.location": str(authority)}
+    assert settings.kafka_java_options() == other | {
+        "ssl.truststore.type": "PEM", "ssl.truststore.certificates": authority.read_text()
+    }  # fmt: skip
+    # Of librdkafka: it looks for the system's own.
+    file.write_text("ssl.ca.location=probe\n")
+    assert settings.kafka_client_options()["ssl.ca.location"] == "probe"
 
 
 def test_options_stay_when_the_cluster_is_open() -> None:
