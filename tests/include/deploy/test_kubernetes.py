@@ -258,8 +258,11 @@ def test_driver_and_executor_meet_spark_s_requests_when_it_starts_them(tmp_path:
     assert said.splitlines()[-4:] == ["--resourceProfileId", "resource_profile_id", "--podName", "pod_name"]
 
 
-def test_entrypoint_is_the_image_s_when_a_pod_runs_it() -> None:
-    assert f'ENTRYPOINT ["/opt/tidemark/{ENTRYPOINT.relative_to(REPOSITORY)}"]' in (DEPLOY / "Dockerfile").read_text()
+def test_first_process_reaps_what_others_leave_when_a_pod_runs_the_image() -> None:
+    # Drivers in Airflow's pod outlive the tasks that launch them, and Airflow waits for its own processes alone.
+    dockerfile = (DEPLOY / "Dockerfile").read_text()
+    assert f'ENTRYPOINT ["tini", "-s", "--", "/opt/tidemark/{ENTRYPOINT.relative_to(REPOSITORY)}"]' in dockerfile
+    assert re.search(r"apt-get install .* tini\b", dockerfile)
     assert os.access(ENTRYPOINT, os.X_OK)
 
 
@@ -271,6 +274,9 @@ def test_entrypoint_is_the_image_s_when_a_pod_runs_it() -> None:
     [
         ("java … SparkSubmit local:///opt/tidemark/spark_jobs/stream.py --pipeline isp_hits", "isp_hits"),
         ("python -m include.cli stream wiki_changes", "wiki_changes"),
+        # As the image's first process has it.
+        ("tini -s -- …/entrypoint.sh driver … local:///opt/tidemark/spark_jobs/stream.py --pipeline nest", "nest"),
+        ("tini -s -- …/entrypoint.sh python -m include.cli stream wiki_changes", "wiki_changes"),
         ("java … SparkSubmit /opt/tidemark/spark_jobs/build_interval.py --pipeline isp_hits --attempt 3", None),
         ("python -m include.cli monitor", None),
     ],
