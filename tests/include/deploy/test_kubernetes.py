@@ -258,6 +258,27 @@ def test_driver_and_executor_meet_spark_s_requests_when_it_starts_them(tmp_path:
     assert said.splitlines()[-4:] == ["--resourceProfileId", "resource_profile_id", "--podName", "pod_name"]
 
 
+def test_command_has_the_secrets_of_the_container_s_process_when_a_person_runs_it_in_a_pod(tmp_path: Path) -> None:
+    secret = tmp_path / "run" / "secrets" / "bucket" / "AWS_SECRET_ACCESS_KEY"
+    image, programs = tmp_path / "opt" / "tidemark", tmp_path / "bin"
+    for folder in (secret.parent, image / "include" / "deploy", programs):
+        folder.mkdir(parents=True)
+    secret.write_text("a $b 'c'")
+    for name in ("entrypoint.sh", "tidemark.sh"):
+        copied = image / "include" / "deploy" / name
+        copied.write_text(re.sub("(?<= )/(?=opt|run)", f"{tmp_path}/", (DEPLOY / name).read_text()))
+        copied.chmod(stat.S_IMODE((DEPLOY / name).stat().st_mode))
+    (programs / "python").write_text('#!/bin/bash\nprintf "%s\\n" "$AWS_SECRET_ACCESS_KEY" "$@"\n')
+    (programs / "python").chmod(0o755)
+    # The step that makes the command in the image.
+    [made] = re.findall(r"^RUN (ln -s \S+ tidemark)$", (DEPLOY / "Dockerfile").read_text(), re.MULTILINE)
+    subprocess.run(made.split(), cwd=image, check=True)
+    known = {"PATH": f"{programs}:{os.environ['PATH']}"}
+    command = ["./tidemark", "stream", "isp_hits", "--stop"]
+    done = subprocess.run(command, cwd=image, env=known, capture_output=True, text=True)
+    assert (done.stdout.splitlines(), done.stderr) == (["a $b 'c'", "-m", "include.cli", *command[1:]], "")
+
+
 def test_first_process_reaps_what_others_leave_when_a_pod_runs_the_image() -> None:
     # Drivers in Airflow's pod outlive the tasks that launch them, and Airflow waits for its own processes alone.
     dockerfile = (DEPLOY / "Dockerfile").read_text()
