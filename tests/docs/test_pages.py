@@ -25,7 +25,7 @@ from include.pipelines.spec.file_formats import FILE_FORMATS
 from include.pipelines.spec.lines import declared_name
 from include.reconciliation import DifferenceClass
 from include.scaffold import new_pipeline
-from include.services.supervisor import SERVICES
+from include.services.supervisor import SERVICES, service_names
 from include.settings import Settings
 from include.times import parse_duration
 from include.versions.syntax import parse
@@ -282,9 +282,11 @@ def test_restored_postgresql_is_the_one_that_was_backed_up_when_the_runbook_s_co
     parts = [section(docs("runbook"), heading) for heading in ("### Back up", "### Restore")]
     [backup], [restore] = [re.findall(r"^```\n(.*?)^```$", part, re.M | re.S) for part in parts]
     home, copies = tmp_path / "a home", tmp_path / "copies"
-    for folder in (home / "postgres", home / "services", copies):
+    for folder in (home / "postgres", home / "services", home / "airflow", home / "streams", copies):
         folder.mkdir(parents=True)
     (home / "services" / "postgres.json").write_text("password")
+    (home / "airflow" / "fernet.key").write_text("of Airflow")
+    (home / "streams" / "wiki_changes.json").write_text("position")
     (tmp_path / "tidemark").write_text("#!/bin/sh\necho $* >> asked\n")
     (tmp_path / "tidemark").chmod(0o700)
     kept = home / "postgres" / "PG_VERSION"
@@ -302,9 +304,25 @@ def test_restored_postgresql_is_the_one_that_was_backed_up_when_the_runbook_s_co
     assert [(each.name, each.read_text()) for each in (home / "postgres").iterdir()] == [
         ("PG_VERSION", "when it was backed up")
     ]
-    assert (copies / "postgres.json").read_text() == "password"
+    others = [(copies / name).read_text() for name in ("postgres.json", "fernet.key", "streams/wiki_changes.json")]
+    assert others == ["password", "of Airflow", "position"]
     # A running server's files are no copy.
-    assert (tmp_path / "asked").read_text().split("\n") == ["down", "down", "up", ""]
+    asked = (tmp_path / "asked").read_text().splitlines()
+    assert [each.split()[0] for each in asked] == ["down", "down", "up"]
+
+
+def test_file_that_a_setting_names_is_copied_when_it_exists_nowhere_else() -> None:
+    named = {
+        f"TIDEMARK_{name.upper()}" for name, each in Settings.declared().items() if "0600 file" in str(each.metadata)
+    }
+    assert len(named) > 3
+    assert named - set(code_spans(section(docs("runbook"), "### Back up"))) == set()
+
+
+@pytest.mark.parametrize("heading", ["### Back up", "### Restore", "### Upgrades"])
+def test_every_service_starts_again_when_a_procedure_has_stopped_all(heading: str) -> None:
+    started = [usage.arguments for usage in usages(section(docs("runbook"), heading)) if usage.verb == "up"]
+    assert {name for names in started for name in service_names(names)} == set(service_names(["all"]))
 
 
 # Settings
