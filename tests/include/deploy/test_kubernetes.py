@@ -314,3 +314,32 @@ def test_stream_that_kubernetes_starts_again_is_stopped_by_the_command_of_the_pa
     assert namespace == KUSTOMIZATION["namespace"]
     # What the errors say on every page and in every message.
     assert "scale it to 0" in writers.how_to_stop("isp_hits")
+
+
+def test_container_is_there_when_a_page_runs_the_command_in_it() -> None:
+    docs = REPOSITORY / "include" / "docs"
+    text = "".join((docs / f"{page}.md").read_text() for page in ("deployment", "runbook"))
+    [(pod, name)] = set(re.findall(r"exec (?:-it )?(\S+) -c (\S+) -- \./tidemark", text))
+    stateful = named("StatefulSet")[pod.removesuffix("-0")]
+    assert name in {each["name"] for each in stateful["spec"]["template"]["spec"]["containers"]}
+    [service] = set(re.findall(r"docker compose exec (\S+) \./tidemark", text))
+    assert service in yaml.safe_load((REPOSITORY / "docker-compose.yml").read_text())["services"]
+
+
+def test_ledger_is_migrated_before_airflow_starts_when_the_page_s_upgrade_is_followed() -> None:
+    page = (REPOSITORY / "include" / "docs" / "runbook.md").read_text().split("\n### Upgrades in containers\n")[1]
+    steps = re.findall(r"^kubectl (.+)$", page.split("\n### ")[0], re.MULTILINE)
+    [first] = [step for step in steps if "--selector" in step]
+    name, value = first.split("--selector ")[1].split("=")
+    chosen = [each for each in OBJECTS if each["metadata"].get("labels", {}).get(name) == value]
+    # The job, and the settings that it reads.
+    [job] = [each for each in chosen if each["kind"] == "Job"]
+    [container] = job["spec"]["template"]["spec"]["containers"]
+    assert {each["metadata"]["name"] for each in chosen if each is not job} == {
+        each["configMapRef"]["name"] for each in container["envFrom"]
+    }
+    ends = [next(at for at, step in enumerate(steps) if step.endswith(words)) for words in (
+        "--stop", "--replicas=0", "delete job setup", first, "job/setup", "apply --kustomize include/deploy", "doctor"
+    )]  # fmt: skip
+    assert ends == sorted(ends)
+    assert f"wait --for=condition=complete --timeout=10m job/{job['metadata']['name']}" in " ".join(steps)
