@@ -1,4 +1,4 @@
-"""Topic partitions, offset ranges and fates: what micro-batches commit and intervals are pinned to."""
+"""Topics, topic partitions, offset ranges and fates: what micro-batches commit and intervals are pinned to."""
 
 from __future__ import annotations
 
@@ -7,6 +7,36 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
+
+from include.errors import TopicRecreated
+
+
+@dataclass(frozen=True)
+class TopicIdentity:
+    """A topic with its current id, which changes when it is created again, and its number of topic partitions."""
+
+    topic: str
+    topic_id: str
+    topic_partitions: int
+
+
+def check_same_topic(pipeline: str, identity: TopicIdentity | None, topic: str, stored_id: str) -> None:
+    """Raise TopicRecreated when the topic is gone or has another id than the stored one."""
+    if identity is None:
+        raise TopicRecreated(
+            f"topic {topic} (id {stored_id}) no longer exists",
+            remedy=f'restore it, or create it again and adopt it: ./tidemark adopt {pipeline} {topic} --reason "…"; if '
+            "it will not come back, take it out of the source: "
+            f'./tidemark unsubscribe {pipeline} {topic} --reason "…"',
+            pipeline=pipeline,
+        )
+    if identity.topic_id != stored_id:
+        raise TopicRecreated(
+            f"topic {topic} was deleted and created again: its id is {identity.topic_id}, but commits have the id "
+            f"{stored_id}, so the same offsets hold other records",
+            remedy=f'restore the topic, or continue with the new one: ./tidemark adopt {pipeline} {topic} --reason "…"',
+            pipeline=pipeline,
+        )
 
 
 @dataclass(frozen=True, order=True)

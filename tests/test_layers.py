@@ -29,7 +29,6 @@ INCLUDE = (
     "include.offsets",
     "include.crash_points",
     "include.processes",
-    "include.topics",
     "include.reconciliation",
     "include.pipelines.spec",
     "include.pipelines",

@@ -15,9 +15,8 @@ from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
 from include.errors import UsageError
 from include.kafka.client import BATCH_SIZE, CLIENT_LIMIT, admin, undelivered
 from include.kafka.refusals import TIMEOUT, is_denied, reaching_kafka
-from include.offsets import TopicPartition
+from include.offsets import TopicIdentity, TopicPartition, check_same_topic
 from include.settings import settings
-from include.topics import TopicIdentity, check_same_topic
 
 __all__ = [
     "TopicIdentity",

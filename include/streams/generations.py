@@ -25,12 +25,11 @@ from include.ledger.connection import check_version
 from include.ledger.intervals import pinned as pinned_ledger
 from include.ledger.streams import generations, writers
 from include.ledger.streams.writers import Lease
-from include.offsets import OffsetRange, TopicPartition
+from include.offsets import OffsetRange, TopicIdentity, TopicPartition
 from include.pipelines.spec import Pipeline
 from include.streams.event_time import check_event_time
 from include.streams.start import check_sources, lost_offsets, positions_to_hold, topics_back
 from include.times import format_timestamp
-from include.topics import TopicIdentity
 
 
 @contextmanager

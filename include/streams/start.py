@@ -21,7 +21,7 @@ from include.ledger.streams import flags as flag_ledger
 from include.ledger.streams import generations, lines, losses
 from include.ledger.streams.flags import FLAGS
 from include.ledger.streams.generations import StreamGeneration
-from include.offsets import OffsetRange, TopicPartition
+from include.offsets import OffsetRange, TopicIdentity, TopicPartition
 from include.pipelines.spec import Pipeline
 from include.pipelines.spec.references import check_references
 from include.processes import user_at_host
@@ -31,7 +31,6 @@ from include.streams.checkpoints import checkpoint_uri, has_started
 from include.streams.event_time import check_event_time
 from include.streams.watched_things import check_watched_things
 from include.streams.written_topics import check_compacted_topics, create_written_topics, note_compacted_topics
-from include.topics import TopicIdentity
 
 
 def check_sources(pipeline: Pipeline) -> dict[str, TopicIdentity]:

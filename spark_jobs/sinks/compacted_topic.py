@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from include.kafka.fenced_producer import FencedProducer
 from include.pipelines.spec import AdditiveView
-from include.topics import VERSION
+from include.pipelines.spec.views import VERSION_HEADER
 from spark_jobs.spark.kafka_source import held_messages_of, messages_of
 from spark_jobs.views.speed_topic import key_places
 from spark_jobs.views.values import value_json
@@ -44,7 +44,7 @@ class CompactedTopicTarget:
         gone = key_places(values.sparkSession, self.view, version).join(values, "key", "left_anti")
         deletions = gone.select("key", "partition", F.lit(None).cast("string").alias("value"))
         self._send(messages)
-        self._send(deletions, {VERSION: str(version).encode()})
+        self._send(deletions, {VERSION_HEADER: str(version).encode()})
 
     def _send(self, messages: DataFrame, headers: Mapping[str, bytes] | None = None) -> None:
         self.producer.write(messages_of(self._addressed(messages)), headers)

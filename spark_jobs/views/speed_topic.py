@@ -11,7 +11,7 @@ from pyspark.sql.types import DataType, DecimalType, LongType, StructField, Stru
 
 from include.ledger.intervals import evidence
 from include.pipelines.spec import AdditiveView, Pipeline
-from include.topics import VERSION
+from include.pipelines.spec.views import VERSION_HEADER
 from spark_jobs.spark.kafka_source import read_topic
 from spark_jobs.spark.schemas import struct_of
 from spark_jobs.views.windows import Window
@@ -80,7 +80,7 @@ def _widest(kind: DataType) -> DataType:
 
 def _version_in(headers: Column) -> Column:
     """Return the version that a message's headers name (those of deletions do); null when they name none."""
-    named = F.try_element_at(F.filter(headers, lambda each: each["key"] == VERSION), F.lit(1))
+    named = F.try_element_at(F.filter(headers, lambda each: each["key"] == VERSION_HEADER), F.lit(1))
     return named["value"].cast("string").try_cast("BIGINT")
 
 

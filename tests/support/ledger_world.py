@@ -23,12 +23,11 @@ from include.ledger.intervals.findings import BuildFindings, FateCounts, RecordC
 from include.ledger.intervals.pins import PinnedInterval
 from include.ledger.lineage import BuiltRevision
 from include.ledger.streams.writers import Lease
-from include.offsets import OffsetRange, TopicPartition
+from include.offsets import OffsetRange, TopicIdentity, TopicPartition
 from include.pipelines import load_pipeline
 from include.pipelines.spec import KafkaTopics, Pipeline, Retention
 from include.reconciliation import ReconciliationCounts
 from include.times import Interval
-from include.topics import TopicIdentity
 
 START = datetime(2026, 11, 20, tzinfo=UTC)
 HOUR = timedelta(hours=1)

@@ -20,11 +20,10 @@ from include.ledger.intervals.findings import BuildFindings, ExpectationResult, 
 from include.ledger.intervals.pins import PinnedInterval
 from include.ledger.lineage import BuiltRevision
 from include.ledger.streams import writers
-from include.offsets import Fate, OffsetRange, TopicPartition
+from include.offsets import Fate, OffsetRange, TopicIdentity, TopicPartition
 from include.pipelines.spec import Pipeline
 from include.reconciliation import ReconciliationCounts
 from include.times import Interval
-from include.topics import TopicIdentity
 
 PER_HOUR = 10
 TOPIC_ID = "a-topic-id"

@@ -15,12 +15,11 @@ from include.ledger.archive.micro_batches import BatchCommit
 from include.ledger.intervals import attempts
 from include.ledger.streams import flags as flag_ledger
 from include.ledger.streams import writers
-from include.offsets import OffsetRange, TopicPartition
+from include.offsets import OffsetRange, TopicIdentity, TopicPartition
 from include.pipelines import load_pipeline
 from include.pipelines.spec import Limit, Pipeline
 from include.reconciliation import Reconciliation
 from include.streams.start import begin
-from include.topics import TopicIdentity
 from include.versions import rules_version
 from tests.conftest import Home, settings_of
 from tests.support import attempts as made

@@ -20,8 +20,7 @@ from include.ledger.models import DivertedRecord, MicroBatch, MicroBatchRange, P
 from include.ledger.patience import repeatable, tried_again
 from include.ledger.streams import outages, writers
 from include.ledger.streams.outages import StateChange
-from include.offsets import Coordinates, Fates, OffsetRange, TopicPartition
-from include.topics import TopicIdentity
+from include.offsets import Coordinates, Fates, OffsetRange, TopicIdentity, TopicPartition
 
 __all__ = [
     "ARCHIVE",

@@ -12,8 +12,7 @@ from sqlalchemy.orm import Session
 from include.ledger.archive.committed import ARCHIVE as ARCHIVE
 from include.ledger.database import session
 from include.ledger.models import OFFSETS, IntervalRange, MicroBatchRange, Position, Topic
-from include.offsets import OffsetRange, TopicPartition
-from include.topics import TopicIdentity, check_same_topic
+from include.offsets import OffsetRange, TopicIdentity, TopicPartition, check_same_topic
 
 
 def positions(pipeline: str, query: str = ARCHIVE) -> dict[TopicPartition, int]:

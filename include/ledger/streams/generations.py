@@ -20,9 +20,8 @@ from include.ledger.intervals.pins import PinnedInterval
 from include.ledger.models import Generation, IntervalRow, MicroBatch, Topic
 from include.ledger.streams import incarnations, losses, writers
 from include.ledger.streams.writers import Lease
-from include.offsets import OffsetRange, TopicPartition, offsets_json, parse_offsets_json
+from include.offsets import OffsetRange, TopicIdentity, TopicPartition, offsets_json, parse_offsets_json
 from include.times import Interval
-from include.topics import TopicIdentity
 
 SPAN = 2**40
 """Versions of a generation: the first micro-batch of each of its queries has a multiple, a base the one before."""

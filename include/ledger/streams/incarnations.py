@@ -7,7 +7,7 @@ from sqlalchemy.orm import Session
 
 from include.ledger.database import session
 from include.ledger.models import Topic, TopicIncarnation
-from include.topics import TopicIdentity
+from include.offsets import TopicIdentity
 
 
 def closed(pipeline: str) -> frozenset[str]:

@@ -17,8 +17,8 @@ from include.errors import TidemarkError, one_line
 from include.monitor.streams.live_windows import LiveWindows
 from include.offsets import TopicPartition
 from include.pipelines.spec import AdditiveView, Pipeline
+from include.pipelines.spec.views import VERSION_HEADER
 from include.times import parse_duration
-from include.topics import VERSION
 
 IDLE = 60.0
 """Seconds without a request after which the thread stops reading."""
@@ -146,7 +146,8 @@ class ViewWatch:
 
 def _deleted_by(message: confluent_kafka.Message) -> int | None:
     """Return the version that a deletion names in its header; None for one that names none, and for a value."""
-    named = [] if message.value() is not None else [text for name, text in message.headers() or () if name == VERSION]
+    headers = message.headers() or () if message.value() is None else ()
+    named = [text for name, text in headers if name == VERSION_HEADER]
     try:
         return int(named[0] or b"") if named else None
     except ValueError:

@@ -22,6 +22,9 @@ _OWN_MEASURES = _OWN_COLUMNS | {"key", "side", "version"}
 _OF_WINDOWS = frozenset({"start", "end"})
 """Beside these, too, where a view has windows."""
 
+VERSION_HEADER = "version"
+"""The header of a speed view's message that names the version of a deletion, which has no value to hold it."""
+
 SUMMED_EXACTLY = {
     "TINYINT",
     "BYTE",

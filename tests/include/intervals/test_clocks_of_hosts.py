@@ -11,9 +11,8 @@ from include import kafka
 from include.intervals import boundaries
 from include.intervals.boundaries import read_log
 from include.kafka.timestamps import Boundary, RecordTime, find_boundary
-from include.offsets import TopicPartition
+from include.offsets import TopicIdentity, TopicPartition
 from include.pipelines import load_pipeline
-from include.topics import TopicIdentity
 
 WIKI = load_pipeline("wiki_changes")
 (TOPIC,) = WIKI.source.subscribe

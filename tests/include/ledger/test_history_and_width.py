@@ -28,12 +28,11 @@ from include.ledger.intervals.findings import BuildFindings, FateCounts, RecordC
 from include.ledger.lineage import BuiltRevision
 from include.ledger.streams import generations, writers
 from include.monitor.missing import summarize_missing
-from include.offsets import OffsetRange, TopicPartition
+from include.offsets import OffsetRange, TopicIdentity, TopicPartition
 from include.pipelines import load_pipeline
 from include.reconciliation import ReconciliationCounts
 from include.settings import settings
 from include.times import Interval, format_time
-from include.topics import TopicIdentity
 from tests.conftest import Home
 from tests.support import ledger_month
 from tests.support.ledger_month import PER_HOUR

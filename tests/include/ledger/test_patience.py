@@ -21,10 +21,9 @@ from include.ledger.connection import reading
 from include.ledger.intervals import locks
 from include.ledger.patience import patient
 from include.ledger.streams import writers
-from include.offsets import OffsetRange, TopicPartition
+from include.offsets import OffsetRange, TopicIdentity, TopicPartition
 from include.pipelines import load_pipeline
 from include.settings import settings
-from include.topics import TopicIdentity
 from spark_jobs import build_interval, publish
 from tests.conftest import Home, wait_for
 from tests.support.attempts import hour

@@ -14,8 +14,7 @@ from include.ledger.intervals import attempts
 from include.ledger.streams import writers
 from include.ledger.streams.overview import quarantined_by_reason
 from include.ledger.totals import interval_counts
-from include.offsets import OffsetRange, TopicPartition
-from include.topics import TopicIdentity
+from include.offsets import OffsetRange, TopicIdentity, TopicPartition
 from tests.conftest import Home
 from tests.support.attempts import begin_attempt, hour, note_build, register
 

@@ -11,9 +11,9 @@ from include import kafka
 from include.errors import UsageError
 from include.ledger.streams import generations
 from include.ledger.streams.generations import StreamGeneration
+from include.offsets import TopicIdentity
 from include.pipelines import load_pipeline
 from include.streams.written_topics import check_compacted_topics, create_written_topics, note_compacted_topics
-from include.topics import TopicIdentity
 
 PIPELINE = load_pipeline("nest_cameras")
 VIEW = PIPELINE.views[0].name

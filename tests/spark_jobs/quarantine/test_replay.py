@@ -19,10 +19,9 @@ from include.ledger.database import session
 from include.ledger.models import LandingFileRow, MicroBatch, MicroBatchRange, Topic
 from include.ledger.quarantine import LandedReplay
 from include.ledger.streams import incarnations
-from include.offsets import Fate
+from include.offsets import Fate, TopicIdentity
 from include.pipelines import load_pipeline
 from include.quarantine import Quarantined, Selection
-from include.topics import TopicIdentity
 from spark_jobs.decoding.poison import MOST, POISON
 from spark_jobs.quarantine import replay as replays
 from spark_jobs.quarantine.replay import replay

@@ -16,11 +16,10 @@ from include.ledger.intervals import attempts, builds, pins
 from include.ledger.intervals.findings import BuildFindings, FateCounts, RecordCounts
 from include.ledger.intervals.pins import PinnedInterval
 from include.ledger.streams import writers
-from include.offsets import Fates, OffsetRange, TopicPartition
+from include.offsets import Fates, OffsetRange, TopicIdentity, TopicPartition
 from include.pipelines import load_pipeline
 from include.pipelines.spec import KafkaTopics, Pipeline
 from include.reconciliation import ReconciliationCounts
-from include.topics import TopicIdentity
 from spark_jobs.reconciliation.compacted import Compacted, find_compacted
 from tests.conftest import Home, settings_of, wait_for
 from tests.support import audit

@@ -7,8 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from include.ledger.streams.flags import InForce
-from include.offsets import OffsetRange, TopicPartition
-from include.topics import TopicIdentity
+from include.offsets import OffsetRange, TopicIdentity, TopicPartition
 from spark_jobs.reconciliation import cut_flags
 from spark_jobs.reconciliation.cut_flags import of_deleted_topics
 

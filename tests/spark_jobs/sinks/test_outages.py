@@ -26,10 +26,9 @@ from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit
 from include.ledger.intervals import attempts
 from include.ledger.streams import outages, writers
 from include.ledger.streams.outages import StateChange
-from include.offsets import Fate, OffsetRange, TopicPartition
+from include.offsets import Fate, OffsetRange, TopicIdentity, TopicPartition
 from include.pipelines import load_pipeline
 from include.pipelines.spec import Listing, Pipeline
-from include.topics import TopicIdentity
 from spark_jobs.sinks.outages import find_changes
 from tests.conftest import Home, settings_of
 from tests.support.attempts import begin_attempt

@@ -8,8 +8,7 @@ from include.errors import TidemarkError
 from include.ledger.archive import micro_batches
 from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit
 from include.ledger.streams import writers
-from include.offsets import OffsetRange
-from include.topics import TopicIdentity
+from include.offsets import OffsetRange, TopicIdentity
 from tests.support.committed import TP
 
 pytestmark = pytest.mark.services

@@ -18,10 +18,9 @@ from include.ledger.intervals.states import Source
 from include.ledger.models import SPAN, IntervalRange, MicroBatch, Position, Topic
 from include.ledger.streams import generations, writers
 from include.ledger.streams.incarnations import closed
-from include.offsets import OffsetRange
+from include.offsets import OffsetRange, TopicIdentity
 from include.pipelines import load_pipeline
 from include.times import Interval
-from include.topics import TopicIdentity
 from tests.conftest import Home
 from tests.support.committed import DAY, TP, commit, register, span
 from tests.support.ledger_waits import waits_with

@@ -22,10 +22,9 @@ from include.ledger.intervals.pins import find_neighbours, write_interval
 from include.ledger.models import Attempt, Position, Topic
 from include.ledger.streams import writers
 from include.monitor.missing import building_commands, summarize_missing
-from include.offsets import OffsetRange, TopicPartition
+from include.offsets import OffsetRange, TopicIdentity, TopicPartition
 from include.pipelines import load_pipeline
 from include.times import Interval, every, format_time
-from include.topics import TopicIdentity
 from tests.conftest import Home
 from tests.support.attempts import TOPIC, begin_attempt, hour, note_build, register
 

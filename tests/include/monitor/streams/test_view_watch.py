@@ -14,10 +14,10 @@ import pytest
 from include import kafka
 from include.monitor.streams import view_watch
 from include.monitor.streams.live_windows import LiveWindows
-from include.offsets import TopicPartition
+from include.offsets import TopicIdentity, TopicPartition
 from include.pipelines import load_pipeline
+from include.pipelines.spec.views import VERSION_HEADER
 from include.times import format_time
-from include.topics import VERSION, TopicIdentity
 from tests.conftest import Home, wait_for
 from tests.support.live_view import BEGIN, HOSTILE, PLACE, client_of_pages, message
 
@@ -66,7 +66,7 @@ def test_view_follows_its_topic_per_window_and_key_when_it_is_watched(client: ht
     producer.produce(TOPIC, value, key, partition=0)
     assert producer.flush(30) == 0
     wait_for("the newest value", lambda: shown()["rows"][0]["value"] == "31", 30)
-    producer.produce(TOPIC, None, key, partition=1, headers={VERSION: b"3"})
+    producer.produce(TOPIC, None, key, partition=1, headers={VERSION_HEADER: b"3"})
     producer.produce(TOPIC, message(later, "20002", 5)[1], message(later, "20002", 5)[0], partition=1)
     assert producer.flush(30) == 0
     wait_for("the other key", lambda: "20002" in str(shown()["rows"]), 30)
