@@ -22,8 +22,8 @@ import psutil
 import pytest
 from confluent_kafka import Producer
 from fasteners import InterProcessLock
-from tenacity import RetryError, Retrying, retry_if_not_result, stop_after_delay, wait_fixed
 
+from include import waiting
 from include.services.process import running
 from include.spark.kept import KEPT_CLASSES
 from include.spark.submission import FIRST_COMPILER
@@ -304,11 +304,9 @@ def last_hours(count: int) -> datetime:
 
 def wait_for(what: str, condition: Callable[[], Any], seconds: float = 240, *, every: float = 0.2) -> Any:
     """Return the condition's first true value, checking it again after as many seconds."""
-    asking = Retrying(stop=stop_after_delay(seconds), wait=wait_fixed(every), retry=retry_if_not_result(bool))
-    try:
-        return asking(condition)
-    except RetryError:
-        raise AssertionError(f"waited {seconds:.0f} s for {what}") from None
+    found = waiting.wait_for(condition, seconds=seconds, every=every)
+    assert found, f"waited {seconds:.0f} s for {what}"
+    return found
 
 
 def lives(process: psutil.Process) -> bool:

@@ -22,6 +22,7 @@ HEAVY = {"pyspark", "great_expectations", "pandas"}
 INCLUDE = (
     "include.errors",
     "include.times",
+    "include.waiting",
     "include.kafka_security",
     "include.setting_values",
     "include.service_states",

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from tenacity import RetryError, retry, retry_if_result, stop_after_delay, wait_fixed
-
 from include import kafka, lake
 from include.airflow.api import AirflowApi
 from include.airflow.driver import logs
@@ -23,6 +21,7 @@ from include.producing.generate import check_producible, produce
 from include.services import airflow, supervisor
 from include.spark.jars import ensure_fetched
 from include.times import describe_duration
+from include.waiting import wait_for
 
 EVENTS = 20_000
 BAD_FRACTION = 0.01
@@ -101,11 +100,7 @@ def _wait(what: str, ready: Callable[[], bool], seconds: float, trouble: Callabl
     def look() -> str:
         return "ready" if ready() else trouble()
 
-    waiting = retry(retry=retry_if_result(lambda state: not state), stop=stop_after_delay(seconds), wait=wait_fixed(1))
-    try:
-        state = waiting(look)()
-    except RetryError:
-        state = f"not within {seconds:.0f} s"
+    state = wait_for(look, seconds=seconds) or f"not within {seconds:.0f} s"
     if state != "ready":
         raise ServiceUnreachable(f"waited for {what}: {state}", remedy="./tidemark status; see the logs in Airflow")
 
@@ -169,11 +164,9 @@ def _wait_for_run(api: AirflowApi, pipeline: str, before: set[str], progress: Ca
                 progress(f"  {name}: {each}")
         return run if run["state"] in ("success", "failed") else {}
 
-    waiting = retry(retry=retry_if_result(lambda run: not run), stop=stop_after_delay(PATIENCE), wait=wait_fixed(1))
-    try:
-        run = waiting(state)()
-    except RetryError:
-        raise ServiceUnreachable(f"no run of {dag} ended within {PATIENCE} s", remedy="look at it in Airflow") from None
+    run = wait_for(state, seconds=PATIENCE)
+    if not run:
+        raise ServiceUnreachable(f"no run of {dag} ended within {PATIENCE} s", remedy="look at it in Airflow")
     if run["state"] == "failed":
         failed = [name for name, each in told.items() if each == "failed"]
         code = lineage.exit_code_of_run(pipeline, f"airflow {run['dag_run_id']}")

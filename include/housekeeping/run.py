@@ -12,8 +12,6 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from tenacity import Retrying, retry_if_result, stop_after_delay, wait_fixed
-
 from include import catalog, lake
 from include.crash_points import crash_point
 from include.errors import AnotherWriter, ServiceUnreachable, TidemarkError
@@ -41,6 +39,7 @@ from include.offsets import Fate, OffsetRange, intersection, merged
 from include.pipelines.spec import Pipeline
 from include.spark import driver_folders
 from include.times import Interval
+from include.waiting import wait_for
 
 _LOOK_AGAIN = 5.0
 """Seconds between two looks at the attempts that are waited for."""
@@ -96,13 +95,11 @@ def _await_attempts(pipeline: Pipeline, patience: timedelta) -> None:
     """Wait until the attempts that are under way now have ended, or patience has: others may have begun by then."""
     since = datetime.now(UTC) - ORPHAN_AGE
     found = attempts_under_way(pipeline.name, since).keys()
-    ending = Retrying(
-        retry=retry_if_result(bool),
-        stop=stop_after_delay(patience.total_seconds()),
-        wait=wait_fixed(_LOOK_AGAIN),
-        retry_error_callback=lambda _: None,
+    wait_for(
+        lambda: found.isdisjoint(attempts_under_way(pipeline.name, since)),
+        seconds=patience.total_seconds(),
+        every=_LOOK_AGAIN,
     )
-    ending(lambda: found & attempts_under_way(pipeline.name, since).keys())
 
 
 def put_back(pipeline: str, progress: Callable[[str], None]) -> None:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import timedelta
 
-from tenacity import RetryError, retry, retry_if_result, stop_after_delay, wait_fixed
-
 from include import kafka
 from include.errors import ArchiveBehind
 from include.ledger.archive.positions import positions
 from include.offsets import TopicPartition
 from include.pipelines.spec import Pipeline
 from include.times import Interval
+from include.waiting import wait_for
 
 
 def await_archive(
@@ -28,15 +27,7 @@ def await_archive(
             if reached.get(tp, 0) < offset
         }
 
-    waiting = retry(
-        retry=retry_if_result(bool),
-        stop=stop_after_delay(patience.total_seconds()),
-        wait=wait_fixed(1),
-    )(missing)
-    try:
-        waiting()
-    except RetryError as error:
-        waited_for = error.last_attempt.result()
+    if waited_for := wait_for(missing, lambda found: not found, seconds=patience.total_seconds()):
         behind = [*waited_for.values()]
         remedy = f"is the stream running? ./tidemark status; ./tidemark stream {pipeline.name}"
         if opened := _open_transactions({tp: until[tp] for tp in waited_for}):
@@ -46,7 +37,7 @@ def await_archive(
             f"the archive has not reached the end of {interval}: {'; '.join(behind)}",
             remedy=remedy,
             pipeline=pipeline.name,
-        ) from None
+        )
 
 
 def _open_transactions(until: Mapping[TopicPartition, int]) -> list[str]:

@@ -5,7 +5,6 @@ Tidemark never reads them: the ledger alone says what is committed.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping
 
 import confluent_kafka
@@ -13,6 +12,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from include import kafka
 from include.offsets import TopicPartition
+from include.waiting import wait_for
 
 PATIENCE = 5.0
 """Seconds after which a commit is given up."""
@@ -41,16 +41,15 @@ class ConsumerGroup:
         self._answers.clear()
         try:
             self._consumer.commit(offsets=offsets, asynchronous=True)
-            given_up = time.monotonic() + PATIENCE
             wanted = _positions(offsets)
             # The answer to an earlier commit may come only now.
-            while (answer := self._answer(wanted)) is None and time.monotonic() < given_up:
-                self._consumer.poll(0.1)
+            answer = wait_for(lambda: self._answer(wanted), lambda said: said is not None, seconds=PATIENCE, every=0)
         except KafkaException as error:
             return str(error.args[0])
         return "no answer" if answer is None else answer
 
     def _answer(self, wanted: set[tuple[str, int, int]]) -> str | None:
+        self._consumer.poll(0.1)
         return next((said for committed, said in self._answers if not committed or committed == wanted), None)
 
     def _on_commit(self, error: KafkaError | None, offsets: list[confluent_kafka.TopicPartition]) -> None:

@@ -14,10 +14,10 @@ from datetime import timedelta
 
 from sqlalchemy import Connection, func, select, text
 from sqlalchemy.exc import OperationalError
-from tenacity import Retrying, retry_if_not_result, stop_after_delay, wait_fixed
 
 from include.errors import LockLost
 from include.ledger.database import engine, unreachable
+from include.waiting import wait_for
 
 Check = Callable[[], None]
 """Raises LockLost when a lock that the caller holds was lost: call it before each change under the lock."""
@@ -100,10 +100,4 @@ def _take(connection: Connection, lock: object, patience: timedelta, waiting_for
         return False
     if waiting_for:
         logging.getLogger("tidemark").warning("waiting: %s", waiting_for)
-    tries = Retrying(
-        stop=stop_after_delay(patience.total_seconds()),
-        wait=wait_fixed(_LOOK_AGAIN),
-        retry=retry_if_not_result(bool),
-        retry_error_callback=lambda _: False,
-    )
-    return bool(tries(lambda: connection.scalar(wanted)))
+    return bool(wait_for(lambda: connection.scalar(wanted), seconds=patience.total_seconds(), every=_LOOK_AGAIN))

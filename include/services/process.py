@@ -22,6 +22,7 @@ from include.errors import ServiceUnreachable
 from include.processes import ProcessIdentity
 from include.setting_values import masked
 from include.settings import settings, write_private
+from include.waiting import wait_for
 
 _FIRST_PORT = 15_000
 """Lowest port for an embedded service: well-known services listen below it."""
@@ -192,19 +193,9 @@ def wait_until(name: str, ready: Callable[[], bool], process: psutil.Process | N
             return "ready"
         if process is not None and (not process.is_running() or process.status() == psutil.STATUS_ZOMBIE):
             return "ended"
-        return "waiting"
+        return ""
 
-    from tenacity import RetryError, retry, retry_if_result, stop_after_delay, wait_fixed
-
-    poll = retry(
-        retry=retry_if_result(lambda result: result == "waiting"),
-        stop=stop_after_delay(seconds),
-        wait=wait_fixed(0.3),
-    )(stage)
-    try:
-        result = poll()
-    except RetryError:
-        result = f"was not ready within {seconds:.0f} s"
+    result = wait_for(stage, seconds=seconds, every=0.3) or f"was not ready within {seconds:.0f} s"
     if result != "ready":
         raise ServiceUnreachable(f"the embedded {name} {result} at its start", remedy=f"read {log_path(name)}")
 

@@ -13,6 +13,7 @@ from include.services import airflow, kafka, postgres, registry, yarn
 from include.services.process import ServiceStatus, log_path, read_state, services_lock, write_state
 from include.services.spark import jvm
 from include.settings import settings
+from include.waiting import wait_for
 
 ServiceName = Literal["kafka", "postgres", "registry", "spark", "yarn", "airflow"]
 
@@ -119,16 +120,17 @@ def _patient_status(name: ServiceName) -> ServiceStatus:
     It is not restarted: it may only be slow, with streams that need it, or recover, and would begin to do so again.
     Raises ServiceUnreachable after three minutes.
     """
-    from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wait_fixed
 
-    waiting = retry_if_result(lambda status: status.pid is not None and not (status.healthy or status.is_broken))
-    try:
-        return Retrying(retry=waiting, stop=stop_after_delay(_PATIENCE), wait=wait_fixed(1))(SERVICES[name].status)
-    except RetryError:
+    def is_known(status: ServiceStatus) -> bool:
+        return status.pid is None or status.healthy or status.is_broken
+
+    status: ServiceStatus = wait_for(SERVICES[name].status, is_known, seconds=_PATIENCE)
+    if not is_known(status):
         raise ServiceUnreachable(
             f"the embedded {name} is running but does not answer",
             remedy=f"read {log_path(name)}; to restart it: ./tidemark down {name}; ./tidemark up {name}",
-        ) from None
+        )
+    return status
 
 
 def down(names: Sequence[str] | None = None, progress: Callable[[str], None] = lambda _: None) -> None:

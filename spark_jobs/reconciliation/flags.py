@@ -22,7 +22,6 @@ from functools import reduce
 
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
-from tenacity import retry, retry_if_result, stop_after_delay, wait_fixed
 
 from include import kafka
 from include.ledger.archive import micro_batches
@@ -39,6 +38,7 @@ from include.pipelines.spec import Pipeline
 from include.reconciliation import EXAMPLES, Difference, DifferenceClass, Reconciliation
 from include.times import parse_duration
 from include.versions import rules_version
+from include.waiting import wait_for
 from spark_jobs.archive.files import within
 from spark_jobs.reconciliation.cut_flags import may_be_cut, of_deleted_topics
 from spark_jobs.reconciliation.interval_run import IntervalRun
@@ -83,13 +83,8 @@ def _await_commit(run: IntervalRun) -> bool:
         return "waiting" if writers.live_writer(run.pipeline.name) else "nobody streams"
 
     period = parse_duration(declared(run.pipeline).commit_every)
-    waiting = retry(
-        retry=retry_if_result(lambda stage: stage == "waiting"),
-        stop=stop_after_delay((period + _COMMITTING).total_seconds()),
-        wait=wait_fixed(1),
-        retry_error_callback=lambda _: "not in time",
-    )(progress)
-    return waiting() == "committed"
+    seconds = (period + _COMMITTING).total_seconds()
+    return wait_for(progress, lambda stage: stage != "waiting", seconds=seconds) == "committed"
 
 
 def _compare(run: IntervalRun, rows: DataFrame) -> Reconciliation:

@@ -19,7 +19,6 @@ from operator import and_
 
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
-from tenacity import Retrying, retry_if_result, stop_after_delay, wait_fixed
 
 from include.ledger.archive import micro_batches
 from include.ledger.archive.other_code import other_code
@@ -29,6 +28,7 @@ from include.pipelines.spec import AdditiveView
 from include.reconciliation import EXAMPLES, MATCHED, Difference, DifferenceClass, Reconciliation, against_archive
 from include.times import format_time, utc
 from include.versions import decoder_version, view_version
+from include.waiting import wait_for
 from spark_jobs.archive.replayed import Replayed
 from spark_jobs.reconciliation.interval_run import IntervalRun
 from spark_jobs.reconciliation.view_parts import BATCH_HOLDS, PARTS, SPEED_HOLDS, Meeting
@@ -80,17 +80,11 @@ def reconcile_view(run: IntervalRun, view: AdditiveView, batch_view: DataFrame, 
 def await_archive(pipeline: str, position: SpeedPosition) -> bool:
     """Wait a moment for the archive to reach what the speed view has counted; return whether it stays behind."""
 
-    def is_behind() -> bool:
+    def has_reached() -> bool:
         archived = micro_batches.positions(pipeline)
-        return any(archived.get(tp, 0) < offset for tp, offset in position.offsets.items())
+        return all(archived.get(tp, 0) >= offset for tp, offset in position.offsets.items())
 
-    waiting = Retrying(
-        retry=retry_if_result(bool),
-        stop=stop_after_delay(_CATCH_UP_SECONDS),
-        wait=wait_fixed(0.5),
-        retry_error_callback=lambda state: state.outcome is not None and bool(state.outcome.result()),
-    )
-    return bool(waiting(is_behind))
+    return not wait_for(has_reached, seconds=_CATCH_UP_SECONDS, every=0.5)
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,7 @@ from include.offsets import OffsetRange, TopicPartition
 from include.pipelines.spec import AdditiveView, Limit, Pipeline
 from include.streams.checkpoints import checkpoint_uri, has_started
 from include.times import in_words, parse_duration
+from include.waiting import wait_for
 from spark_jobs.archive.files import read_files
 from spark_jobs.decoding.records import archive_rows, decode
 from spark_jobs.spark.checkpoint import read_batch
@@ -276,11 +277,11 @@ class FlagQuery:
         """Return how many task slots Spark has; the first time, wait for a cluster's executors if these are too few."""
         context = self.spark.sparkContext
         is_local = str(context.master).partition("[")[0] == "local"
-        deadline = time.monotonic() + (0 if is_local or self._has_waited else _REGISTERING)
+        seconds = 0 if is_local or self._has_waited else _REGISTERING
         self._has_waited = True
-        while (slots := context.defaultParallelism) < needed and time.monotonic() < deadline:
-            time.sleep(0.5)
-        return slots
+        return wait_for(
+            lambda: int(context.defaultParallelism), lambda slots: slots >= needed, seconds=seconds, every=0.5
+        )
 
 
 def learned(

@@ -6,11 +6,9 @@ import os
 import signal
 import subprocess
 import uuid
-from collections.abc import Callable
 from contextlib import suppress
 
 import psutil
-from tenacity import RetryError, Retrying, retry_if_not_result, stop_after_delay, wait_fixed
 
 from include.airflow.driver.liveness import is_command, process_of, this_host
 from include.airflow.on_cluster import applications
@@ -19,6 +17,7 @@ from include.ledger.streams import launches, restarts, writers
 from include.pipelines import load_pipeline
 from include.settings import settings
 from include.spark.submission import stream_submission
+from include.waiting import wait_for
 
 
 def launch_driver(pipeline: str) -> launches.Launch:
@@ -63,14 +62,14 @@ def stop_driver(pipeline: str, launch: str, patience: float = 30.0) -> None:
     live = writers.live_writer(pipeline)
     if process is None and live is None and noted is not None and noted.exit_code is None:
         left = restarts.STARTING - restarts.age_of(launch)
-        _wait(lambda: writers.live_writer(pipeline) is not None or _ended(launch), left.total_seconds())
+        wait_for(lambda: writers.live_writer(pipeline) is not None or _ended(launch), seconds=left.total_seconds())
         live = writers.live_writer(pipeline)
     # A command, such as an erasure, is not ended in its midst: the next driver waits for it.
     may_be_ended = not is_command(live, launch)
     writers.request_stop(pipeline)
     if process is not None:
         _end(process, patience)
-    if live is not None and may_be_ended and not _wait(lambda: not _holds(pipeline, live.token), patience):
+    if live is not None and may_be_ended and not wait_for(lambda: not _holds(pipeline, live.token), seconds=patience):
         restarts.shut_out(pipeline, live.token)
         if noted is not None and noted.is_on_yarn:
             applications.kill(noted)
@@ -95,12 +94,3 @@ def _end(process: psutil.Process, patience: float) -> None:
             with suppress(psutil.TimeoutExpired):
                 process.wait(patience)
                 return
-
-
-def _wait(condition: Callable[[], bool], seconds: float) -> bool:
-    """Return whether the condition came true in time."""
-    asking = Retrying(stop=stop_after_delay(max(0.0, seconds)), wait=wait_fixed(1), retry=retry_if_not_result(bool))
-    try:
-        return bool(asking(condition))
-    except RetryError:
-        return False

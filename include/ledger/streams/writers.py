@@ -9,7 +9,6 @@ from datetime import UTC, datetime, timedelta
 import psutil
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
-from tenacity import retry, retry_if_result, stop_after_delay, wait_fixed
 
 from include.errors import AnotherWriter
 from include.ledger.database import lock, session, statements
@@ -17,6 +16,7 @@ from include.ledger.models import Writer
 from include.ledger.patience import repeatable
 from include.processes import ProcessOnHost
 from include.settings import settings
+from include.waiting import wait_for
 
 
 @dataclass(frozen=True)
@@ -80,20 +80,11 @@ def acquire(pipeline: str) -> Lease:
 
     Raises AnotherWriter when the holder is still there after that time.
     """
-
-    @retry(
-        retry=retry_if_result(lambda lease: lease is None),
-        stop=stop_after_delay(settings().lease_seconds + 1),
-        wait=wait_fixed(1),
-        retry_error_callback=lambda _: None,
-    )
-    def attempt() -> Lease | None:
-        return _try_acquire(pipeline)
-
     with session() as ledger:
         row = ledger.get(Writer, pipeline)
         renewed_at = row.renewed_at if row else None
-    lease = attempt() or _try_acquire(pipeline, silent_since=renewed_at)
+    lease = wait_for(lambda: _try_acquire(pipeline), seconds=settings().lease_seconds + 1)
+    lease = lease or _try_acquire(pipeline, silent_since=renewed_at)
     if lease is None:
         with session() as ledger:
             row = ledger.get(Writer, pipeline)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 
+from include import waiting
 from include.errors import ServiceUnreachable
 from include.ledger.database import engine
 from include.ledger.streams import flags as flag_ledger
@@ -80,7 +81,7 @@ class Cluster:
 
 def triggers(monkeypatch: pytest.MonkeyPatch, cluster: Cluster, starts: int = 1) -> list[str]:
     """Return the kind of trigger that each start of the query for five topic partitions gets."""
-    monkeypatch.setattr(flag_query, "time", cluster)
+    monkeypatch.setattr(waiting, "time", cluster)
     pipeline = load_pipeline("auction_bids")
     restarts = PoisonRestarts(pipeline.name, threading.Event())
     generation = StreamGeneration(pipeline.name, 0, {}, {})
