@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Protocol
 
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException
@@ -34,6 +33,7 @@ from include.iceberg.commit import (
 from include.iceberg.metadata_sweep import sweep_metadata
 from include.iceberg.snapshot_retention import Expire, build_of_tag, delete_lists
 from include.ledger.erasures.former import tables_ever
+from include.ledger.erasures.to_forget import NamesToForget
 from include.ledger.lineage import BuiltRevision
 from include.pipelines.spec import Pipeline
 
@@ -46,17 +46,7 @@ def tables_of(pipeline: Pipeline) -> list[str]:
     return [table for table in tables if lake.exists(lake.uri("iceberg", table))]
 
 
-class Names(Protocol):
-    """Parts of table partitions to forget."""
-
-    def named_in(self, value: str) -> bool:
-        """Return whether a text names one of them."""
-
-    def text(self, value: str) -> str:
-        """Return a text that names none of them."""
-
-
-def forget_files(pipeline: Pipeline, erased: Sequence[BuiltRevision], names: Names) -> int:
+def forget_files(pipeline: Pipeline, erased: Sequence[BuiltRevision], names: NamesToForget) -> int:
     """Expire every snapshot that names a file of the revisions, delete its metadata, and return how many there were.
 
     A snapshot that names a partition with an erased name is expired too. Repeating it changes nothing. Raises
@@ -84,7 +74,9 @@ def forget_files(pipeline: Pipeline, erased: Sequence[BuiltRevision], names: Nam
     return expired
 
 
-def _forget_in(catalog: SqlCatalog, pipeline: Pipeline, table: str, folders: Collection[str], names: Names) -> int:
+def _forget_in(
+    catalog: SqlCatalog, pipeline: Pipeline, table: str, folders: Collection[str], names: NamesToForget
+) -> int:
     for _ in range(TRIES):
         stored = find(catalog, pipeline, table)
         if stored is None:
@@ -109,7 +101,7 @@ def files_of_others(pipeline: Pipeline) -> Iterator[str]:
                 yield lake.below_lake(f"{at}/{file.name}")
 
 
-def _forget(table: Table, folders: Collection[str], names: Names, pipeline: Pipeline) -> int:
+def _forget(table: Table, folders: Collection[str], names: NamesToForget, pipeline: Pipeline) -> int:
     live = [file for file in live_files(table) if folder_of(file.file_path) in folders]
     if live:
         # Only a table that is no longer declared did not follow its intervals.
@@ -129,7 +121,7 @@ def _forget(table: Table, folders: Collection[str], names: Names, pipeline: Pipe
     return len(naming)
 
 
-def _say_again(table: Table, without: Sequence[DataFile], names: Names) -> None:
+def _say_again(table: Table, without: Sequence[DataFile], names: NamesToForget) -> None:
     """Commit a snapshot without these files that states what the head states, and move the head's verdicts to it."""
     head = table.current_snapshot()
     assert head is not None
@@ -152,7 +144,7 @@ def _say_again(table: Table, without: Sequence[DataFile], names: Names) -> None:
                 references.create_tag(producer.snapshot_id, name)
 
 
-def _naming(table: Table, folders: Collection[str], names: Names) -> dict[int, Snapshot]:
+def _naming(table: Table, folders: Collection[str], names: NamesToForget) -> dict[int, Snapshot]:
     """Return the snapshots that name an erased partition, or whose manifests name a file of the folders.
 
     They name a removed file too, with its columns' bounds.

@@ -13,28 +13,19 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from include import lake
 from include.crash_points import crash_point
 from include.errors import TidemarkError, UsageError
 from include.ledger import proofs
+from include.ledger.erasures.to_forget import NamesToForget
 from include.pipelines.spec import Pipeline
 from include.proof.signing import own_public_key, signature_of
 from include.proof.verify import NotAProof, canonical, parse
 
 
-class Names(Protocol):
-    """Parts of table partitions to forget."""
-
-    def without(self, value: Any) -> Any:
-        """Return a JSON value whose texts name none of them."""
-
-    def without_keys(self, value: Any) -> Any:
-        """Return such a value in which no text holds a key either."""
-
-
-def replace_proofs(pipeline: Pipeline, erasure: int, names: Names) -> int:
+def replace_proofs(pipeline: Pipeline, erasure: int, names: NamesToForget) -> int:
     """Replace the proofs that name the partitions and all that follow, and return how many this erasure replaced.
 
     Repeating it changes nothing. Raises UsageError if a signed proof cannot be signed again, TidemarkError for a file
@@ -76,7 +67,7 @@ def _is_replaced(proof: Mapping[str, Any], erasure: int) -> bool:
     return any(each["erasure"] == erasure for each in proof.get("replaces", ()))
 
 
-def _replacement(proof: dict[str, Any], replaced: Mapping[str, str], names: Names) -> dict[str, Any]:
+def _replacement(proof: dict[str, Any], replaced: Mapping[str, str], names: NamesToForget) -> dict[str, Any]:
     """Return a proof without the names, whose chain leads to the replacements before it."""
     previous = {
         table: {**each, "sha256": replaced.get(each["file"], each["sha256"])} if each else None

@@ -18,7 +18,8 @@ from include.errors import UsageError
 from include.ledger.archive.positions import ranges_with
 from include.ledger.database import session
 from include.ledger.erasures.coordinates import lock_erasing
-from include.ledger.erasures.scrub import Forget, forget
+from include.ledger.erasures.scrub import forget
+from include.ledger.erasures.to_forget import KeysToForget
 from include.ledger.intervals.pins import lock_pinning
 from include.ledger.intervals.revisions import move
 from include.ledger.intervals.states import RevisionState
@@ -123,7 +124,7 @@ _REPLAYED = """
 """
 
 
-def begin(lease: writers.Lease, request: Request, found: Found, names: Forget) -> int:
+def begin(lease: writers.Lease, request: Request, found: Found, names: KeysToForget) -> int:
     """Begin an erasure and return its number.
 
     Raises AnotherWriter when the lease is lost, UsageError when another erasure of the pipeline is unfinished.

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from sqlalchemy import ColumnElement, func, select, text
 from sqlalchemy.orm import InstrumentedAttribute, Session, undefer
 
 from include.errors import TidemarkError
 from include.ledger.database import session
+from include.ledger.erasures.to_forget import NamesToForget
 from include.ledger.erasures.unfinished import Begun
 from include.ledger.intervals.revisions import ERASED
 from include.ledger.intervals.states import RETIRED, RevisionState
@@ -19,16 +20,6 @@ from include.ledger.models import AlertRow, Attempt, Build, IntervalRow, Revisio
 
 _GONE = {str(each) for each in (*RETIRED, RevisionState.REMOVED)}
 """States of revisions that nobody reads."""
-
-
-class Names(Protocol):
-    """Parts of table partitions to forget, e.g. `zip=10001`."""
-
-    def named_in(self, value: str) -> bool:
-        """Return whether a text names one of them."""
-
-    def without(self, value: Any) -> Any:
-        """Return a JSON value whose texts name none of them."""
 
 
 def parts_before(table: str, columns: Sequence[str], last_build: int) -> set[str]:
@@ -39,7 +30,7 @@ def parts_before(table: str, columns: Sequence[str], last_build: int) -> set[str
     return {each for each in parts if each.partition("=")[0] in columns}
 
 
-def forget_names(erasure: Begun, table: str, names: Names) -> int:
+def forget_names(erasure: Begun, table: str, names: NamesToForget) -> int:
     """Remove the names from the ledger in one transaction, and return how many revisions had one.
 
     A partition that got rows of the same key since the erasure began keeps its name. Raises TidemarkError for a
@@ -100,7 +91,7 @@ def _rename(row: Revision, instead: Mapping[str, str]) -> None:
 
 
 def _clean_intervals(
-    ledger: Session, erasure: Begun, intervals: Collection[int], fresh: Collection[int], names: Names
+    ledger: Session, erasure: Begun, intervals: Collection[int], fresh: Collection[int], names: NamesToForget
 ) -> None:
     """Clean builds and verdicts of intervals; for intervals with fresh rows of a key, only the earlier builds."""
     builds = select(Build).where(Build.interval_id.in_(list(intervals)))
@@ -116,7 +107,7 @@ def _clean_intervals(
         _clean(interval, names, IntervalRow.verdict)
 
 
-def _clean(row: object, names: Names, *columns: InstrumentedAttribute[Any]) -> None:
+def _clean(row: object, names: NamesToForget, *columns: InstrumentedAttribute[Any]) -> None:
     for column in columns:
         value = getattr(row, column.key)
         if value is not None and names.named_in(json.dumps(value, ensure_ascii=False)):

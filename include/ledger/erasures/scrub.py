@@ -7,12 +7,13 @@ import re
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from sqlalchemy import ARRAY, ColumnElement, Select, Text, any_, cast, func, inspect, literal, select, tuple_
 from sqlalchemy.orm import InstrumentedAttribute, Session, undefer
 
 from include.ledger.alerts import CAUSE_OVER
+from include.ledger.erasures.to_forget import KeysToForget
 from include.ledger.models import (
     AlertRow,
     Approval,
@@ -30,24 +31,6 @@ from include.ledger.models import (
     StreamLaunch,
 )
 from include.pipelines.spec import Limit
-
-
-class Forget(Protocol):
-    """The keys to forget."""
-
-    @property
-    def forms(self) -> Sequence[str]:
-        """Texts of which each text that names a key holds one, if none of JSON's escapes is in it."""
-
-    def named_in(self, value: str) -> bool:
-        """Return whether a text holds one of the keys."""
-
-    def is_one(self, value: Any) -> bool:
-        """Return whether a JSON value is one of the keys."""
-
-    def without(self, value: Any) -> Any:
-        """Return a JSON value whose texts hold none of the keys."""
-
 
 Row = TypeVar("Row", bound=Base)
 
@@ -79,7 +62,7 @@ class Forgotten:
 
 
 def forget(
-    ledger: Session, pipeline: str, intervals: Collection[int], names: Forget, columns: Sequence[Sequence[str]]
+    ledger: Session, pipeline: str, intervals: Collection[int], names: KeysToForget, columns: Sequence[Sequence[str]]
 ) -> Forgotten:
     """Remove the keys from what the ledger holds of a pipeline.
 
@@ -116,7 +99,7 @@ def _builds_of(pipeline: str) -> Select[int]:
     return select(Build.id).where(Build.interval_id.in_(_intervals_of(pipeline)))
 
 
-def _forget_findings(ledger: Session, pipeline: str, own: Collection[int], names: Forget) -> int:
+def _forget_findings(ledger: Session, pipeline: str, own: Collection[int], names: KeysToForget) -> int:
     every, builds = _intervals_of(pipeline), _builds_of(pipeline)
     texts = {is_own: _Findings(names, is_own) for is_own in (True, False)}
     found = 0
@@ -131,7 +114,7 @@ def _forget_findings(ledger: Session, pipeline: str, own: Collection[int], names
     return found
 
 
-def _forget_observed(ledger: Session, pipeline: str, names: Forget) -> Counter[int]:
+def _forget_observed(ledger: Session, pipeline: str, names: KeysToForget) -> Counter[int]:
     """Clean the results of expectations, and return how many named a key, by build."""
     found: Counter[int] = Counter()
     said = ExpectationRow.observed, ExpectationRow.words
@@ -147,7 +130,7 @@ def _published(ledger: Session, builds: Collection[int]) -> Sequence[int]:
 
 def _naming(
     ledger: Session,
-    names: Forget,
+    names: KeysToForget,
     condition: ColumnElement[bool],
     model: type[Row],
     *columns: InstrumentedAttribute[Any],
@@ -170,7 +153,7 @@ def _naming(
     ]
 
 
-def _may_name(said: ColumnElement[str], names: Forget) -> ColumnElement[bool]:
+def _may_name(said: ColumnElement[str], names: KeysToForget) -> ColumnElement[bool]:
     """Return the condition that a text holds one of the forms as it is, or escapes in which it may be."""
     if not any("\\" in form for form in names.forms):
         # JSON in JSON has nearly no other escapes.
@@ -184,7 +167,7 @@ def _may_name(said: ColumnElement[str], names: Forget) -> ColumnElement[bool]:
 class _Findings:
     """The keys to forget in findings, verdicts and alerts, of which the code reads what does not come from records."""
 
-    names: Forget
+    names: KeysToForget
     is_own: bool
     """Whether the interval held erased records: then every text is cleaned that nothing depends on."""
     not_of_data: Collection[str] = _NOT_OF_DATA
@@ -211,7 +194,7 @@ class _Findings:
         return clean
 
 
-def _forget_things(ledger: Session, pipeline: str, names: Forget, columns: Sequence[Sequence[str]]) -> int:
+def _forget_things(ledger: Session, pipeline: str, names: KeysToForget, columns: Sequence[Sequence[str]]) -> int:
     """Delete listed rows and noted outages of the things themselves, and clean what those of others say of them.
 
     An outage of another thing stays with its places: the rows of that thing still give it.
@@ -227,7 +210,7 @@ def _forget_things(ledger: Session, pipeline: str, names: Forget, columns: Seque
     return found
 
 
-def _delete(ledger: Session, row: ListedRow | OutageRow, names: Forget, columns: Sequence[Sequence[str]]) -> int:
+def _delete(ledger: Session, row: ListedRow | OutageRow, names: KeysToForget, columns: Sequence[Sequence[str]]) -> int:
     """Delete the row if a column of its key is one of the keys, as in archive rows: a mention is not enough.
 
     Where the key has columns that hold keys, only these count: the number of a slot is no device's.
@@ -241,7 +224,7 @@ def _delete(ledger: Session, row: ListedRow | OutageRow, names: Forget, columns:
     return 1
 
 
-def _drop_limits(version: LimitsVersion, names: Forget) -> int:
+def _drop_limits(version: LimitsVersion, names: KeysToForget) -> int:
     """Remove limits whose subject names a key, and note their rules: flags that they raised stay explained."""
     named = [each for each in version.limits if names.named_in(Limit(*each).subject)]
     if not named:
@@ -251,7 +234,7 @@ def _drop_limits(version: LimitsVersion, names: Forget) -> int:
     return 1
 
 
-def _clean(row: object, names: Forget | _Findings, *columns: InstrumentedAttribute[Any]) -> int:
+def _clean(row: object, names: KeysToForget | _Findings, *columns: InstrumentedAttribute[Any]) -> int:
     changed = 0
     for column in columns:
         value = getattr(row, column.key)
