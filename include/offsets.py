@@ -74,6 +74,10 @@ class OffsetRange:
     def __str__(self) -> str:
         return f"{self.topic_partition} [{self.from_offset}, {self.until_offset})"
 
+    def holds(self, topic_partition: TopicPartition, offset: int) -> bool:
+        """Return whether an offset of a topic partition is one of these."""
+        return topic_partition == self.topic_partition and self.from_offset <= offset < self.until_offset
+
     def as_json(self) -> dict[str, Any]:
         """Return the form of a range wherever it is stored or printed; proofs are signed over keys in this order."""
         tp = self.topic_partition

@@ -122,7 +122,7 @@ def without(ranges: Sequence[OffsetRange], records: Iterable[OffsetRange]) -> li
             for each in left
             for part in (
                 (replace(each, until_offset=at), replace(each, from_offset=at + 1))
-                if each.topic_partition == record.topic_partition and each.from_offset <= at < each.until_offset
+                if each.holds(record.topic_partition, at)
                 else (each,)
             )
         ]

@@ -242,17 +242,13 @@ def _covered(ranges: Sequence[OffsetRange]) -> Column:
 
 def _difference(pipeline: Pipeline, cls: DifferenceClass, row: Row, lost: Sequence[OffsetRange]) -> Difference:
     at = row["at"]
-    where = f"{at.kafka_topic}-{at.kafka_partition} offset {at.kafka_offset}"
+    tp = TopicPartition(at.kafka_topic, at.kafka_partition)
+    where = f"{tp} offset {at.kafka_offset}"
     if cls is DifferenceClass.ERASED:
         # The flag itself may name erased values.
         text = "its record, or limits that it was raised by, were erased; the topic has what was raised before"
         return Difference(cls, f"flags in {declared(pipeline).topic}", where, text)
     side = "the topic has" if row["is_raised"] else "the rules give, but the topic has not,"
-    if cls is DifferenceClass.GAP and _lies_in(at, lost):
+    if cls is DifferenceClass.GAP and any(r.holds(tp, at.kafka_offset) for r in lost):
         side = "the topic was deleted since, and with it the flag that the rules give,"
     return Difference(cls, f"flags in {declared(pipeline).topic}", where, f"{side} {row['value'][:500]}")
-
-
-def _lies_in(at: Row, ranges: Sequence[OffsetRange]) -> bool:
-    tp = TopicPartition(at.kafka_topic, at.kafka_partition)
-    return any(r.topic_partition == tp and r.from_offset <= at.kafka_offset < r.until_offset for r in ranges)

@@ -23,7 +23,7 @@ from include.ledger.archive.decoders import decoded_otherwise
 from include.ledger.erasures.coordinates import erased_within
 from include.ledger.streams import outages
 from include.ledger.streams.outages import Outage, Place, Watched
-from include.offsets import Coordinates, OffsetRange
+from include.offsets import Coordinates, OffsetRange, TopicPartition
 from include.pipelines.spec import Listing, Pipeline
 from include.reconciliation import Difference, DifferenceClass, Reconciliation
 from include.versions import decoder_version
@@ -123,11 +123,7 @@ def _records(outage: Outage, topic_ids: Mapping[str, str]) -> set[Coordinates]:
 
 
 def _lies_in(place: Place, ranges: Iterable[OffsetRange]) -> bool:
-    return any(
-        (place.topic, place.partition) == (r.topic_partition.topic, r.topic_partition.partition)
-        and r.from_offset <= place.offset < r.until_offset
-        for r in ranges
-    )
+    return any(r.holds(TopicPartition(place.topic, place.partition), place.offset) for r in ranges)
 
 
 def _difference(report: Listing, change: Change, given: Collection[Change], changed: Collection[str]) -> Difference:

@@ -29,6 +29,14 @@ def test_end_is_not_counted_when_a_range_counts_its_offsets() -> None:
     assert len(OffsetRange(A0, 5, 5)) == 0
 
 
+def test_range_holds_its_first_offset_and_not_its_end_when_it_is_asked() -> None:
+    at = OffsetRange(A0, 5, 9)
+    assert [offset for offset in range(12) if at.holds(A0, offset)] == [5, 6, 7, 8]
+    assert not at.holds(A1, 5)
+    assert not at.holds(B0, 5)
+    assert not OffsetRange(A0, 5, 5).holds(A0, 5)
+
+
 def test_offsets_stay_when_they_pass_through_spark_s_json() -> None:
     offsets = {A0: 3, A1: 0, B0: 2**40}
     assert parse_offsets_json(offsets_json(offsets)) == offsets

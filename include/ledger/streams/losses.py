@@ -98,7 +98,7 @@ def without(ranges: Iterable[OffsetRange], accepted: Iterable[AcceptedLoss]) -> 
     for each in ranges:
         begin = each.from_offset
         for loss in lost:
-            if loss.topic_partition == each.topic_partition and loss.from_offset <= begin < loss.until_offset:
+            if loss.holds(each.topic_partition, begin):
                 begin = min(loss.until_offset, each.until_offset)
         kept.append(replace(each, from_offset=begin))
     return kept

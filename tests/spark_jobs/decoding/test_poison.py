@@ -25,8 +25,7 @@ class Decoder:
         self.reads += 1
         for topic, partition, offset in sorted(self.throwing):
             for each in ranges:
-                here = (each.topic_partition.topic, each.topic_partition.partition)
-                if here == (topic, partition) and each.from_offset <= offset < each.until_offset:
+                if each.holds(TopicPartition(topic, partition), offset):
                     return f"threw at {offset}"
         return None
 
