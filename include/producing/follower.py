@@ -26,7 +26,7 @@ from include.pipelines.spec import EventTimeWithin, Pipeline
 from include.producing.event_stream import Event, EventFacts, EventStream, PositionRefused
 from include.producing.event_writer import EventWriter, Record
 from include.producing.followed import Followed, RateMeter
-from include.producing.generate import topic_of
+from include.producing.generate import PRODUCER, topic_of
 from include.producing.messages import module_of
 from include.producing.position import Reached, RefusedEvent, StreamPosition
 from include.producing.refused_position import GoOn, RefusedPosition
@@ -116,7 +116,7 @@ class _Follower:
 
     def __post_init__(self) -> None:
         self.counts = Followed(self.pipeline.name, self.topic, last_event_id=self.confirmed.last_event_id)
-        self._producer = kafka.producer(**{"linger.ms": 20, "message.max.bytes": 4_000_000, "batch.size": self.batch})
+        self._producer = kafka.producer(**PRODUCER, **{"batch.size": self.batch})
         self._writer = EventWriter(self.pipeline, self.topic, self._producer)
         behind = [rule.bounds[0] for rule in self.pipeline.archive.rules if isinstance(rule, EventTimeWithin)]
         self._behind = min(behind, default=timedelta(days=1))

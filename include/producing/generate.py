@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import chain, islice
@@ -24,6 +24,9 @@ from include.times import format_time
 
 _PROGRESS_EVERY = 100
 """Messages."""
+
+PRODUCER: Mapping[str, Any] = {"linger.ms": 20, "message.max.bytes": 4_000_000}
+"""Options of producers that write many messages; a batch is as large as the topic takes."""
 
 _EARLIEST = datetime.fromtimestamp(0.001, UTC)
 """Kafka's client takes timestamp 0 for the present time."""
@@ -135,7 +138,7 @@ def produce(
 
     # A batch that a topic finds too large is refused with all of its messages.
     batch = kafka.topic_limits(topic).batch
-    producer = kafka.producer(**{"linger.ms": 20, "message.max.bytes": 4_000_000, "batch.size": batch})
+    producer = kafka.producer(**PRODUCER, **{"batch.size": batch})
     pace = Pace(rate)
     moment = start
     for number, (moment, key, value, reason) in enumerate(chain(begin, generated)):

@@ -9,6 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from include.producing.messages import format_milliseconds
+
 
 class Sampled:
     """Messages of a file with one JSON object per line; each drawn message gets a new event time."""
@@ -31,5 +33,5 @@ class Sampled:
         if moment is None:
             del inner[name]
         else:
-            inner[name] = moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"
+            inner[name] = format_milliseconds(moment)
         return json.dumps(drawn, separators=(",", ":"), ensure_ascii=False).encode()

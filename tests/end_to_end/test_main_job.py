@@ -7,7 +7,7 @@ import re
 import signal
 import subprocess
 from collections import Counter
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from include.producing.messages import format_milliseconds
 from tests.conftest import Home, end_of, iso, last_hours
 from tests.support import audit
 
@@ -103,12 +104,8 @@ def test_registered_locations_hold_each_row_once_with_its_values_when_read_by_py
         assert row["device_id"] == camera["device_id"]
         assert row["is_online"] == camera["is_online"]
         assert row["activity_zones"] == camera["activity_zones"]
-        assert iso_ms(row["last_event"]["start_time"]) == camera["last_event"]["start_time"]
+        assert format_milliseconds(row["last_event"]["start_time"]) == camera["last_event"]["start_time"]
         assert row["last_event"]["activity_zone_ids"] == camera["last_event"]["activity_zone_ids"]
-
-
-def iso_ms(moment: datetime) -> str:
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"
 
 
 def test_bad_record_is_kept_whole_with_its_reason_when_it_is_quarantined(landed: Home) -> None:

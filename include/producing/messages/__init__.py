@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import importlib
+from datetime import datetime
 from types import ModuleType
 
 from include.pipelines.spec import Pipeline
+
+
+def format_milliseconds(moment: datetime) -> str:
+    """Return a time in UTC as messages have it: `2026-11-20T05:00:00.000Z`."""
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"
 
 
 def file_of(pipeline: Pipeline) -> str:

@@ -7,6 +7,8 @@ import random
 from datetime import datetime
 from typing import Any
 
+from include.producing.messages import format_milliseconds
+
 MEDIAN_BIDS = {
     "books": 18.0,
     "toys": 35.0,
@@ -59,7 +61,7 @@ def _bid(moment: datetime, rng: random.Random) -> dict[str, Any]:
         **auction(number),
         "bidder": bidder,
         "amount": round(median * rng.lognormvariate(0, 0.4) * far_above, 2),
-        "bid_time": moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z",
+        "bid_time": format_milliseconds(moment),
     }
 
 

@@ -6,6 +6,8 @@ import json
 import random
 from datetime import datetime, timedelta
 
+from include.producing.messages import format_milliseconds
+
 ZIP_CODES = ("94103", "10001", "60601", "73301", "98101", "02108", "33101", "80202", "30303", "97201")
 PROVIDERS = ("Northwind Cable", "Fibre & Sons", "Hill Valley Telecom", "BlueLine", "Municipal Net")
 
@@ -14,7 +16,7 @@ def _hit(moment: datetime, rng: random.Random) -> dict[str, object]:
     skewed = min(int(rng.expovariate(0.4)), len(ZIP_CODES) - 1)
     return {
         "zipcode": ZIP_CODES[skewed],
-        "hittime": moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z",
+        "hittime": format_milliseconds(moment),
         "isp": PROVIDERS[min(int(rng.expovariate(0.7)), len(PROVIDERS) - 1)],
         "user": f"user-{rng.randint(1, 2000):04d}",
     }

@@ -7,6 +7,8 @@ import random
 from datetime import datetime, timedelta
 from typing import Any
 
+from include.producing.messages import format_milliseconds
+
 ZIP_CODES = tuple(
     f"{zip_code:05d}" for zip_code in (94103, 10001, 60601, 73301, 98101, 2108, 33101, 80202, 30303, 97201)
 )
@@ -17,10 +19,6 @@ def location(device_id: str) -> str:
     """Return the zip code of a camera; a third of the cameras share the first one."""
     number = int(device_id.removeprefix("cam-"))
     return ZIP_CODES[0] if number % 3 == 0 else ZIP_CODES[number % len(ZIP_CODES)]
-
-
-def _timestamp(moment: datetime) -> str:
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"
 
 
 def _camera(device_id: str, moment: datetime, rng: random.Random) -> dict[str, Any]:
@@ -37,7 +35,7 @@ def _camera(device_id: str, moment: datetime, rng: random.Random) -> dict[str, A
         "is_online": online,
         "is_streaming": online and rng.random() < 0.9,
         "is_audio_input_enable": rng.random() < 0.5,
-        "last_is_online_change": _timestamp(moment - timedelta(seconds=rng.randint(60, 86_400))),
+        "last_is_online_change": format_milliseconds(moment - timedelta(seconds=rng.randint(60, 86_400))),
         "is_video_history_enabled": rng.random() < 0.7,
         "web_url": base,
         "app_url": f"nestmobile://cameras/{device_id}",
@@ -49,9 +47,9 @@ def _camera(device_id: str, moment: datetime, rng: random.Random) -> dict[str, A
             "has_sound": rng.random() < 0.4,
             "has_motion": rng.random() < 0.8,
             "has_person": rng.random() < 0.5,
-            "start_time": _timestamp(moment),
-            "end_time": _timestamp(moment + timedelta(seconds=rng.randint(1, 90))),
-            "urls_expire_time": _timestamp(moment + timedelta(days=10)),
+            "start_time": format_milliseconds(moment),
+            "end_time": format_milliseconds(moment + timedelta(seconds=rng.randint(1, 90))),
+            "urls_expire_time": format_milliseconds(moment + timedelta(days=10)),
             "web_url": f"{base}/events",
             "app_url": f"nestmobile://cameras/{device_id}/events",
             "image_url": f"{base}/event.jpg",

@@ -13,6 +13,7 @@ from itertools import accumulate
 from typing import Any
 
 from include.producing.event_stream import EventFacts
+from include.producing.messages import format_milliseconds
 
 SERVERS = (
     ("en.wikipedia.org", "enwiki", 30),
@@ -120,7 +121,7 @@ def _meta(url: str, server: str, moment: datetime, rng: random.Random) -> dict[s
         "uri": url,
         "request_id": str(_uuid(rng)),
         "id": str(_uuid(rng)),
-        "dt": moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z",
+        "dt": format_milliseconds(moment.astimezone(UTC)),
         "domain": server,
         "stream": "mediawiki.recentchange",
         "topic": rng.choice(("eqiad.mediawiki.recentchange", "codfw.mediawiki.recentchange")),
