@@ -32,6 +32,14 @@ def parse_time(text: str) -> datetime:
     return moment.astimezone(UTC)
 
 
+def time_or_none(text: str) -> datetime | None:
+    """Return the time that `parse_time` reads; None for any other text, and for a year that Python does not have."""
+    try:
+        return parse_time(text)
+    except UsageError:
+        return None
+
+
 def format_time(moment: datetime) -> str:
     """Return a time as commands and verdicts write it: `2026-11-20T05:00:00Z`, with microseconds if there are any."""
     return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")

@@ -11,7 +11,6 @@ from datetime import datetime, timedelta
 
 from include import alerts
 from include.alerts import erasures, key_limits
-from include.errors import UsageError
 from include.intervals.reporting.addresses import stream_page
 from include.ledger.alerts import Alert, dismissed_alerts, open_alerts
 from include.ledger.alerts.noted import add_facts
@@ -23,7 +22,7 @@ from include.ledger.streams.writers import live_writer
 from include.monitor.text import quantity
 from include.pipelines.spec import Pipeline
 from include.spark.submission import SPARK_POOL
-from include.times import Interval, format_time, parse_time
+from include.times import Interval, format_time, time_or_none
 
 LOOKED_BACK = timedelta(days=1)
 """How far back overdue intervals are looked for; doctor reports older ones that were never built."""
@@ -135,22 +134,14 @@ def _of_pipeline(pipeline: Pipeline, alerts: list[Alert]) -> list[Alert]:
 def _told_of(pipeline: Pipeline, told: Alert) -> tuple[datetime, datetime]:
     """Return beginning and end of the intervals that an alert is about."""
     first_end, intervals = told.since - pipeline.schedule.registered_within, told.facts.get("intervals", ())
-    # The schedule may have changed since.
-    begin = _time(intervals[0].split("/")[0]) if intervals else None
+    # The schedule may have changed since. Older code may have erased a key that was a part of a time.
+    begin = time_or_none(intervals[0].split("/")[0]) if intervals else None
     begin = begin or first_end - pipeline.schedule.every
-    if until := _time(told.facts.get("until", "")):
+    if until := time_or_none(told.facts.get("until", "")):
         return begin, until
     # Raised by an older version of the code.
     further = max(0, len(intervals) - 1)
     return begin, first_end + further * pipeline.schedule.every
-
-
-def _time(text: str) -> datetime | None:
-    """Return a time of an alert's facts; None where older code has erased a key that was a part of it."""
-    try:
-        return parse_time(text)
-    except UsageError:
-        return None
 
 
 def _key(pipeline: Pipeline) -> str:

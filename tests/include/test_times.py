@@ -15,6 +15,7 @@ from include.times import (
     in_words,
     parse_duration,
     parse_time,
+    time_or_none,
 )
 
 NOW = datetime(2026, 11, 20, 9, 30, tzinfo=UTC)
@@ -30,14 +31,15 @@ NOW = datetime(2026, 11, 20, 9, 30, tzinfo=UTC)
 )
 def test_time_is_utc_when_written_in_iso(text: str, moment: datetime) -> None:
     assert parse_time(text) == moment
-    assert parse_time(format_time(moment)) == moment
+    assert parse_time(format_time(moment)) == time_or_none(text) == moment
 
 
-@pytest.mark.parametrize("text", ["", "yesterday", "2026-13-01", "2026-11-20T05:00:00+01:00", "05:00"])
+@pytest.mark.parametrize("text", ["", "yesterday", "2026-13-01", "2026-11-20T05:00:00+01:00", "05:00", "10000-01-01"])
 def test_time_is_refused_when_malformed_or_in_another_zone(text: str) -> None:
     with pytest.raises(UsageError) as raised:
         parse_time(text)
     assert raised.value.exit_code == 64
+    assert time_or_none(text) is None
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("10s", 10), ("50m", 3000), ("3h", 10800), ("30d", 2_592_000)])

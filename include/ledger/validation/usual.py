@@ -8,11 +8,10 @@ from typing import Any
 
 from sqlalchemy import select
 
-from include.errors import UsageError
 from include.ledger.database import session
 from include.ledger.intervals.states import IntervalState, RevisionState
 from include.ledger.models import IntervalRow, Revision
-from include.times import Interval, parse_time
+from include.times import Interval, time_or_none
 
 MOST = 168
 """How many intervals to look back: a week of hours."""
@@ -60,13 +59,6 @@ def past_intervals(pipeline: str, table: str, judged: Interval) -> list[PastInte
 
 def _past(end: datetime, delivered: list[tuple[int, dict[str, Any]]]) -> PastInterval:
     bounds = [file["event_time"] for _, files in delivered for file in files.values() if "event_time" in file]
-    newest = [moment for _, latest in bounds if (moment := _moment(latest)) is not None]
+    # Spark also has years that Python has not.
+    newest = [moment for _, latest in bounds if (moment := time_or_none(latest)) is not None]
     return PastInterval(sum(rows for rows, _ in delivered), end - max(newest) if newest else None)
-
-
-def _moment(text: str) -> datetime | None:
-    """Return a time; None for a year that Spark supports and Python does not."""
-    try:
-        return parse_time(text)
-    except UsageError:
-        return None
