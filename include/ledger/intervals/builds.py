@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from sqlalchemy import func, select
-from sqlalchemy.orm import Session, object_session
+from sqlalchemy.orm import Session
 
 from include.errors import AnotherWriter
 from include.ledger.completeness.tables import note_published
@@ -65,7 +65,7 @@ def note_build(
         build.also_named = dict(also_named) if also_named else None
         ledger.add(build)
         ledger.flush()
-        _keep(row, build, Findings(findings))
+        _keep(ledger, row, build, Findings(findings))
         for each in built:
             ledger.add(_row(attempt, build.id, each))
         # Transactions that only refer to the row are not blocked; another attempt's build waits for this one.
@@ -100,14 +100,14 @@ def _row(attempt: AttemptSpec, build: int, built: BuiltRevision) -> Revision:
     )
 
 
-def _keep(attempt: Attempt, build: Build, findings: Findings) -> None:
+def _keep(ledger: Session, attempt: Attempt, build: Build, findings: Findings) -> None:
     build.findings = attempt.verdict = findings.as_json()
     if findings.build is not None:
         for name, count in asdict(findings.build.reconciliation).items():
             setattr(build, name, count)
     if findings.validation is not None:
         build.passed = findings.validation.success
-        keep_results(object_session(build), build, findings.validation)
+        keep_results(ledger, build, findings.validation)
 
 
 def is_published(build: int) -> bool:
@@ -136,7 +136,7 @@ def refuse(attempt: AttemptSpec, question: int, decision: Mapping[str, str]) -> 
         findings = findings_of(build.findings)
         if findings.validation is not None:
             refused = replace(findings.validation, question=question, decision=dict(decision))
-            _keep(row, build, replace(findings, validation=refused))
+            _keep(ledger, row, build, replace(findings, validation=refused))
             _reject_revisions(ledger, build)
 
 
@@ -191,7 +191,7 @@ def _judged(ledger: Session, attempt: AttemptSpec, validation: Validation) -> Bu
     """
     row, build = _latest(ledger, attempt)
     check_registered(ledger, attempt.pinned, build.id)
-    _keep(row, build, replace(findings_of(build.findings), validation=validation))
+    _keep(ledger, row, build, replace(findings_of(build.findings), validation=validation))
     return build
 
 
@@ -199,7 +199,7 @@ def note_delta(attempt: AttemptSpec, version: DeltaVersion) -> None:
     """Note the version of the Delta table that the archive's view now shows."""
     with session() as ledger:
         row, build = _latest(ledger, attempt)
-        _keep(row, build, replace(findings_of(build.findings), delta=version))
+        _keep(ledger, row, build, replace(findings_of(build.findings), delta=version))
         build.in_delta = True
 
 

@@ -11,9 +11,8 @@ from include.ledger.intervals.findings import Validation
 from include.ledger.models import Build, ExpectationRow
 
 
-def keep_results(ledger: Session | None, build: Build, validation: Validation) -> None:
+def keep_results(ledger: Session, build: Build, validation: Validation) -> None:
     """Copy what expectations found in a build into rows, within a transaction; those of an earlier check go."""
-    assert ledger is not None
     ledger.execute(delete(ExpectationRow).where(ExpectationRow.build_id == build.id))
     for number, each in enumerate(validation.expectations):
         values = asdict(each)
