@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 import psycopg2
 
@@ -10,7 +10,6 @@ PIPELINE, TOPIC, TOPIC_ID = "auction_bids", "auction-bids", "id"
 VIEW = "pair_hours"
 VIEW_TABLE = f"{PIPELINE}_{VIEW}"
 START = datetime(2026, 1, 1, tzinfo=UTC)
-HOUR = timedelta(hours=1)
 BATCHES = 20
 """Micro-batches of each query in an hour, and offsets of a topic partition."""
 

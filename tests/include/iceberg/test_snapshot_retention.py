@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from pyiceberg.table.snapshots import Summary
 
 from include.errors import UsageError
 from include.iceberg import catalog as iceberg_catalog
@@ -31,12 +30,6 @@ def intervals_told(archive: OpenTable) -> list[str]:
     kept = sorted(table.snapshots(), key=lambda each: each.sequence_number or 0)
     assert all(table.scan(snapshot_id=each.snapshot_id).to_arrow().num_rows for each in kept)
     return [each.summary["tidemark.interval"][-2:] for each in kept if each.summary]
-
-
-def own(summary: Summary | None) -> dict[str, str]:
-    """Return Tidemark's entries in a summary."""
-    said = summary.additional_properties if summary else {}
-    return {key: value for key, value in said.items() if key.startswith("tidemark.")}
 
 
 def kinds(archive: OpenTable) -> list[str]:

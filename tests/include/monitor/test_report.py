@@ -23,7 +23,6 @@ from include.monitor.report import render_report
 from include.services.process import free_port
 from tests.support.corpora import NAUGHTY
 
-REPOSITORY = Path(__file__).resolve().parents[3]
 ZIP_CODES = ("94103", "10001", "60601", "73301", "98101", "02108", "33101", "80202", "30303", "97201")
 PARTITION = "date=2026-11-20/interval=2026-11-20T05"
 
