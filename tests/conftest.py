@@ -19,6 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import psutil
+import psycopg2
 import pytest
 from confluent_kafka import Producer
 from fasteners import InterProcessLock
@@ -270,6 +271,13 @@ class Home:
     @property
     def database(self) -> str:
         return str(self._state("postgres")["address"])
+
+    def ledger(self, query: str, *values: object) -> list[tuple[Any, ...]]:
+        """Return the rows of a query of the ledger; none for a statement that gives none."""
+        with psycopg2.connect(self.database) as connection, connection.cursor() as cursor:
+            # Without values, a percent sign in the query is one.
+            cursor.execute(query, values or None)
+            return cursor.fetchall() if cursor.description else []
 
     @property
     def lake(self) -> Path:

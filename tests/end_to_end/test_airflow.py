@@ -64,19 +64,12 @@ roll_up = consumer("consumer__roll_up", PartitionedAssetTimetable(
 """A consumer's DAGs on a table: one for each kind of event, and one that rolls up."""
 
 
-def ledger(home: Home, query: str) -> list[tuple[Any, ...]]:
-    with psycopg2.connect(home.database) as connection, connection.cursor() as cursor:
-        cursor.execute(query)
-        return cursor.fetchall()
-
-
 def committed(home: Home, query: str) -> int:
-    return int(ledger(home, f"SELECT coalesce(sum(next_offset), 0) FROM positions WHERE query = '{query}'")[0][0])
+    return int(home.ledger(f"SELECT coalesce(sum(next_offset), 0) FROM positions WHERE query = '{query}'")[0][0])
 
 
 def registered(home: Home) -> list[tuple[Any, ...]]:
-    return ledger(
-        home,
+    return home.ledger(
         "SELECT table_name, table_partition, id, location, content_hash, registered_at FROM revisions "
         "WHERE state = 'registered' ORDER BY table_name, table_partition",
     )
@@ -108,7 +101,7 @@ def airflow(home: Home, dags: Path) -> Iterator[AirflowApi]:
     yield api
     api.set_paused(STREAM, True)
     home.run("stream", "nest_cameras", "--stop", expect=None)
-    for (pid,) in ledger(home, "SELECT pid FROM stream_launches WHERE pid IS NOT NULL"):
+    for (pid,) in home.ledger("SELECT pid FROM stream_launches WHERE pid IS NOT NULL"):
         if psutil.pid_exists(pid):
             psutil.wait_procs([psutil.Process(pid)], timeout=30)
 
@@ -144,7 +137,7 @@ def failed(home: Home, airflow: AirflowApi, launched: dict[str, Any]) -> tuple[s
         return next((run for run in running if airflow.tasks(STREAM, run) == {"stream": "deferred"}), None)
 
     run = wait_for("the trigger to watch the driver", deferred, every=POLL)
-    launch, pid = ledger(home, "SELECT id, pid FROM stream_launches ORDER BY launched_at DESC LIMIT 1")[0]
+    launch, pid = home.ledger("SELECT id, pid FROM stream_launches ORDER BY launched_at DESC LIMIT 1")[0]
     airflow.set_paused(STREAM, True)
     airflow.fail_run(STREAM, run)
     return launch, pid
@@ -332,9 +325,9 @@ def test_hour_of_a_backfill_is_built_once_when_it_waited_for_the_stream(
     home: Home, airflow: AirflowApi, launched: dict[str, Any]
 ) -> None:
     wait_for("the backfill", lambda: airflow.backfill_ended(launched["backfill"]), 120, every=POLL)
-    assert ledger(home, OF_BACKFILLS) == [(1,)]
+    assert home.ledger(OF_BACKFILLS) == [(1,)]
     built = "SELECT from_time FROM intervals WHERE id IN (SELECT interval_id FROM attempts)"
-    assert ledger(home, built) == [(START,)]
+    assert home.ledger(built) == [(START,)]
 
 
 @pytest.mark.parametrize(
@@ -381,8 +374,7 @@ def test_run_has_the_oldest_missing_interval_built_when_it_asks_for_one(
         "success",
         "skipped",
     }
-    attempts = ledger(
-        home,
+    attempts = home.ledger(
         "SELECT i.from_time FROM attempts a JOIN intervals i ON i.id = a.interval_id "
         f"WHERE a.run_by = 'airflow {run}' AND a.exit_code = 0",
     )
@@ -399,7 +391,7 @@ def test_backfill_registers_three_partitions_once(home: Home, airflow: AirflowAp
     wait_for("the stream to catch up", lambda: committed(home, "archive") == EVENTS == committed(home, "hourly_counts"))
     last = START + timedelta(hours=2)
     airflow.set_paused(INTERVAL, False)
-    [(before,)] = ledger(home, OF_BACKFILLS)
+    [(before,)] = home.ledger(OF_BACKFILLS)
     run_backfill(airflow, iso(START), iso(last))
     first = registered(home)
     assert [(table, partition.split("interval=")[1]) for table, partition, *_ in first if table == "nest_cameras"] == [
@@ -407,9 +399,9 @@ def test_backfill_registers_three_partitions_once(home: Home, airflow: AirflowAp
     ]
     check_rows(home, audit.expected(audit.read_topic(home.kafka, "nest-logs")))
     # The first hour had been backfilled before.
-    assert ledger(home, OF_BACKFILLS) == [(before + 2,)]
+    assert home.ledger(OF_BACKFILLS) == [(before + 2,)]
     run_backfill(airflow, iso(START), iso(last), again=True)
-    assert ledger(home, OF_BACKFILLS) == [(before + 5,)]
+    assert home.ledger(OF_BACKFILLS) == [(before + 5,)]
     assert registered(home) == first
 
 
@@ -435,7 +427,7 @@ def test_interval_that_only_warns_waits_without_keeping_others_and_ends_when_the
         wait_for_success(airflow, INTERVAL, run, 480)
     assert registered(home) == before
     assert "intervals.nest_cameras" in {event["name"] for event in airflow.asset_events(run)}
-    [(approved, by, reason)] = ledger(home, "SELECT approved, decided_by, reason FROM approvals")
+    [(approved, by, reason)] = home.ledger("SELECT approved, decided_by, reason FROM approvals")
     assert (approved, reason) == (True, "a quiet hour")
     assert "@" in by
 
@@ -479,7 +471,7 @@ def test_driver_comes_back_with_nothing_doubled_when_it_is_killed(
     home: Home, airflow: AirflowApi, launched: dict[str, Any]
 ) -> None:
     def driver() -> tuple[int, int] | None:
-        rows = ledger(home, "SELECT token, holder FROM writers WHERE holder <> ''")
+        rows = home.ledger("SELECT token, holder FROM writers WHERE holder <> ''")
         return (rows[0][0], int(rows[0][1].split(":")[1])) if rows else None
 
     token, pid = wait_for("a driver", driver)
@@ -488,11 +480,10 @@ def test_driver_comes_back_with_nothing_doubled_when_it_is_killed(
     wait_for("the next driver's commits", lambda: committed(home, "archive") == EVENTS + 500, 180)
     assert driver() is not None
     assert driver()[0] > token  # type: ignore[index]
-    files = ledger(home, "SELECT path FROM landing_files WHERE fate = 'archived'")
+    files = home.ledger("SELECT path FROM landing_files WHERE fate = 'archived'")
     landed = audit.read_files(home.lake / path for (path,) in files)
     assert set(audit.identities(landed).values()) == {1}
-    ranges = ledger(
-        home,
+    ranges = home.ledger(
         "SELECT r.topic_partition, r.from_offset, r.until_offset FROM micro_batch_ranges r JOIN micro_batches b "
         "ON b.id = r.micro_batch_id WHERE b.query = 'archive' ORDER BY 1, 2",
     )
@@ -508,21 +499,21 @@ def test_driver_finishes_its_micro_batch_when_the_paused_stream_is_marked_failed
 ) -> None:
     launch, pid = failed
     end = f"SELECT exit_code FROM stream_launches WHERE id = '{launch}' AND exit_code IS NOT NULL"
-    assert wait_for("the driver's end", lambda: ledger(home, end)) == [(0,)]
+    assert wait_for("the driver's end", lambda: home.ledger(end)) == [(0,)]
     wait_for("its process to go", lambda: not psutil.pid_exists(pid), 30)
-    assert ledger(home, "SELECT holder FROM writers") == [("",)]
+    assert home.ledger("SELECT holder FROM writers") == [("",)]
 
 
 @pytest.mark.slow
 def test_driver_started_by_hand_is_adopted_until_it_ends_though_the_last_launch_ended(
     home: Home, airflow: AirflowApi, failed: tuple[str, int]
 ) -> None:
-    wait_for("the failed launch's lease to go", lambda: ledger(home, "SELECT holder FROM writers") == [("",)], 120)
+    wait_for("the failed launch's lease to go", lambda: home.ledger("SELECT holder FROM writers") == [("",)], 120)
     launches = "SELECT count(*) FROM stream_launches"
-    before, runs = ledger(home, launches), len(airflow.runs(STREAM))
+    before, runs = home.ledger(launches), len(airflow.runs(STREAM))
     by_hand = home.start("stream", "nest_cameras")
     try:
-        wait_for("the driver's lease", lambda: ledger(home, "SELECT 1 FROM writers WHERE holder <> ''"))
+        wait_for("the driver's lease", lambda: home.ledger("SELECT 1 FROM writers WHERE holder <> ''"))
         airflow.set_paused(STREAM, False)
         wait_for("the next run", lambda: len(airflow.runs(STREAM)) > runs)
         run = airflow.runs(STREAM)[0]["dag_run_id"]
@@ -530,12 +521,12 @@ def test_driver_started_by_hand_is_adopted_until_it_ends_though_the_last_launch_
         landed = committed(home, "archive")
         home.run("produce", "nest_cameras", "--events", "200", "--seed", "3", "--start", iso(START), "--span", "1h")
         wait_for("the adopted driver's commits", lambda: committed(home, "archive") == landed + 200)
-        assert ledger(home, launches) == before
+        assert home.ledger(launches) == before
         assert airflow.runs(STREAM)[0]["dag_run_id"] == run
         assert airflow.tasks(STREAM, run) == {"stream": "deferred"}
         by_hand.send_signal(signal.SIGTERM)
         assert by_hand.wait(timeout=120) == 0
-        wait_for("Airflow to launch one itself", lambda: ledger(home, launches) != before)
+        wait_for("Airflow to launch one itself", lambda: home.ledger(launches) != before)
         assert next(r["state"] for r in airflow.runs(STREAM) if r["dag_run_id"] == run) == "success"
     finally:
         end_of(by_hand)
@@ -554,7 +545,7 @@ def test_stream_is_paused_with_one_alert_when_its_topic_was_recreated(
     airflow.set_paused(stream, False)
     wait_for("Airflow to give up", lambda: airflow.is_paused(stream), 300)
     assert [run["state"] for run in airflow.runs(stream)] == ["failed"]
-    ends = ledger(home, "SELECT exit_code FROM stream_launches WHERE pipeline = 'isp_hits'")
+    ends = home.ledger("SELECT exit_code FROM stream_launches WHERE pipeline = 'isp_hits'")
     assert ends == [(4,)] * GIVE_UP_AFTER
     every = [json.loads(r.value or b"") for r in audit.read_topic(home.kafka, "tidemark-alerts").values()]
     alerts = [alert["error"] for alert in every if alert.get("dag") == stream]

@@ -25,7 +25,6 @@ from tests.support.on_yarn import (
     end_of,
     launches,
     leases,
-    ledger,
     produce,
     up,
 )
@@ -83,9 +82,7 @@ def test_interval_is_built_and_registered_by_drivers_on_the_cluster(
     airflow.set_paused(dag, False)
     run = trigger_hour(airflow, dag, START)
     wait_for_success(airflow, dag, run, PATIENCE)
-    registered = ledger(
-        home, f"SELECT location FROM revisions WHERE state = 'registered' AND table_name = '{pipeline}'"
-    )
+    registered = home.ledger(f"SELECT location FROM revisions WHERE state = 'registered' AND table_name = '{pipeline}'")
     ranges = home.json("ranges", pipeline, "--from", iso(START), "--json")
     records = audit.in_ranges(audit.read_topic(home.kafka, TOPICS[pipeline]), ranges)
     assert len(records) == EVENTS
@@ -140,6 +137,6 @@ def test_driver_finishes_its_micro_batch_when_its_run_is_marked_failed(
             api.fail_run("stream__nest_cameras", each["dag_run_id"])
     ended = wait_for("the application's end", lambda: end_of(manager, application), PATIENCE)
     assert (ended.state, ended.own_exit_code) == ("FINISHED", 0)
-    assert ledger(home, f"SELECT exit_code FROM stream_launches WHERE id = '{launch}'") == [(0,)]
+    assert home.ledger(f"SELECT exit_code FROM stream_launches WHERE id = '{launch}'") == [(0,)]
     assert "nest_cameras" not in leases(home)
     check(home, "nest_cameras", committed(home, "nest_cameras"))

@@ -15,7 +15,6 @@ from subprocess import CompletedProcess
 from typing import Any
 
 import httpx
-import psycopg2
 import pytest
 from pyarrow import fs
 
@@ -44,21 +43,15 @@ REMEDY = "check the bucket, AWS_ENDPOINT_URL, AWS_REGION and the credentials, th
 Rows = list[tuple[Any, ...]]
 
 
-def ledger(home: Home, query: str, *values: object) -> Rows:
-    with psycopg2.connect(home.database) as connection, connection.cursor() as cursor:
-        cursor.execute(query, values)
-        return cursor.fetchall()
-
-
 def committed(home: Home) -> dict[str, int]:
     """How many records each query has committed."""
-    noted = ledger(home, "SELECT query, sum(next_offset) FROM positions WHERE pipeline = %s GROUP BY 1", NAME)
+    noted = home.ledger("SELECT query, sum(next_offset) FROM positions WHERE pipeline = %s GROUP BY 1", NAME)
     return {query: int(count) for query, count in noted}
 
 
 def exit_codes(home: Home) -> list[int | None]:
     """How each driver of the stream has ended, in the order of their launches."""
-    return [code for (code,) in ledger(home, "SELECT exit_code FROM stream_launches ORDER BY number")]
+    return [code for (code,) in home.ledger("SELECT exit_code FROM stream_launches ORDER BY number")]
 
 
 @pytest.fixture(scope="module")
@@ -110,8 +103,7 @@ def airflow(home: s3_server.BucketHome, demo: CompletedProcess[str]) -> AirflowA
 @pytest.fixture(scope="module")
 def hour(home: s3_server.BucketHome, demo: CompletedProcess[str]) -> datetime:
     """The start of the interval that the demo has run."""
-    [(begin,)] = ledger(
-        home,
+    [(begin,)] = home.ledger(
         "SELECT DISTINCT i.from_time FROM attempts a JOIN intervals i ON i.id = a.interval_id "
         "WHERE a.exit_code = 0 ORDER BY 1 LIMIT 1",
     )
@@ -132,8 +124,7 @@ def backfilled(home: s3_server.BucketHome, airflow: AirflowApi, hour: datetime) 
 
 def in_force(home: Home, until: datetime) -> Rows:
     """What is registered of the hours up to this one; the schedule may have run later ones."""
-    return ledger(
-        home,
+    return home.ledger(
         "SELECT table_name, table_partition, id, location, rows, content_hash, registered_at FROM revisions "
         "WHERE state = 'registered' AND substring(table_partition FROM 'interval=(.*)') <= %s ORDER BY 1, 2",
         f"{until:%Y-%m-%dT%H}",
@@ -143,8 +134,7 @@ def in_force(home: Home, until: datetime) -> Rows:
 def records_of(home: Home, begin: datetime) -> dict[audit.Coordinates, audit.Record]:
     """The records in the ranges of the hour's interval."""
     names = ("topic", "partition", "from_offset", "until_offset")
-    pinned = ledger(
-        home,
+    pinned = home.ledger(
         "SELECT r.topic, r.topic_partition, r.from_offset, r.until_offset FROM interval_ranges r "
         "JOIN intervals i ON i.id = r.interval_id WHERE i.pipeline = %s AND i.from_time = %s",
         NAME,
@@ -256,7 +246,7 @@ def test_task_and_driver_say_what_to_do_and_go_on_by_themselves_when_the_store_r
         store.kill()
         store.start()
     assert re.search(rf"waiting: .*the lake {LAKE}: .*AWS Error .* — {REMEDY}", told), told
-    [log] = ledger(home, "SELECT log FROM stream_launches WHERE exit_code = 6 ORDER BY number DESC LIMIT 1")[0]
+    [log] = home.ledger("SELECT log FROM stream_launches WHERE exit_code = 6 ORDER BY number DESC LIMIT 1")[0]
     [line] = [each for each in Path(log).read_text().splitlines() if f"the lake {LAKE}: " in each]
     assert line.endswith(REMEDY)
     check_caught_up(home, airflow)

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-import psycopg2
 import pytest
 
 from tests.conftest import REPOSITORY, Home, iso, last_hours, wait_for
@@ -61,15 +60,9 @@ class Hosts:
         return self.by_name[worker.partition(".")[0]]
 
 
-def ledger(home: Home, query: str, *values: object) -> list[tuple[Any, ...]]:
-    with psycopg2.connect(home.database) as connection, connection.cursor() as cursor:
-        cursor.execute(query, values)
-        return cursor.fetchall()
-
-
 def committed(home: Home) -> dict[str, int]:
     """How many offsets each query of the stream has committed."""
-    rows = ledger(home, "SELECT query, sum(next_offset) FROM positions WHERE pipeline = 'nest_cameras' GROUP BY query")
+    rows = home.ledger("SELECT query, sum(next_offset) FROM positions WHERE pipeline = 'nest_cameras' GROUP BY query")
     return {query: int(offsets) for query, offsets in rows}
 
 
@@ -83,13 +76,13 @@ def wait_until_committed(home: Home, offsets: int) -> None:
 
 
 def launches(home: Home) -> list[tuple[Any, ...]]:
-    return ledger(home, "SELECT id, split_part(host, '/', 1), exit_code FROM stream_launches ORDER BY number")
+    return home.ledger("SELECT id, split_part(host, '/', 1), exit_code FROM stream_launches ORDER BY number")
 
 
 def writer(home: Home) -> tuple[str, int]:
     """The host of the stream's live driver, and its fencing token; empty where nobody has the lease."""
-    rows = ledger(
-        home, "SELECT split_part(holder, ':', 1), token FROM writers WHERE holder <> '' AND expires_at > now()"
+    rows = home.ledger(
+        "SELECT split_part(holder, ':', 1), token FROM writers WHERE holder <> '' AND expires_at > now()"
     )
     return rows[0] if rows else ("", 0)
 
@@ -126,8 +119,7 @@ def tries_of(api: AirflowApi, run: str, task: str) -> list[tuple[str, str]]:
 def check_registered(home: Home, hour: datetime) -> int:
     """Hold the rows at the registered locations of an hour against Kafka; how many there are."""
     label = f"interval={hour:%Y-%m-%dT%H}"
-    locations = ledger(
-        home,
+    locations = home.ledger(
         "SELECT location FROM revisions WHERE state = 'registered' AND table_name = 'nest_cameras' "
         "AND strpos(table_partition, %s) > 0",
         label,

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import psycopg2
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 from prometheus_client.parser import text_string_to_metric_families
@@ -28,12 +27,6 @@ pytestmark = [pytest.mark.services, pytest.mark.slow]
 
 PIPELINE, TOPIC = "auction_bids", "auction-bids"
 START = last_hours(3)
-
-
-def ledger(home: Home, query: str, *values: object) -> list[tuple[Any, ...]]:
-    with psycopg2.connect(home.database) as connection, connection.cursor() as cursor:
-        cursor.execute(query, values)
-        return cursor.fetchall() if cursor.description else []
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +105,7 @@ def test_flags_follow_from_limits_learned_from_the_hour_before_bid_by_bid(
     assert found == expected_flags(bids_of(home, second), list(bids_of(home, first).values()))
     assert set().union(*found.values()) == {"own_auction", "far_above", "burst", "shill_pair"}
     versions = {flag["limits_version"] for c, flag in flags(home.kafka).items() if c in found}
-    ((learned_from,),) = ledger(home, "SELECT learned_from FROM limits_versions WHERE id = %s", versions.pop())
+    ((learned_from,),) = home.ledger("SELECT learned_from FROM limits_versions WHERE id = %s", versions.pop())
     assert not versions
     registered = {r["revision"] for r in first["registered"] if r["table"] != PIPELINE}
     assert {each["revision"] for each in learned_from} == registered
@@ -227,7 +220,7 @@ def test_limits_of_before_stay_when_a_revision_that_they_would_be_learned_from_i
     location = next(r["location"] for r in second["registered"] if r["table"].endswith("category_hours"))
     file = next(Path(urlsplit(location).path).glob("*.parquet"))
     whole = file.read_bytes()
-    ((before,),) = ledger(home, "SELECT max(id) FROM limits_versions")
+    ((before,),) = home.ledger("SELECT max(id) FROM limits_versions")
     bid_id = bid_in_own_auction(home, "damaged", datetime.now(UTC))
     file.write_bytes(whole[: len(whole) // 2])
     try:
@@ -303,6 +296,6 @@ def test_forged_and_altered_flags_and_a_missing_one_stop_the_interval(home: Home
     # Under limits that flag every bid of a bidder, flags are missing, as if the stream had lost them.
     innocent = bids_of(home, second)[honest]
     grown = json.dumps([["burst", innocent["bidder"], None]])
-    ledger(home, "UPDATE limits_versions SET limits = limits || %s::jsonb WHERE id = %s", grown, flag["limits_version"])
+    home.ledger("UPDATE limits_versions SET limits = limits || %s::jsonb WHERE id = %s", grown, flag["limits_version"])
     missing = [d for d in rerun(home, 3) if d["evidence"].startswith("the rules give, but the topic has not")]
     assert f"{honest[0]}-{honest[1]} offset {honest[2]}" in {d["where"] for d in missing}

@@ -9,9 +9,7 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from datetime import timedelta
-from typing import Any
 
-import psycopg2
 import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -64,12 +62,6 @@ def keys_by_version(home: Home) -> dict[int, set[str]]:
     return found
 
 
-def ledger(home: Home, query: str) -> list[tuple[Any, ...]]:
-    with psycopg2.connect(home.database) as connection, connection.cursor() as cursor:
-        cursor.execute(query)
-        return cursor.fetchall()
-
-
 @pytest.fixture(scope="module")
 def other_words(home: Home, tmp_path_factory: pytest.TempPathFactory) -> Checkout:
     """A deployment that declares them; the shipped one has counted two hours in update mode."""
@@ -120,20 +112,20 @@ def test_stream_that_is_declared_to_accept_losses_goes_on_through_a_cut_topic_an
     home: Home, other_words: Checkout
 ) -> None:
     produce(home, 4, 400, 5)
-    ((partition, at),) = ledger(
-        home, "SELECT topic_partition, next_offset FROM positions WHERE query = 'archive' ORDER BY 1 LIMIT 1"
+    ((partition, at),) = home.ledger(
+        "SELECT topic_partition, next_offset FROM positions WHERE query = 'archive' ORDER BY 1 LIMIT 1"
     )
     cut = at + 40
     client = AdminClient({"bootstrap.servers": home.kafka})
     next(iter(client.delete_records([TopicPartition(TOPIC, partition, cut)]).values())).result(30)
     done = other_words.run(*STREAM)
     assert f"{TOPIC}-{partition} [{at}, {cut}) (40 offsets) was removed before it was archived; accepted" in done.stderr
-    losses = ledger(home, "SELECT topic_partition, from_offset, until_offset, reason FROM losses")
+    losses = home.ledger("SELECT topic_partition, from_offset, until_offset, reason FROM losses")
     assert losses == [(partition, at, cut, "declared: fail_on_data_loss=False")]
     # Again: nothing more is lost, and no other generation begins.
-    generations = ledger(home, "SELECT max(number) FROM generations")
+    generations = home.ledger("SELECT max(number) FROM generations")
     other_words.run(*STREAM)
-    assert ledger(home, "SELECT max(number) FROM generations") == generations
+    assert home.ledger("SELECT max(number) FROM generations") == generations
     start = START + 4 * HOUR
     verdict = other_words.json("interval", "nest_cameras", "--from", iso(start), "--to", iso(start + HOUR))
     assert verdict["reconciliation"]["unexplained"] == 0

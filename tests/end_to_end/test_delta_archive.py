@@ -10,7 +10,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import psycopg2
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -49,15 +48,9 @@ def registered(*verdicts: dict[str, Any]) -> Counter[tuple[Any, ...]]:
     return rows_of(audit.read_parquet(each["location"] for each in every))
 
 
-def ledger(home: Home, query: str) -> list[Any]:
-    """The one column of a query."""
-    with psycopg2.connect(home.database) as connection, connection.cursor() as cursor:
-        cursor.execute(query)
-        return [row[0] for row in cursor.fetchall()]
-
-
 def committed_batches(home: Home) -> list[int]:
-    return ledger(home, "SELECT batch_id FROM micro_batches WHERE query = 'archive' ORDER BY batch_id")
+    rows = home.ledger("SELECT batch_id FROM micro_batches WHERE query = 'archive' ORDER BY batch_id")
+    return [batch for (batch,) in rows]
 
 
 def appended_batches(home: Home) -> list[int]:
@@ -88,8 +81,8 @@ def first(streamed: Home) -> dict[str, Any]:
 
 def test_each_row_is_there_once_when_the_driver_died_between_the_two_commits(streamed: Home) -> None:
     appended = read_delta(delta(streamed), 2)
-    paths = ledger(streamed, "SELECT path FROM landing_files WHERE fate = 'archived'")
-    landed = pa.concat_tables(pq.ParquetFile(streamed.lake / path).read() for path in paths)
+    paths = streamed.ledger("SELECT path FROM landing_files WHERE fate = 'archived'")
+    landed = pa.concat_tables(pq.ParquetFile(streamed.lake / path).read() for (path,) in paths)
     assert rows_of(appended) == rows_of(landed.select(appended.drop(["interval"]).column_names))
     assert set(audit.identities(appended).values()) == {1}
 

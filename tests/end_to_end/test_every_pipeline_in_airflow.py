@@ -11,7 +11,6 @@ from typing import Any
 
 import duckdb
 import psutil
-import psycopg2
 import pytest
 
 from include.pipelines import load_pipeline
@@ -50,12 +49,6 @@ PATIENCE = 3000
 FATES = ("archived", "empty", "quarantined")
 
 FatesOf = Callable[[dict[audit.Coordinates, audit.Record]], audit.Fates]
-
-
-def ledger(home: Home, query: str, *values: object) -> list[tuple[Any, ...]]:
-    with psycopg2.connect(home.database) as connection, connection.cursor() as cursor:
-        cursor.execute(query, values)
-        return cursor.fetchall()
 
 
 def oracle_of(home: Home, pipeline: str) -> FatesOf:
@@ -118,11 +111,11 @@ def in_hours(home: Home) -> dict[str, list[tuple[Any, ...]]]:
         "WHERE i.from_time < %s ORDER BY 1, 2, 3, 4"
     )
     until = START + timedelta(hours=HOURS)
-    return {"registered": ledger(home, revisions, LABELS), "ranges": ledger(home, ranges, until)}
+    return {"registered": home.ledger(revisions, LABELS), "ranges": home.ledger(ranges, until)}
 
 
 def launches(home: Home) -> list[tuple[Any, ...]]:
-    return ledger(home, "SELECT pipeline, id, pid, exit_code FROM stream_launches ORDER BY pipeline, number")
+    return home.ledger("SELECT pipeline, id, pid, exit_code FROM stream_launches ORDER BY pipeline, number")
 
 
 @pytest.fixture(scope="module")
@@ -155,7 +148,7 @@ def streaming(home: Home, airflow: AirflowApi) -> list[tuple[Any, ...]]:
         "ORDER BY pipeline"
     )
     everybody = [(name,) for name in sorted(TOPICS)]
-    wait_for("the streams", lambda: ledger(home, full, EVENTS) == everybody, PATIENCE)
+    wait_for("the streams", lambda: home.ledger(full, EVENTS) == everybody, PATIENCE)
     wait_for("their views", lambda: not lagging(home), PATIENCE)
     return launches(home)
 
@@ -183,7 +176,7 @@ def test_these_are_all_pipelines_that_are_shipped() -> None:
 
 def test_all_streams_run_at_once_each_launched_once(home: Home, streaming: list[tuple[Any, ...]]) -> None:
     assert [(name, code) for name, _, _, code in streaming] == [(name, None) for name in sorted(TOPICS)]
-    live = ledger(home, "SELECT pipeline FROM writers WHERE holder <> '' AND expires_at > now() ORDER BY 1")
+    live = home.ledger("SELECT pipeline FROM writers WHERE holder <> '' AND expires_at > now() ORDER BY 1")
     assert [name for (name,) in live] == sorted(TOPICS)
 
 
@@ -202,8 +195,7 @@ def test_each_record_of_a_topic_has_one_fate_in_landing_and_ledger(
 def test_intervals_are_registered_by_the_schedule_and_a_backfill_with_nothing_unexplained(
     home: Home, built: Scheduled, pipeline: str
 ) -> None:
-    verdicts = ledger(
-        home,
+    verdicts = home.ledger(
         "SELECT a.run_by, a.verdict FROM attempts a JOIN intervals i ON i.id = a.interval_id "
         "WHERE i.pipeline = %s AND i.from_time < %s AND a.exit_code = 0 ORDER BY i.from_time",
         pipeline,
@@ -260,7 +252,7 @@ def test_registered_state_stays_equal_when_hours_are_backfilled_again_and_a_task
     assert again - attempts == Counter(dict.fromkeys(TOPICS, HOURS))
 
     builds = "SELECT count(*) FROM builds"
-    [(count,)] = ledger(home, builds)
+    [(count,)] = home.ledger(builds)
     for name in TOPICS:
         run = built.run_of(name, 0)
         assert run is not None
@@ -268,7 +260,7 @@ def test_registered_state_stays_equal_when_hours_are_backfilled_again_and_a_task
     built.wait_for_success()
     assert in_hours(home) == before
     # A cleared task builds anew in the attempt that is there.
-    assert ledger(home, builds) >= [(count + len(TOPICS),)]
+    assert home.ledger(builds) >= [(count + len(TOPICS),)]
     assert attempts_by_pipeline(home) == again
     examined = json.loads(home.run("doctor", "--json", expect=None).stdout)
     assert [each for each in examined["findings"] if not each["ok"]] == []
@@ -280,7 +272,7 @@ def attempts_by_pipeline(home: Home) -> Counter[str]:
         "SELECT i.pipeline, count(*) FROM attempts a JOIN intervals i ON i.id = a.interval_id "
         "WHERE a.exit_code = 0 AND i.from_time < %s GROUP BY 1"
     )
-    return Counter(dict(ledger(home, query, START + timedelta(hours=HOURS))))
+    return Counter(dict(home.ledger(query, START + timedelta(hours=HOURS))))
 
 
 def test_streams_are_the_same_drivers_when_all_intervals_were_built(

@@ -13,7 +13,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import psycopg2
 import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -31,12 +30,6 @@ TOPIC, SPEED = "nest-logs", "nest-camera-stats"
 
 Stream = tuple[str, ...]
 STREAM: Stream = ("stream", "nest_cameras", "--until-caught-up")
-
-
-def ledger(home: Home, query: str) -> list[tuple[Any, ...]]:
-    with psycopg2.connect(home.database) as connection, connection.cursor() as cursor:
-        cursor.execute(query)
-        return cursor.fetchall()
 
 
 def produce(home: Home, hour: int, events: int, seed: int, span: str = "1h") -> None:
@@ -136,7 +129,7 @@ def test_changed_transform_is_refused_with_what_changed_and_the_way_on_when_a_ch
     refused = checkout.run(*STREAM, expect=64).stderr
     assert "the checkpoint of hourly_counts was made by another query: transform sightings changed" in refused
     assert "./tidemark new-generation nest_cameras --reason" in refused
-    assert ledger(streamed, "SELECT number, reason FROM generations") == [(0, "first start")]
+    assert streamed.ledger("SELECT number, reason FROM generations") == [(0, "first start")]
 
 
 @pytest.mark.slow
@@ -165,7 +158,7 @@ def test_speed_view_is_built_from_the_archive_and_swapped_when_a_new_generation_
     assert verdict["reconciliation"]["unexplained"] == 0
     assert verdict["reconciliation"]["late"] == 0
     assert verdict["reconciliation"]["matched"] > 0
-    rows = ledger(streamed, "SELECT number, started_by, reason FROM generations ORDER BY 1")
+    rows = streamed.ledger("SELECT number, started_by, reason FROM generations ORDER BY 1")
     assert [row[0] for row in rows] == [0, 1]
     assert rows[1][2] == "94103 is a test site"
     assert "@" in rows[1][1]
@@ -202,8 +195,8 @@ def test_removed_offsets_are_named_kept_on_record_and_explained_when_the_loss_is
     # The code of generation 0 again.
     streamed.run("new-generation", "nest_cameras", "--reason", "94103 counts after all")
     produce(streamed, 3, 600, 4, "50m")
-    (partition, at) = ledger(
-        streamed, "SELECT topic_partition, next_offset FROM positions WHERE query = 'archive' ORDER BY 1 LIMIT 1"
+    (partition, at) = streamed.ledger(
+        "SELECT topic_partition, next_offset FROM positions WHERE query = 'archive' ORDER BY 1 LIMIT 1"
     )[0]
     cut = at + 40
     client = admin(streamed)
@@ -213,7 +206,7 @@ def test_removed_offsets_are_named_kept_on_record_and_explained_when_the_loss_is
     assert f"{TOPIC}-{partition} [{at}, {cut}) (40 offsets) was removed before it was archived" in refused
     assert "./tidemark accept-loss nest_cameras --reason" in refused
     lost = "SELECT topic_partition, from_offset, until_offset, accepted_by IS NULL FROM losses"
-    assert ledger(streamed, lost) == [(partition, at, cut, True)]
+    assert streamed.ledger(lost) == [(partition, at, cut, True)]
 
     accepted = streamed.json("accept-loss", "nest_cameras", "--reason", "retention was set wrongly", "--json")
     assert [(a["partition"], a["from_offset"], a["until_offset"]) for a in accepted] == [(partition, at, cut)]
@@ -231,7 +224,7 @@ def test_removed_offsets_are_named_kept_on_record_and_explained_when_the_loss_is
     assert named["where"] == f"{TOPIC}-{partition} [{at}, {cut})"
     assert "retention was set wrongly" in named["evidence"]
     assert "accepted by" in named["evidence"]
-    assert ledger(streamed, lost) == [(partition, at, cut, False)]
+    assert streamed.ledger(lost) == [(partition, at, cut, False)]
 
 
 @pytest.mark.slow
@@ -277,15 +270,14 @@ def test_recreated_topic_is_read_from_its_beginning_and_the_rest_of_the_old_one_
 
 @pytest.mark.slow
 def test_nothing_is_lost_or_doubled_when_the_archive_s_checkpoint_is_deleted(streamed: Home) -> None:
-    number = ledger(streamed, "SELECT max(number) FROM generations")[0][0]
+    number = streamed.ledger("SELECT max(number) FROM generations")[0][0]
     checkpoints = streamed.lake / "checkpoints" / "nest_cameras" / f"g{number}"
     shutil.rmtree(checkpoints / "archive")
     produce(streamed, 5, 100, 7, "50m")
     streamed.run(*STREAM)
     landed = audit.read_parquet([str(streamed.lake / "landing" / "nest_cameras")])
     assert landed.num_rows > 0
-    batches = ledger(
-        streamed,
+    batches = streamed.ledger(
         "SELECT r.topic_id, r.topic_partition, r.from_offset, r.until_offset FROM micro_batch_ranges r "
         "JOIN micro_batches b ON b.id = r.micro_batch_id WHERE b.query = 'archive' ORDER BY b.id",
     )
@@ -298,7 +290,7 @@ def test_nothing_is_lost_or_doubled_when_the_archive_s_checkpoint_is_deleted(str
 
 @pytest.mark.slow
 def test_stream_refuses_to_begin_without_state_when_a_speed_view_s_checkpoint_is_deleted(streamed: Home) -> None:
-    number = ledger(streamed, "SELECT max(number) FROM generations")[0][0]
+    number = streamed.ledger("SELECT max(number) FROM generations")[0][0]
     shutil.rmtree(streamed.lake / "checkpoints" / "nest_cameras" / f"g{number}" / "hourly_counts")
     refused = streamed.run(*STREAM, expect=64).stderr
     assert "and with it the state of the speed view hourly_counts" in refused

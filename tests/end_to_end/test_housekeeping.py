@@ -8,7 +8,6 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import psycopg2
 import pytest
 
 from include.pipelines import load_pipeline
@@ -19,12 +18,6 @@ pytestmark = [pytest.mark.services, pytest.mark.slow]
 
 START = last_hours(3)
 NOW = ("--older-than", "0s")
-
-
-def ledger(home: Home, query: str) -> list[tuple[Any, ...]]:
-    with psycopg2.connect(home.database) as connection, connection.cursor() as cursor:
-        cursor.execute(query)
-        return cursor.fetchall() if cursor.description else []
 
 
 def files(folder: Path, within: str = "") -> set[str]:
@@ -49,7 +42,7 @@ class Kept:
         produce_and_stream(home, "1", START, "2h")
         self.verdicts = [home.interval("nest_cameras", START + timedelta(hours=hour)) for hour in (0, 1)]
         # The day of these commits is over.
-        ledger(home, "UPDATE micro_batches SET committed_at = committed_at - interval '2 days' RETURNING id")
+        home.ledger("UPDATE micro_batches SET committed_at = committed_at - interval '2 days' RETURNING id")
         self.quarantine = home.json("quarantine", "list", "nest_cameras", "--limit", "5000", "--json")
         self.before = files(home.lake)
         self.dry_run = home.json("housekeeping", "nest_cameras", "--dry-run", "--json", *NOW)[0]
@@ -79,7 +72,7 @@ def test_next_run_deletes_the_landing_files_when_one_was_killed_after_marking_th
     assert archived <= kept.after_kill
     assert kept.done["landing"]["files"] == 0
     assert files(kept.home.lake, "fate=archived") == set()
-    assert ledger(kept.home, "SELECT count(*) FROM landing_files WHERE fate = 'archived' AND removed_at IS NULL") == [
+    assert kept.home.ledger("SELECT count(*) FROM landing_files WHERE fate = 'archived' AND removed_at IS NULL") == [
         (0,)
     ]
     # Emptied folders went with them.
@@ -88,8 +81,7 @@ def test_next_run_deletes_the_landing_files_when_one_was_killed_after_marking_th
 
 
 def test_closed_day_is_one_file_per_fate_with_the_same_rows_when_compacted(kept: Kept) -> None:
-    rows = ledger(
-        kept.home,
+    rows = kept.home.ledger(
         "SELECT fate, count(DISTINCT path), sum(rows) FROM landing_files WHERE removed_at IS NULL "
         "GROUP BY 1 ORDER BY 1",
     )
@@ -109,7 +101,7 @@ def test_closed_day_is_one_file_per_fate_with_the_same_rows_when_compacted(kept:
 
 
 def test_each_table_partition_is_one_file_by_construction(kept: Kept) -> None:
-    found = ledger(kept.home, "SELECT location, files FROM revisions WHERE state = 'registered'")
+    found = kept.home.ledger("SELECT location, files FROM revisions WHERE state = 'registered'")
     assert found
     for location, noted in found:
         names = [path.name for path in Path(location.removeprefix("file://")).glob("*.parquet")]
@@ -169,7 +161,7 @@ def test_flipped_byte_is_found_and_the_rerun_mends_it_when_landing_was_removed(k
     assert new["content_hash"] == registered["content_hash"]
     assert new["location"] != registered["location"]
     assert home.run("doctor", "--deep").returncode == 0
-    assert ledger(home, f"SELECT state FROM revisions WHERE location = '{registered['location']}'") == [("superseded",)]
+    assert home.ledger(f"SELECT state FROM revisions WHERE location = '{registered['location']}'") == [("superseded",)]
 
 
 def test_later_interval_reconciles_when_the_revision_of_an_earlier_one_in_its_windows_is_damaged(kept: Kept) -> None:
@@ -195,17 +187,17 @@ def test_later_interval_reconciles_when_the_revision_of_an_earlier_one_in_its_wi
 
 def test_old_revisions_go_and_registered_ones_stay_when_their_time_is_over(kept: Kept) -> None:
     home = kept.home
-    superseded = ledger(home, "SELECT location FROM revisions WHERE state = 'superseded'")
+    superseded = home.ledger("SELECT location FROM revisions WHERE state = 'superseded'")
     assert superseded
     # The declared seven days are not over.
     assert home.json("housekeeping", "nest_cameras", "--json")[0]["revisions"]["revisions"] == 0
     assert all(Path(location.removeprefix("file://")).exists() for (location,) in superseded)
     home.json("housekeeping", "nest_cameras", "--json", *NOW)
     assert not any(Path(location.removeprefix("file://")).exists() for (location,) in superseded)
-    states = dict(ledger(home, "SELECT state, count(*) FROM revisions GROUP BY 1"))
+    states = dict(home.ledger("SELECT state, count(*) FROM revisions GROUP BY 1"))
     assert set(states) == {"registered", "removed"}
     lying = {path.parent for path in (home.lake / "tables").rglob("*.parquet")}
-    registered = ledger(home, "SELECT location FROM revisions WHERE state = 'registered'")
+    registered = home.ledger("SELECT location FROM revisions WHERE state = 'registered'")
     assert lying == {Path(location.removeprefix("file://")) for (location,) in registered}
     assert home.run("doctor", "--deep").returncode == 0
 

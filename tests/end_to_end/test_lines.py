@@ -11,7 +11,7 @@ import pytest
 
 from tests.conftest import REPOSITORY, Home, iso, last_hours
 from tests.support import hits
-from tests.support.hits import check_archive, fates, ledger, move_in
+from tests.support.hits import check_archive, fates, move_in
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
 
@@ -49,20 +49,20 @@ def test_every_line_of_every_file_has_one_fate_and_the_views_count_it(from_files
 
 def test_ledger_says_that_there_are_no_offsets(from_files: tuple[Home, Path]) -> None:
     home, _ = from_files
-    ((pipeline, declared, kind, guarantee),) = ledger(
-        home, "SELECT pipeline, declared_as, kind, guarantee FROM line_sources"
+    ((pipeline, declared, kind, guarantee),) = home.ledger(
+        "SELECT pipeline, declared_as, kind, guarantee FROM line_sources"
     )
     assert (pipeline, declared, kind) == ("isp_hits_files", "isp_hits", "files")
     assert "each line of a file once" in guarantee
     assert "no Kafka offsets" in guarantee
     for table in ("micro_batch_ranges", "positions", "topics", "interval_ranges", "intervals"):
-        assert ledger(home, f"SELECT count(*) FROM {table}") == [(0,)], table
+        assert home.ledger(f"SELECT count(*) FROM {table}") == [(0,)], table
     # The views' queries also record how far they have read.
     spans = "SELECT query, max(until_file), min(after_file) FROM line_spans s JOIN micro_batches b"
-    found = ledger(home, f"{spans} ON b.id = s.micro_batch_id GROUP BY query ORDER BY query")
-    last = ledger(home, "SELECT max(id) FROM line_files")[0][0]
+    found = home.ledger(f"{spans} ON b.id = s.micro_batch_id GROUP BY query ORDER BY query")
+    last = home.ledger("SELECT max(id) FROM line_files")[0][0]
     assert found == [(query, last, 0) for query in ("archive", "by_isp", "by_zip", "isp_totals", "zip_totals")]
-    assert ledger(home, "SELECT count(*) FROM line_files") == [(4,)]
+    assert home.ledger("SELECT count(*) FROM line_files") == [(4,)]
 
 
 @pytest.mark.parametrize("verb", ["interval", "ranges", "explain"])

@@ -22,7 +22,6 @@ from tests.support.on_yarn import (
     drivers_of,
     end_of,
     launches,
-    ledger,
     lose_node,
     node_of,
     node_of_driver,
@@ -106,8 +105,7 @@ def test_interval_is_tried_again_and_registered_once_when_its_driver_s_node_is_l
     assert "the driver's log cannot be read: its node" in first
     assert re.search(rf"{application}: (failed|killed), .*: its node was lost", first)
     assert application not in airflow.log(INTERVAL, run, "build_interval", 2)
-    registered = ledger(
-        home,
+    registered = home.ledger(
         "SELECT table_partition, location FROM revisions WHERE state = 'registered' AND table_name = 'nest_cameras'",
     )
     assert max(Counter(partition for partition, _ in registered).values()) == 1

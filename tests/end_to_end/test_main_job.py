@@ -11,7 +11,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import psycopg2
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -57,14 +56,8 @@ def verdict(landed: Home) -> dict[str, Any]:
     return found
 
 
-def ledger(home: Home, query: str) -> list[tuple[Any, ...]]:
-    with psycopg2.connect(home.database) as connection, connection.cursor() as cursor:
-        cursor.execute(query)
-        return cursor.fetchall()
-
-
 def test_columns_of_each_table_are_noted_when_an_interval_is_built(landed: Home, verdict: dict[str, Any]) -> None:
-    [(columns,)] = ledger(landed, "SELECT columns FROM builds ORDER BY id LIMIT 1")
+    [(columns,)] = landed.ledger("SELECT columns FROM builds ORDER BY id LIMIT 1")
     assert set(columns) == {each["table"] for each in verdict["registered"]}
     assert columns["nest_cameras_hourly_counts"]["count"] == "bigint"
 
@@ -247,14 +240,14 @@ def test_verify_names_a_changed_file_when_it_checks_a_proof(landed: Home, verdic
 
 
 def test_hash_revision_and_registration_stay_when_an_interval_runs_again(landed: Home, verdict: dict[str, Any]) -> None:
-    before = ledger(landed, "SELECT id, table_name, registered_at FROM revisions WHERE state = 'registered' ORDER BY 2")
+    before = landed.ledger("SELECT id, table_name, registered_at FROM revisions WHERE state = 'registered' ORDER BY 2")
     again = landed.interval("nest_cameras", START + timedelta(hours=1))
     assert again["registered"] == verdict["registered"]
     assert again["ranges"] == verdict["ranges"]
-    after = ledger(landed, "SELECT id, table_name, registered_at FROM revisions WHERE state = 'registered' ORDER BY 2")
+    after = landed.ledger("SELECT id, table_name, registered_at FROM revisions WHERE state = 'registered' ORDER BY 2")
     assert after == before
     # The second build was the same row for row, and its files are gone.
-    hashes = ledger(landed, "SELECT table_name, count(DISTINCT content_hash), count(*) FROM revisions GROUP BY 1")
+    hashes = landed.ledger("SELECT table_name, count(DISTINCT content_hash), count(*) FROM revisions GROUP BY 1")
     assert {(distinct, count) for _, distinct, count in hashes} == {(1, 2)}
 
 
@@ -279,7 +272,7 @@ def test_nothing_is_registered_when_a_landed_row_is_missing(landed: Home) -> Non
     places = [d["where"] for d in found["differences"] if d["class"] == "unexplained"]
     assert any(f"offset {lost['kafka_offset']} row {lost['kafka_element']}" in place for place in places)
     assert found["registered"] == []
-    assert ledger(landed, f"SELECT count(*) FROM revisions r JOIN intervals i ON i.id = r.interval_id "
+    assert landed.ledger(f"SELECT count(*) FROM revisions r JOIN intervals i ON i.id = r.interval_id "
                           f"WHERE r.state = 'registered' AND i.from_time = '{iso(start)}'") == [(0,)]  # fmt: skip
 
 
@@ -295,8 +288,8 @@ def test_catalog_stays_and_the_report_shows_it_when_a_suite_fails(
     (copy / ".tidemark").symlink_to(root / ".tidemark")
     suite = copy / "expectations" / "nest_cameras.py"
     suite.write_text(suite.read_text().replace("max_value=200", "max_value=1"))
-    before = ledger(
-        landed, "SELECT id, table_name, table_partition FROM revisions WHERE state = 'registered' ORDER BY 1,2,3"
+    before = landed.ledger(
+        "SELECT id, table_name, table_partition FROM revisions WHERE state = 'registered' ORDER BY 1,2,3"
     )
     start = START + timedelta(hours=1)
     bounds = ("--from", iso(start), "--to", iso(start + timedelta(hours=1)))
@@ -304,12 +297,11 @@ def test_catalog_stays_and_the_report_shows_it_when_a_suite_fails(
     assert found["validation"]["success"] is False
     assert [f["column"] for f in found["validation"]["failed"]] == ["device_id"]
     assert found["validation"]["failed"][0]["unexpected_count"] > 0
-    after = ledger(
-        landed, "SELECT id, table_name, table_partition FROM revisions WHERE state = 'registered' ORDER BY 1,2,3"
+    after = landed.ledger(
+        "SELECT id, table_name, table_partition FROM revisions WHERE state = 'registered' ORDER BY 1,2,3"
     )
     assert after == before
-    location = ledger(
-        landed,
+    location = landed.ledger(
         "SELECT location FROM revisions WHERE state = 'registered' AND table_name = 'nest_cameras'",
     )[0][0]
     assert location in {r["location"] for r in verdict["registered"]}

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from datetime import datetime, timedelta
-from typing import Any
 
-import psycopg2
 import pytest
 
 from tests.conftest import Home, iso, last_hours
@@ -54,12 +52,6 @@ def throwing(home: Home, tmp_path_factory: pytest.TempPathFactory) -> Checkout:
     return checkout
 
 
-def ledger(home: Home, query: str) -> list[tuple[Any, ...]]:
-    with psycopg2.connect(home.database) as connection, connection.cursor() as cursor:
-        cursor.execute(query)
-        return cursor.fetchall()
-
-
 def marked(records: dict[audit.Coordinates, audit.Record]) -> set[audit.Coordinates]:
     return {c for c, record in records.items() if record.value and MARKER.encode() in record.value}
 
@@ -79,9 +71,9 @@ def test_stream_lives_and_quarantines_exactly_the_records_that_throw(home: Home,
         assert row["detail"].isprintable()
     assert "is quarantined because it throws" in said
     assert "tidemark: nest_cameras.hourly_counts: starts again" in said
-    diverted = ledger(home, "SELECT topic, topic_partition, record_offset FROM diverted_records")
+    diverted = home.ledger("SELECT topic, topic_partition, record_offset FROM diverted_records")
     assert set(diverted) == poison
-    assert ledger(home, "SELECT failures FROM batch_failures") == [(3,)]
+    assert home.ledger("SELECT failures FROM batch_failures") == [(3,)]
 
     verdict = throwing.json("interval", "nest_cameras", "--from", iso(START), "--to", iso(START + timedelta(hours=1)))
     assert verdict["reconciliation"]["unexplained"] == 0
@@ -137,8 +129,8 @@ def test_stream_says_in_one_line_that_it_cannot_write_and_blames_no_record(home:
     assert line.startswith("tidemark: nest_cameras: ")
     assert "could not be written, though all its records decode" in line
     assert "nothing was committed" in line
-    assert len(ledger(home, "SELECT * FROM diverted_records")) == 2
+    assert len(home.ledger("SELECT * FROM diverted_records")) == 2
     home.run("stream", "nest_cameras", "--until-caught-up")
-    assert len(ledger(home, "SELECT * FROM diverted_records")) == 2
-    reached = ledger(home, "SELECT sum(next_offset) FROM positions WHERE query = 'archive'")
+    assert len(home.ledger("SELECT * FROM diverted_records")) == 2
+    reached = home.ledger("SELECT sum(next_offset) FROM positions WHERE query = 'archive'")
     assert reached == [(len(audit.read_topic(home.kafka, "nest-logs")),)]

@@ -13,7 +13,6 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 import psutil
-import psycopg2
 import pyarrow.parquet as pq
 import pytest
 
@@ -48,11 +47,6 @@ class S3Home(s3_server.BucketHome):
             self.seen.add(errors)
         finally:
             end_of(stream)
-
-    def ledger(self, query: str) -> list[tuple[Any, ...]]:
-        with psycopg2.connect(self.database) as connection, connection.cursor() as cursor:
-            cursor.execute(query)
-            return cursor.fetchall()
 
     def audit_landing(self) -> int:
         bucket = PurePosixPath(s3_server.BUCKET) / "tidemark"

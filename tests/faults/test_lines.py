@@ -17,7 +17,7 @@ from include.pipelines import load_pipeline
 from include.services.process import free_port
 from tests.conftest import Home, end_of, last_hours, wait_for
 from tests.support import hits
-from tests.support.hits import archived, check_archive, fates, ledger, move_in
+from tests.support.hits import archived, check_archive, fates, move_in
 from tests.support.killed import was_killed
 
 pytestmark = [pytest.mark.services, pytest.mark.own_drivers, pytest.mark.faults, pytest.mark.slow]
@@ -31,8 +31,8 @@ QUERIES = ("archive", *(view.name for view in load_pipeline("isp_hits").views))
 def committed(home: Home, name: str) -> int:
     """Lines that the archive has committed, once all views have read them too; 0 before that."""
     of = f"JOIN micro_batches b ON b.id = micro_batch_id WHERE pipeline = '{name}'"
-    reached = ledger(home, f"SELECT query, max(until_file) FROM line_spans {of} GROUP BY query")
-    lines = ledger(home, f"SELECT sum(until_line - from_line)::int FROM line_counts {of}")
+    reached = home.ledger(f"SELECT query, max(until_file) FROM line_spans {of} GROUP BY query")
+    lines = home.ledger(f"SELECT sum(until_line - from_line)::int FROM line_counts {of}")
     everywhere = len(reached) == len(QUERIES) and len({until for _, until in reached}) == 1
     return lines[0][0] if everywhere else 0
 
@@ -81,7 +81,7 @@ def test_each_line_of_a_folder_is_there_once_when_the_driver_is_killed_and_files
         move_in(tmp_path, "b", BAD)
         wait_for("the second file", lambda: committed(home, "isp_hits_files") == 300 + len(BAD))
         move_in(tmp_path, "c", GOOD[300:])
-        wait_for("the third file to be noted", lambda: ledger(home, "SELECT count(*) FROM line_files") == [(5,)])
+        wait_for("the third file to be noted", lambda: home.ledger("SELECT count(*) FROM line_files") == [(5,)])
         kill(stream)
     finally:
         end_of(stream)
@@ -114,7 +114,7 @@ def test_socket_is_connected_again_and_the_ledger_tells_what_was_cut_off(home: H
         finally:
             end_of(stream)
     check_archive(home, "isp_hits_socket", GOOD, BAD)
-    connections = ledger(home, "SELECT id, address, lines, cut_bytes, ended FROM line_connections ORDER BY id")
+    connections = home.ledger("SELECT id, address, lines, cut_bytes, ended FROM line_connections ORDER BY id")
     (one, *told), (two, *told_then) = connections
     assert told == [address, len(first), len(cut), "closed by the other side"]
     assert told_then == [address, len(second), 0, "stopped"]
@@ -122,7 +122,7 @@ def test_socket_is_connected_again_and_the_ledger_tells_what_was_cut_off(home: H
         f"{address}#{one}": (1, len(first) + 1),
         f"{address}#{two}": (1, len(second) + 1),
     }
-    ((guarantee,),) = ledger(home, "SELECT guarantee FROM line_sources WHERE kind = 'socket'")
+    ((guarantee,),) = home.ledger("SELECT guarantee FROM line_sources WHERE kind = 'socket'")
     assert guarantee.startswith("at most once")
 
 
@@ -133,7 +133,7 @@ def test_connection_of_a_killed_driver_is_told_and_what_was_noted_is_there_once(
         stream = home.start("stream", "isp_hits", "--from", address)
         try:
             noted = "SELECT lines FROM line_connections WHERE closed_at IS NULL"
-            wait_for("the lines to be noted", lambda: ledger(home, noted) == [(len(more),)])
+            wait_for("the lines to be noted", lambda: home.ledger(noted) == [(len(more),)])
             kill(stream)
         finally:
             end_of(stream)
@@ -143,7 +143,7 @@ def test_connection_of_a_killed_driver_is_told_and_what_was_noted_is_there_once(
     assert "at most once" in done.stderr
     assert committed(home, "isp_hits_socket") == before + len(more)
     check_archive(home, "isp_hits_socket", GOOD + more, BAD)
-    connections = ledger(home, "SELECT lines, ended FROM line_connections ORDER BY id")[2:]
+    connections = home.ledger("SELECT lines, ended FROM line_connections ORDER BY id")[2:]
     assert connections == [
         (len(more), "the driver ended before it closed the connection: what it received last may be lost"),
         (0, "closed by the other side"),
@@ -190,5 +190,5 @@ def test_stream_goes_on_and_each_line_is_there_once_when_postgresql_is_killed(ho
     assert "Traceback" not in errors, errors
     landed = archived(home, "isp_hits_socket")
     assert len({(row["source_name"], row["source_line"]) for row in landed}) == len(landed) == rows + 200
-    connections = ledger(home, "SELECT lines, ended FROM line_connections ORDER BY id DESC LIMIT 1")
+    connections = home.ledger("SELECT lines, ended FROM line_connections ORDER BY id DESC LIMIT 1")
     assert connections == [(200, "stopped")]

@@ -13,10 +13,8 @@ import signal
 import subprocess
 from collections import Counter
 from contextlib import suppress
-from typing import Any
 
 import psutil
-import psycopg2
 import pytest
 from confluent_kafka.admin import AdminClient
 
@@ -37,15 +35,9 @@ RECORDS = 200
 FROZEN_AT = ("batch_planned", "landing_written", "quarantine_moved", "speed_written", "speed_emitted")
 
 
-def ledger(rig: Rig, query: str) -> list[tuple[Any, ...]]:
-    with psycopg2.connect(rig.home.database) as connection, connection.cursor() as cursor:
-        cursor.execute(query)
-        return cursor.fetchall()
-
-
 def committed(rig: Rig) -> int:
     query = "SELECT coalesce(sum(next_offset), 0) FROM positions WHERE pipeline = 'nest_cameras' AND query = 'archive'"
-    return int(ledger(rig, query)[0][0])
+    return int(rig.home.ledger(query)[0][0])
 
 
 def audited(rig: Rig) -> int:
@@ -58,8 +50,8 @@ def audited(rig: Rig) -> int:
 def tokens(rig: Rig) -> dict[str, list[int]]:
     """Fencing tokens of each query's micro-batches, in the order of their commits."""
     found: dict[str, list[int]] = {}
-    for query, token in ledger(
-        rig, "SELECT query, token FROM micro_batches WHERE pipeline = 'nest_cameras' ORDER BY id"
+    for query, token in rig.home.ledger(
+        "SELECT query, token FROM micro_batches WHERE pipeline = 'nest_cameras' ORDER BY id"
     ):
         found.setdefault(query, []).append(token)
     return found
@@ -154,21 +146,20 @@ def test_each_recreation_of_a_topic_is_detected_and_each_incarnation_is_archived
         wait_for("the topic to go", lambda: topic not in audit.topics(rig.home.kafka), 60)
         # More than before: every position would lie inside of the new topic.
         produce(RECORDS + 20 * number, seed=number)
-        before = ledger(rig, "SELECT count(*) FROM micro_batches WHERE pipeline = 'isp_hits'")
+        before = rig.home.ledger("SELECT count(*) FROM micro_batches WHERE pipeline = 'isp_hits'")
         assert "was deleted and created again" in stream(expect=4)
-        assert ledger(rig, "SELECT count(*) FROM micro_batches WHERE pipeline = 'isp_hits'") == before
+        assert rig.home.ledger("SELECT count(*) FROM micro_batches WHERE pipeline = 'isp_hits'") == before
         rig.home.run("adopt", "isp_hits", topic, "--reason", f"recreation {number}")
         stream()
         check_incarnation(rig, topic)
-    closed = ledger(rig, "SELECT count(*) FROM topic_incarnations WHERE pipeline = 'isp_hits'")
+    closed = rig.home.ledger("SELECT count(*) FROM topic_incarnations WHERE pipeline = 'isp_hits'")
     assert closed == [(RECREATIONS,)]
     print(f"{RECREATIONS} recreations, all detected")
 
 
 def check_incarnation(rig: Rig, topic: str) -> None:
     """Each record of the topic as it is now lies in one file of its own incarnation's micro-batches, once."""
-    files = ledger(
-        rig,
+    files = rig.home.ledger(
         "SELECT DISTINCT f.path FROM landing_files f JOIN micro_batches b ON b.id = f.micro_batch_id "
         "JOIN micro_batch_ranges r ON r.micro_batch_id = b.id JOIN topics t ON t.topic_id = r.topic_id "
         f"WHERE b.pipeline = 'isp_hits' AND t.topic = '{topic}' AND r.from_offset < r.until_offset",

@@ -85,12 +85,6 @@ def told_by_topic(kafka: str, topic: str, key: str) -> dict[Window, int]:
     return found
 
 
-def ledger(home: Home, statement: str) -> list[tuple[Any, ...]]:
-    with psycopg2.connect(home.database) as connection, connection.cursor() as cursor:
-        cursor.execute(statement)
-        return cursor.fetchall()
-
-
 def move_in(folder: Path, name: str, lines: list[bytes], end: bytes = b"\n") -> None:
     """Give the stream a file in the documented way: complete, under another name, then renamed."""
     hidden = folder / f".{name}"
@@ -106,7 +100,7 @@ def read_rows(paths: Iterable[Path]) -> list[dict[str, Any]]:
 def archived(home: Home, name: str) -> list[dict[str, Any]]:
     """Rows of the landing files that the ledger lists."""
     wanted = "SELECT path FROM landing_files f JOIN micro_batches b ON b.id = f.micro_batch_id"
-    paths = ledger(home, f"{wanted} WHERE pipeline = '{name}' AND fate = 'archived'")
+    paths = home.ledger(f"{wanted} WHERE pipeline = '{name}' AND fate = 'archived'")
     return read_rows(home.lake / path for (path,) in paths)
 
 
@@ -119,8 +113,8 @@ def fates(home: Home, name: str) -> dict[str, tuple[int, int, int, int]]:
     found: dict[str, tuple[int, int, int, int]] = {}
     counts = "SELECT source_name, from_line, until_line, archived, empty, quarantined FROM line_counts c"
     batches = "JOIN micro_batches b ON b.id = c.micro_batch_id"
-    for source, begin, end, good, empty, bad in ledger(
-        home, f"{counts} {batches} WHERE pipeline = '{name}' ORDER BY b.id"
+    for source, begin, end, good, empty, bad in home.ledger(
+        f"{counts} {batches} WHERE pipeline = '{name}' ORDER BY b.id"
     ):
         first, until, goods, bads = found.get(source, (begin, begin, 0, 0))
         assert begin == until, f"{source}: line {until} is followed by {begin}"

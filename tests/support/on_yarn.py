@@ -11,10 +11,8 @@ from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import psutil
-import psycopg2
 
 from include.services.process import running
 from include.spark import yarn
@@ -57,21 +55,15 @@ def airflow_up(home: Home, manager: str, *pipelines: str) -> Iterator[AirflowApi
                 yarn.kill(manager, application)
 
 
-def ledger(home: Home, query: str) -> list[tuple[Any, ...]]:
-    with psycopg2.connect(home.database) as connection, connection.cursor() as cursor:
-        cursor.execute(query)
-        return cursor.fetchall()
-
-
 def committed(home: Home, pipeline: str) -> int:
     query = f"SELECT coalesce(sum(next_offset), 0) FROM positions WHERE pipeline = '{pipeline}' AND query = 'archive'"
-    return int(ledger(home, query)[0][0])
+    return int(home.ledger(query)[0][0])
 
 
 def launches(home: Home, pipeline: str) -> list[tuple[str, str]]:
     """Launches and their applications, oldest first."""
     query = f"SELECT id, application FROM stream_launches WHERE pipeline = '{pipeline}' ORDER BY launched_at"
-    return [(str(launch), str(application)) for launch, application in ledger(home, query)]
+    return [(str(launch), str(application)) for launch, application in home.ledger(query)]
 
 
 def end_of(manager: str, application: str) -> yarn.Application | None:
@@ -81,7 +73,7 @@ def end_of(manager: str, application: str) -> yarn.Application | None:
 
 
 def leases(home: Home) -> set[str]:
-    return {pipeline for (pipeline,) in ledger(home, "SELECT pipeline FROM writers WHERE holder <> ''")}
+    return {pipeline for (pipeline,) in home.ledger("SELECT pipeline FROM writers WHERE holder <> ''")}
 
 
 def produce(home: Home, pipeline: str, events: int, seed: int, start: datetime) -> None:
@@ -104,8 +96,7 @@ def driver_container(application: str) -> list[psutil.Process]:
 
 def check(home: Home, pipeline: str, records: int) -> None:
     """Each record of the topic has one fate in landing, and each row is there once."""
-    files = ledger(
-        home,
+    files = home.ledger(
         "SELECT DISTINCT f.fate, f.path FROM landing_files f JOIN micro_batches b ON b.id = f.micro_batch_id "
         f"WHERE b.pipeline = '{pipeline}'",
     )
