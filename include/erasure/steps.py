@@ -138,7 +138,7 @@ def sweep(pipeline: Pipeline, erasure: Begun, tell: Tell) -> dict[str, int]:
     could be its files.
     """
     _check_nobody_builds(pipeline, datetime.now(UTC))
-    times = Times.at_once()
+    times = Times.all_due()
     with holding_files(pipeline.name) as check:
         done = Done(pipeline.name, dry_run=False, check=check)
         left = left_tables(pipeline)

@@ -30,7 +30,7 @@ from include.ledger import inventory, quarantine
 from include.ledger.archive import holdings, landing_files, removal
 from include.ledger.archive.decoders import decoders_of
 from include.ledger.archive.holdings import Holding
-from include.ledger.held_locks import AT_ONCE, Check, held_lock
+from include.ledger.held_locks import NO_WAIT, Check, held_lock
 from include.ledger.intervals.revisions import decoders_of_content
 from include.ledger.inventory import KnownRevision, attempts_under_way
 from include.ledger.streams.incarnations import closed
@@ -216,7 +216,7 @@ def _merge(pipeline: Pipeline, day: compaction.Day, check: Check) -> None:
         compaction.compact(pipeline.name, day, check)
         return
     # A replay reads the files of the records that it has selected, for minutes; the sweep sets merged ones aside.
-    with quarantine.deciding(pipeline.name, AT_ONCE):
+    with quarantine.deciding(pipeline.name, NO_WAIT):
         compaction.compact(pipeline.name, day, check)
 
 

@@ -24,7 +24,7 @@ ORPHAN_AGE = timedelta(hours=1)
 """Files that a live job may still be writing are younger than this, or their attempt is known by its lock."""
 
 NEVER = datetime.min.replace(tzinfo=UTC)
-AT_ONCE = datetime.max.replace(tzinfo=UTC)
+ALL_DUE = datetime.max.replace(tzinfo=UTC)
 """For what is due however new it is: whatever some clock says, and also what this very run has replaced."""
 
 QUARANTINE_FILE = re.compile(r"([0-9a-f]{8}-\d{9}(-\d+)?|\d{4}-\d{2}-\d{2}-[0-9a-f]{12,32})(-e\d+)*\.parquet")
@@ -103,7 +103,7 @@ class Times:
 
         orphans, replaced_before = before(ORPHAN_AGE), before(parse_duration(declared.replaced))
         if replaced_before == now:
-            replaced_before = AT_ONCE
+            replaced_before = ALL_DUE
         unknown = NEVER if keep_unknown_files else orphans
         return cls(
             now=now,
@@ -117,7 +117,7 @@ class Times:
         )
 
     @classmethod
-    def at_once(cls) -> Times:
+    def all_due(cls) -> Times:
         """Return the times by which everything is due that is not needed."""
         now = datetime.now(UTC)
         return cls(
@@ -127,8 +127,8 @@ class Times:
             orphans=now,
             unknown=now,
             unknown_revisions=now,
-            replaced=AT_ONCE,
-            set_aside=AT_ONCE,
+            replaced=ALL_DUE,
+            set_aside=ALL_DUE,
         )
 
 
@@ -208,7 +208,7 @@ def _sweep_folder(folder: Folder, needed: set[str], known: Collection[str], time
 def _let_go(files: Mapping[str, int], unknown: Collection[str], times: Times, done: Done) -> None:
     """Delete files, named by location with their bytes; set aside those that the ledger does not know."""
     for location, size in sorted(files.items()):
-        stays = location in unknown and times.replaced != AT_ONCE
+        stays = location in unknown and times.replaced != ALL_DUE
         counts = done.set_aside if stays else done.deleted
         counts["files"] += 1
         counts["bytes"] += size

@@ -22,7 +22,7 @@ from include.waiting import wait_for
 Check = Callable[[], None]
 """Raises LockLost when a lock that the caller holds was lost: call it before each change under the lock."""
 
-AT_ONCE = timedelta(0)
+NO_WAIT = timedelta(0)
 """No patience: whoever finds the lock taken goes on without it."""
 
 _LOOK_AGAIN = 0.5
@@ -46,7 +46,7 @@ class HeldLock:
 
 @contextmanager
 def held_lock(
-    name: str, patience: timedelta = AT_ONCE, *, is_shared: bool = False, waiting_for: str = ""
+    name: str, patience: timedelta = NO_WAIT, *, is_shared: bool = False, waiting_for: str = ""
 ) -> Iterator[HeldLock | None]:
     """Hold the lock of that name during the block; shared locks exclude only those that are not shared.
 

@@ -207,7 +207,7 @@ def finish_registrations(pipeline: Pipeline, catalog: Catalog) -> None:
     """
     for pinned in {begun.pinned.id: begun.pinned for begun in builds.begun_registrations(pipeline.name)}.values():
         try:
-            with locks.publishing(pipeline.name, pinned.interval, locks.AT_ONCE) as check:
+            with locks.publishing(pipeline.name, pinned.interval, locks.NO_WAIT) as check:
                 finish_interval(pinned, catalog, check)
         except AnotherWriter as error:
             log_of(pipeline.name).warning("%s is left to whoever publishes it: %s", pinned.interval, error.message)

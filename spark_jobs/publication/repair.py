@@ -68,7 +68,7 @@ def _publishing(pipeline: Pipeline, interval: Interval | None) -> AbstractContex
 
     No publication changes a partition that names no interval. Raises AnotherWriter at once.
     """
-    return locks.publishing(pipeline.name, interval, locks.AT_ONCE) if interval else nullcontext(lambda: None)
+    return locks.publishing(pipeline.name, interval, locks.NO_WAIT) if interval else nullcontext(lambda: None)
 
 
 def _repair_partitions(

@@ -8,11 +8,11 @@ from datetime import timedelta
 
 from include.errors import AnotherWriter, UsageError
 from include.ledger.connection import await_ledger
-from include.ledger.held_locks import AT_ONCE, Check, held_lock, held_names
+from include.ledger.held_locks import NO_WAIT, Check, held_lock, held_names
 from include.times import Interval
 
 __all__ = [
-    "AT_ONCE",
+    "NO_WAIT",
     "PATIENCE",
     "announcing",
     "attempt_under_way",

@@ -362,10 +362,10 @@ def test_publication_is_refused_when_another_does_not_end(hour: Hour) -> None:
     with (
         locks.publishing(PIPELINE.name, hour.interval),
         pytest.raises(AnotherWriter, match="somebody else is publishing"),
-        locks.publishing(PIPELINE.name, hour.interval, locks.AT_ONCE),
+        locks.publishing(PIPELINE.name, hour.interval, locks.NO_WAIT),
     ):
         pass
-    with locks.publishing(PIPELINE.name, hour.interval, locks.AT_ONCE) as check:
+    with locks.publishing(PIPELINE.name, hour.interval, locks.NO_WAIT) as check:
         check()
 
 
