@@ -81,7 +81,9 @@ class World:
         with session() as ledger:
             pins.lock_pinning(ledger, self.pipeline.name)
             ids = {self.topic: TOPIC_ID}
-            return pins.write(ledger, self.pipeline.name, self.interval(hour), [self.range(hour)], ids, "test@host")
+            return pins.write(
+                ledger, self.pipeline.name, self.interval(hour), [self.range(hour)], ids, pinned_by="test@host"
+            )
 
     def run(
         self,

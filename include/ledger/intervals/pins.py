@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 
 from sqlalchemy import Select, delete, select
@@ -117,7 +118,9 @@ def write_interval(
         known = _first_of(ledger, _of_pipeline(pipeline).where(IntervalRow.from_time == interval.from_time))
         if known is not None or neighbours_of(ledger, pipeline, interval) != between:
             return None
-        pinned = write(ledger, pipeline, interval, ranges, topic_ids, pinned_by, odd_timestamps)
+        pinned = write(
+            ledger, pipeline, interval, ranges, topic_ids, pinned_by=pinned_by, odd_timestamps=odd_timestamps
+        )
         if delivers_replays:
             assign_replays(ledger, pipeline, pinned.id)
         return pinned
@@ -134,6 +137,7 @@ def write(
     interval: Interval,
     ranges: Sequence[OffsetRange],
     topic_ids: Mapping[str, str],
+    *,
     pinned_by: str,
     odd_timestamps: Iterable[OddTimestamps] = (),
 ) -> PinnedInterval:
@@ -141,54 +145,40 @@ def write(
 
     Raises TidemarkError when the ranges overlap a neighbour's, or leave a hole between adjacent intervals.
     """
-    _check_tiling(pipeline, interval, ranges, topic_ids, neighbours_of(ledger, pipeline, interval))
     row = IntervalRow(pipeline=pipeline, from_time=interval.from_time, to_time=interval.to_time, pinned_by=pinned_by)
     row.state = IntervalState.PINNED
     add_adjoining(ledger, row)
     _add_ranges(ledger, row.id, ranges, topic_ids, odd_timestamps)
-    return pinned_of(ledger, row)
+    pinned = pinned_of(ledger, row)
+    # A topic may have no range here, although a neighbour has offsets of it.
+    _check_tiling(replace(pinned, topic_ids=topic_ids), neighbours_of(ledger, pipeline, interval))
+    return pinned
 
 
-def _check_tiling(
-    pipeline: str,
-    interval: Interval,
-    ranges: Sequence[OffsetRange],
-    topic_ids: Mapping[str, str],
-    between: Neighbours,
-) -> None:
-    begins = {r.topic_partition: r.from_offset for r in ranges}
-    ends = {r.topic_partition: r.until_offset for r in ranges}
+def _check_tiling(pinned: PinnedInterval, between: Neighbours) -> None:
     if between.before is not None:
-        theirs = {r.topic_partition: r.until_offset for r in between.before.ranges}
-        is_adjacent = between.before.interval.to_time == interval.from_time
-        _check_side(pipeline, interval, between.before, topic_ids, theirs, begins, is_adjacent=is_adjacent)
+        _check_side(pinned, between.before, between.before, pinned)
     if between.after is not None:
-        theirs = {r.topic_partition: r.from_offset for r in between.after.ranges}
-        is_adjacent = between.after.interval.from_time == interval.to_time
-        _check_side(pipeline, interval, between.after, topic_ids, ends, theirs, is_adjacent=is_adjacent)
+        _check_side(pinned, between.after, pinned, between.after)
 
 
 def _check_side(
-    pipeline: str,
-    interval: Interval,
-    neighbour: PinnedInterval,
-    topic_ids: Mapping[str, str],
-    earlier: Mapping[TopicPartition, int],
-    later: Mapping[TopicPartition, int],
-    *,
-    is_adjacent: bool,
+    pinned: PinnedInterval, neighbour: PinnedInterval, earlier: PinnedInterval, later: PinnedInterval
 ) -> None:
     """Raise TidemarkError unless the later offsets begin where the earlier end, or after that if time lies between."""
     # Incarnations of a topic do not tile with each other, and a topic added since has nothing to tile with.
-    same = {topic for topic, topic_id in neighbour.topic_ids.items() if topic_ids.get(topic) == topic_id}
-    for tp in sorted(tp for tp in earlier.keys() | later.keys() if tp.topic in same):
-        end, begin = earlier.get(tp, 0), later.get(tp, 0)
+    same = {topic for topic, topic_id in neighbour.topic_ids.items() if pinned.topic_ids.get(topic) == topic_id}
+    ends = {r.topic_partition: r.until_offset for r in earlier.ranges}
+    begins = {r.topic_partition: r.from_offset for r in later.ranges}
+    is_adjacent = earlier.interval.to_time == later.interval.from_time
+    for tp in sorted(tp for tp in ends.keys() | begins.keys() if tp.topic in same):
+        end, begin = ends.get(tp, 0), begins.get(tp, 0)
         if begin < end or (is_adjacent and begin != end):
             raise TidemarkError(
-                f"interval {interval} does not tile with {neighbour.interval} at {tp}: one ends at {end}, the next "
-                f"begins at {begin}",
+                f"interval {pinned.interval} does not tile with {neighbour.interval} at {tp}: one ends at {end}, the "
+                f"next begins at {begin}",
                 remedy="run it again; the ledger was not changed",
-                pipeline=pipeline,
+                pipeline=pinned.pipeline,
             )
 
 

@@ -175,7 +175,7 @@ def open_with_topic(
         pinned = None
         if rest is not None:
             _check_unpinned(ledger, pipeline, rest)
-            pinned = pins.write(ledger, pipeline, rest.interval, rest.ranges, rest.topic_ids, adopted_by)
+            pinned = pins.write(ledger, pipeline, rest.interval, rest.ranges, rest.topic_ids, pinned_by=adopted_by)
         incarnations.succeed(ledger, pipeline, successor, adopted_by, reason)
         put_query_at(ledger, lease.token, _move(pipeline, f"adopt-{successor.topic_id}", ranges))
         return open_in(ledger, pipeline, adopted_by, f"adopted {successor.topic}: {reason}"), pinned

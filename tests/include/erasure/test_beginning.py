@@ -725,7 +725,9 @@ def test_interval_is_among_those_of_the_erasure_when_it_is_pinned_while_the_eras
     with ThreadPoolExecutor(1) as others:
         with session() as ledger:
             pins.lock_pinning(ledger, pipeline)
-            pinned = pins.write(ledger, pipeline, Interval(DAY, DAY + HOUR), [span(0, 10)], {"events": "id"}, "test")
+            pinned = pins.write(
+                ledger, pipeline, Interval(DAY, DAY + HOUR), [span(0, 10)], {"events": "id"}, pinned_by="test"
+            )
             begun = others.submit(begin, pipeline, {at(1)}, set())
             wait_for("the erasure", lambda: begun.done() or waiting_query())
         erasure = begun.result()

@@ -43,7 +43,7 @@ def with_reference(postgres: Home, tmp_path: Path) -> Pipeline:
 
 def pinned(pipeline: Pipeline) -> PinnedInterval:
     with session() as ledger:
-        return pins.write(ledger, pipeline.name, hour(0), [], {}, "test@host")
+        return pins.write(ledger, pipeline.name, hour(0), [], {}, pinned_by="test@host")
 
 
 def built_by(pinned: PinnedInterval, contents: Mapping[str, str], *, registered: bool = True) -> None:

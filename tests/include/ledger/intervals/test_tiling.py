@@ -14,9 +14,9 @@ from tests.support.committed import span
 pytestmark = pytest.mark.services
 
 
-def write(pipeline: str, number: int, offsets: OffsetRange) -> PinnedInterval | None:
+def write(pipeline: str, number: int, *ranges: OffsetRange) -> PinnedInterval | None:
     between = pins.find_neighbours(pipeline, hour(number))
-    return pins.write_interval(pipeline, hour(number), [offsets], {"events": "id"}, pinned_by="test", between=between)
+    return pins.write_interval(pipeline, hour(number), ranges, {"events": "id"}, pinned_by="test", between=between)
 
 
 @pytest.mark.parametrize("wrong", [span(12, 20), span(10, 18), span(8, 20), span(10, 22)], ids=str)
@@ -29,3 +29,11 @@ def test_interval_is_not_written_when_it_leaves_a_hole_or_overlaps_on_either_sid
     with pytest.raises(TidemarkError, match="does not tile"):
         write(pipeline, 1, wrong)
     assert write(pipeline, 1, span(10, 20))
+
+
+def test_interval_is_not_written_when_it_has_no_range_of_a_topic_partition_that_its_neighbour_has(
+    pipeline: str,
+) -> None:
+    assert write(pipeline, 0, span(0, 10))
+    with pytest.raises(TidemarkError, match="does not tile"):
+        write(pipeline, 1)
