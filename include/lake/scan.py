@@ -12,6 +12,15 @@ from include import lake
 
 _BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 
+_AT_ONCE = 500
+"""Landing folders whose files are in memory at once."""
+
+_ENTRIES = 1_000
+"""Entries of a table's folder with which a part of it ends."""
+
+_LISTINGS = 8
+"""Listings at a time: an object store answers each late, but many at once."""
+
 
 @dataclass
 class Folder:
@@ -59,14 +68,26 @@ def scan_table(table: str) -> TableScan:
 
 
 def scan_table_parts(table: str) -> Iterator[TableScan]:
-    """Yield `scan_table` of each folder directly in the table's, such as those of a date, listed when it is asked for.
+    """Yield `scan_table` of some of the folders directly in the table's, each whole, listed when they are asked for.
 
-    A table gets thousands of revisions a day where its partitions have many values.
+    A table gets thousands of revisions a day where its partitions have many values; a view's has one in each folder.
     """
     root = lake.uri("tables", table)
-    for top in lake.list_entries(root, recursive=False):
-        below = lake.list_entries(f"{root}/{top.name}") if top.is_folder else []
-        yield _classified(root, [top, *(replace(each, name=f"{top.name}/{each.name}") for each in below)])
+    tops, part = lake.list_entries(root, recursive=False), list[lake.Entry]()
+    with ThreadPoolExecutor(_LISTINGS) as pool:
+        for start in range(0, len(tops), _LISTINGS):
+            for listed in pool.map(partial(_listed_below, root), tops[start : start + _LISTINGS]):
+                part += listed
+                if len(part) >= _ENTRIES:
+                    yield _classified(root, part)
+                    part = []
+    if part:
+        yield _classified(root, part)
+
+
+def _listed_below(root: str, top: lake.Entry) -> list[lake.Entry]:
+    below = lake.list_entries(f"{root}/{top.name}") if top.is_folder else []
+    return [top, *(replace(each, name=f"{top.name}/{each.name}") for each in below)]
 
 
 def _classified(root: str, entries: Iterable[lake.Entry]) -> TableScan:
@@ -88,13 +109,6 @@ def _classified(root: str, entries: Iterable[lake.Entry]) -> TableScan:
 def _folder(folders: dict[str, Folder], root: str, parts: Iterable[str]) -> Folder:
     location = "/".join((root, *parts))
     return folders.setdefault(location, Folder(location))
-
-
-_AT_ONCE = 500
-"""Landing folders whose files are in memory at once."""
-
-_LISTINGS = 8
-"""Listings at a time: an object store answers each late, but many at once."""
 
 
 def scan_landing(pipeline: str) -> Iterator[list[Folder]]:

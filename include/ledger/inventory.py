@@ -82,13 +82,17 @@ def revisions_of(table: str) -> Iterator[KnownRevision]:
 def states_at(table: str, locations: Iterable[str]) -> dict[str, RevisionState]:
     """Return the states of the revisions that lie at these locations, by location."""
     wanted = set(locations)
-    if not wanted:
-        return {}
-    # No index leads to a location: one pass over the table's revisions, which are not held.
-    every = select(Revision.location, Revision.state).where(Revision.table_name == table)
-    with session() as ledger:
-        rows = ledger.execute(every, execution_options={"yield_per": _AT_ONCE})
-        return {location: RevisionState(state) for location, state in rows if location in wanted}
+    # No index leads to a location, but one to its last part: a revision is named as its directory.
+    names = sorted({location.rpartition("/")[2] for location in wanted})
+    states: dict[str, RevisionState] = {}
+    for start in range(0, len(names), _AT_ONCE):
+        named = Revision.id.in_(names[start : start + _AT_ONCE])
+        found = select(Revision.location, Revision.state).where(named, Revision.table_name == table)
+        with session() as ledger:
+            # A revision's name is that of all table partitions of its build.
+            rows = ledger.execute(found, execution_options={"yield_per": _AT_ONCE})
+            states |= {location: RevisionState(state) for location, state in rows if location in wanted}
+    return states
 
 
 def revisions_outside(tables: Iterable[str], lake: str) -> list[str]:

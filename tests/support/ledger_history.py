@@ -36,8 +36,8 @@ INSERT INTO builds (id, attempt_id, interval_id, findings, published_at, passed)
 SELECT 1 + h, 1 + h, 1 + h, '{{}}', now(), true FROM generate_series(0, %(hours)s - 1) h;
 INSERT INTO revisions (id, table_name, table_partition, interval_id, attempt_id, build_id, location, rows, content_hash,
     code_version, state, built_at, registered_at, files)
-SELECT 'r-' || h, t, 'interval=' || h, 1 + h, 1 + h, 1 + h, t || '/' || h, 1, 'h', '1', 'registered', now(), now(),
-    '{{"part-0.parquet": {{"rows": 1}}}}'
+SELECT 'r-' || h, t, 'interval=' || h, 1 + h, 1 + h, 1 + h, t || '/interval=' || h || '/r-' || h, 1, 'h', '1',
+    'registered', now(), now(), '{{"part-0.parquet": {{"rows": 1}}}}'
 FROM generate_series(0, %(hours)s - 1) h, unnest(ARRAY['{PIPELINE}', '{VIEW_TABLE}']) t
 WHERE h <> coalesce(%(failed)s, -1);
 INSERT INTO micro_batches (id, pipeline, query, query_id, batch_id, token, records, rows, seconds)

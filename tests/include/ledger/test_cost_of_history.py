@@ -11,10 +11,12 @@ import psycopg2
 import pytest
 
 from include.erasure.keys import Keys
+from include.ledger import inventory
 from include.ledger.completeness.served import served_state
 from include.ledger.database import engine
 from include.ledger.erasures import intent, unfinished
 from include.ledger.erasures.intent import Found, Request
+from include.ledger.intervals.states import RevisionState
 from include.ledger.quarantine import RecordKey
 from include.ledger.streams import flags, writers
 from include.offsets import OffsetRange, TopicPartition
@@ -176,6 +178,20 @@ def test_limits_are_not_read_when_erased_rules_are_asked_for(database: str) -> N
         assert flags.erased_rules(PIPELINE) == {3: ["burst"]}
         assert flags.erased_rules("another") == {}
     assert [each for each in sent if re.search(r"\b(limits|learned_from)\b", each)] == []
+
+
+def test_look_for_the_states_of_a_part_of_a_table_reads_no_others_when_100_hours_are_registered(database: str) -> None:
+    found = {}
+    for hours in (SHORT, LONG):
+        ledger_history.fill(database, hours)
+        part = [f"{VIEW_TABLE}/interval={each}/r-{each}" for each in range(hours - 3, hours)]
+
+        def look(part: list[str] = part) -> None:
+            unknown = f"{part[0]}-unknown"
+            assert inventory.states_at(VIEW_TABLE, [*part, unknown]) == dict.fromkeys(part, RevisionState.REGISTERED)
+
+        found[hours] = of_tables(reads(database, look), "revisions")
+    assert_no_more(found[LONG], than=found[SHORT])
 
 
 def test_look_for_new_limits_reads_the_last_revisions_only_when_1000_are_registered(database: str) -> None:
