@@ -772,6 +772,9 @@ class Repin(Base):
     )
     repinned_at: Mapped[datetime] = _now("When")
     repinned_by: Mapped[str] = mapped_column(comment="user@host, or Airflow's run id")
+    last_build: Mapped[int] = mapped_column(
+        comment="Builds of the interval up to this one had other ranges; 0: there was none"
+    )
     old_ranges: Mapped[list[Any]] = mapped_column(JSONB, comment="topic, topic_id, partition and offsets before")
     new_ranges: Mapped[list[Any]] = mapped_column(JSONB, comment="topic, topic_id, partition and offsets after")
 

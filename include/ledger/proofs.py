@@ -11,12 +11,13 @@ from sqlalchemy import ColumnElement, Select, and_, func, or_, select, text, upd
 from sqlalchemy.orm import Session, aliased
 
 from include.ledger.database import lock, session
+from include.ledger.intervals.attempts import repins_since
 from include.ledger.intervals.findings import Findings, findings_of
 from include.ledger.intervals.pins import PinnedInterval, pinned_of
 from include.ledger.intervals.revisions import as_built
 from include.ledger.intervals.states import IntervalState, RevisionState
 from include.ledger.lineage import BuiltRevision
-from include.ledger.models import Attempt, Build, IntervalRow, ProofRow, Repin, Revision
+from include.ledger.models import Attempt, Build, IntervalRow, ProofRow, Revision
 
 
 @dataclass(frozen=True)
@@ -209,8 +210,7 @@ def _counts(build: type[Build]) -> tuple[ColumnElement[bool], ...]:
 
     Builds from before an interval was pinned again do not count: they had other ranges.
     """
-    pinned_again = select(Repin.id).where(Repin.interval_id == build.interval_id, Repin.repinned_at > build.noted_at)
-    return build.passed.is_(True), build.changes.is_not(None), ~pinned_again.exists()
+    return build.passed.is_(True), build.changes.is_not(None), ~repins_since(build).exists()
 
 
 def evidence_of(build: int) -> Evidence:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import Select, func, select
 from sqlalchemy.orm import Session
 
 from include.errors import AnotherWriter, ServiceUnreachable, TidemarkError
@@ -19,7 +19,7 @@ from include.ledger.held_locks import Check, held_lock
 from include.ledger.intervals.findings import FateCounts, Findings, IcebergSnapshot, findings_of
 from include.ledger.intervals.pins import PinnedInterval, pinned_of
 from include.ledger.intervals.states import IntervalState, RevisionState, Source
-from include.ledger.models import Attempt, Build, IntervalRange, IntervalRow, Revision
+from include.ledger.models import Attempt, Build, IntervalRange, IntervalRow, Repin, Revision
 from include.ledger.streams.incarnations import closed
 from include.offsets import TopicPartition
 from include.times import Interval
@@ -194,6 +194,14 @@ def pinned_interval(interval_id: int) -> PinnedInterval:
 def latest_build(ledger: Session, attempt: int) -> Build | None:
     """Return the build of the attempt that was noted last."""
     return ledger.scalar(select(Build).where(Build.attempt_id == attempt).order_by(Build.id.desc()).limit(1))
+
+
+def repins_since(build: Build | type[Build]) -> Select[int]:
+    """Select the repins of a build's interval since it was noted: it had other ranges.
+
+    By the order of builds: the ledger's clock may have been set back.
+    """
+    return select(Repin.id).where(Repin.interval_id == build.interval_id, Repin.last_build >= build.id)
 
 
 def is_superseded(spec: AttemptSpec) -> bool:

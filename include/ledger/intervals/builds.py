@@ -16,14 +16,14 @@ from include.errors import AnotherWriter
 from include.ledger.completeness.tables import note_published
 from include.ledger.database import session
 from include.ledger.erasures.coordinates import check_noted, check_registered, lock_erasing
-from include.ledger.intervals.attempts import AttemptSpec, latest_build, note_fates
+from include.ledger.intervals.attempts import AttemptSpec, latest_build, note_fates, repins_since
 from include.ledger.intervals.findings import BuildFindings, DeltaVersion, Findings, Validation, findings_of
 from include.ledger.intervals.pins import PinnedInterval, pinned_of
 from include.ledger.intervals.revisions import Changes, changes_of, move, rows_of_build
 from include.ledger.intervals.states import PUBLISHABLE, IntervalState, RevisionState
 from include.ledger.lineage import BuiltRevision
 from include.ledger.listings import ListedReport, note_listed
-from include.ledger.models import Attempt, Build, Erasure, IntervalRow, Repin, Revision
+from include.ledger.models import Attempt, Build, Erasure, IntervalRow, Revision
 from include.ledger.validation.results import keep_results
 
 
@@ -264,9 +264,10 @@ def finish(ledger: Session, registration: Registration) -> None:
         if row.state == RevisionState.VALIDATED:
             move(row, RevisionState.DISCARDED)
     note_published(ledger, build, (point.table for point in changes.points))
-    if not _is_pinned_again(ledger, build):
-        # Locked until then: `removal.mark_removed` looks at who built what is registered.
-        held = ledger.get_one(IntervalRow, build.interval_id, with_for_update={"key_share": True})
+    # Before it is asked whether the interval was pinned again, which may be under way; and until the end, because
+    # `removal.mark_removed` looks at who built what is registered.
+    held = ledger.get_one(IntervalRow, build.interval_id, with_for_update={"key_share": True})
+    if ledger.scalar(repins_since(build).limit(1)) is None:
         held.state = IntervalState.REGISTERED
         if (findings := findings_of(build.findings).build) is not None and not _is_erased_since(ledger, build):
             note_fates(ledger, build.interval_id, findings.fates)
@@ -280,11 +281,6 @@ def _registered_at(ledger: Session, built: BuiltRevision) -> Sequence[Revision]:
     wanted = select(Revision).where(Revision.state == RevisionState.REGISTERED, Revision.id != built.revision)
     wanted = wanted.where(Revision.table_name == built.table, Revision.table_partition == built.partition)
     return ledger.scalars(wanted.with_for_update()).all()
-
-
-def _is_pinned_again(ledger: Session, build: Build) -> bool:
-    later = (Repin.interval_id == build.interval_id, Repin.repinned_at > build.noted_at)
-    return ledger.scalar(select(Repin.id).where(*later).limit(1)) is not None
 
 
 def _is_erased_since(ledger: Session, build: Build) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from sqlalchemy import Select, delete, select
+from sqlalchemy import Select, delete, func, select
 from sqlalchemy.orm import Session
 
 from include.errors import TidemarkError
@@ -17,7 +17,7 @@ from include.ledger.intervals.odd_timestamps import OddTimestamps
 from include.ledger.intervals.pinned import Neighbours as Neighbours
 from include.ledger.intervals.pinned import PinnedInterval as PinnedInterval
 from include.ledger.intervals.states import IntervalState
-from include.ledger.models import IntervalRange, IntervalRow, LandingFileRow, MicroBatch, MicroBatchRange, Repin
+from include.ledger.models import Build, IntervalRange, IntervalRow, LandingFileRow, MicroBatch, MicroBatchRange, Repin
 from include.ledger.quarantine import assign_replays, check_namesakes
 from include.offsets import OffsetRange, TopicPartition
 from include.times import Interval
@@ -233,10 +233,12 @@ def replace_ranges(
         row.state = IntervalState.PINNED
         replaced = pinned_of(ledger, row)
         check_namesakes(ledger, replaced)
+        built = select(func.max(Build.id)).where(Build.interval_id == pinned.id)
         ledger.add(
             Repin(
                 interval_id=pinned.id,
                 repinned_by=repinned_by,
+                last_build=ledger.scalar(built) or 0,
                 old_ranges=[each.as_json() for each in pinned.ranges],
                 new_ranges=[each.as_json() for each in replaced.ranges],
             )

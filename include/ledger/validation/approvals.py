@@ -18,11 +18,11 @@ from include.errors import UsageError
 from include.ledger.connection import check_version
 from include.ledger.database import session
 from include.ledger.erasures.coordinates import check_registered
-from include.ledger.intervals.attempts import REBUILD
+from include.ledger.intervals.attempts import REBUILD, repins_since
 from include.ledger.intervals.findings import ExpectationKey, ExpectationResult
 from include.ledger.intervals.pins import pinned_of
 from include.ledger.intervals.states import RevisionState
-from include.ledger.models import Approval, Attempt, Build, IntervalRow, Repin, Revision
+from include.ledger.models import Approval, Attempt, Build, IntervalRow, Revision
 from include.times import Interval, format_time
 
 
@@ -128,10 +128,9 @@ def still_counts() -> ColumnElement[bool]:
 
     It cannot once its interval was pinned again, or an erasure discarded it.
     """
-    pinned_again = exists().where(Repin.interval_id == Build.interval_id, Repin.repinned_at > Build.noted_at)
     given_up = (RevisionState.DISCARDED, RevisionState.REMOVED)
     is_discarded = exists().where(Revision.build_id == Build.id, Revision.state.in_(given_up))
-    return or_(Approval.approved.is_not(None), and_(~pinned_again, ~is_discarded))
+    return or_(Approval.approved.is_not(None), and_(~repins_since(Build).exists(), ~is_discarded))
 
 
 def decide(question: int, *, approved: bool, by: str, reason: str) -> Question:

@@ -32,6 +32,11 @@ def connection(new_home: Callable[..., Home]) -> Iterator[Connection]:
             "INSERT INTO intervals (id, pipeline, from_time, to_time, pinned_by, state) "
             "VALUES (1, 'p', '2026-11-18', '2026-11-19', 'test', 'registered')",
         )
+        execute(
+            opened,
+            "INSERT INTO repins (interval_id, repinned_at, repinned_by, old_ranges, new_ranges) "
+            "SELECT 1, now() + days * interval '1 day', 'test', '[]', '[]' FROM unnest(ARRAY[-1, 1]) days",
+        )
         for number, verdict in (
             (1, f'{RECONCILED}, "validation": {{"success": true, "suite": "p"}}}}'),
             (2, RECONCILED + "}"),
@@ -79,6 +84,10 @@ def test_each_attempt_has_one_build_and_passed_ones_are_published_when_migrated(
     assert execute(connection, builds) == [(1, True, False), (2, False, True)]
     unlinked = "SELECT count(*) FROM revisions r WHERE build_id IS NULL"
     assert execute(connection, unlinked) == [(0,)]
+
+
+def test_repin_outdates_the_builds_that_were_noted_before_it_when_migrated(connection: Connection) -> None:
+    assert execute(connection, "SELECT last_build FROM repins ORDER BY id") == [(0,), (2,)]
 
 
 def test_what_an_attempt_built_first_is_discarded_when_it_was_built_twice(connection: Connection) -> None:

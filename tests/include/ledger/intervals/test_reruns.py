@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from sqlalchemy.orm import Session
 
 from include.errors import AnotherWriter
+from include.ledger import proofs
 from include.ledger.database import engine, session
 from include.ledger.intervals import attempts, builds, pins, revisions
 from include.ledger.intervals.attempts import AttemptSpec
@@ -19,11 +22,12 @@ from include.ledger.intervals.evidence import recorded_fates
 from include.ledger.intervals.findings import BuildFindings, FateCounts, RecordCounts, Validation
 from include.ledger.intervals.states import RevisionState
 from include.ledger.lineage import BuiltRevision
-from include.ledger.models import Erasure, Revision
+from include.ledger.models import Build, Erasure, Revision
 from include.offsets import Fates
 from include.reconciliation import ReconciliationCounts
 from tests.support.attempts import begin_attempt, hour, note_build, register
 from tests.support.ledger_reads import rows_fetched
+from tests.support.ledger_waits import waits_with
 
 pytestmark = pytest.mark.services
 
@@ -138,6 +142,46 @@ def test_interval_stays_open_when_it_was_pinned_again_before_its_begun_registrat
     assert again is not None
     builds.finish_registration(begun)
     assert pins.is_open(again)
+
+
+def test_interval_stays_open_when_its_begun_registration_is_finished_while_it_is_pinned_again(pipeline: str) -> None:
+    attempt = begin_attempt(pipeline)
+    built = note_build(attempt)
+    spec = attempts.load_attempt(attempt)
+    begun = builds.begin_registration(spec, Validation(True, pipeline), Changes(points=(built,)))
+    longer = [replace(each, until_offset=each.until_offset + 50) for each in spec.pinned.ranges]
+
+    def pin_again(other: Session) -> None:
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(pins, "session", lambda: nullcontext(other))
+            assert pins.replace_ranges(spec.pinned, longer, repinned_by="test") is not None
+        other.flush()
+
+    assert "intervals" in waits_with(lambda: builds.finish_registration(begun), pin_again)
+    again = pins.find_interval(pipeline, hour().from_time)
+    assert again is not None
+    assert pins.is_open(again)
+
+
+def test_interval_stays_open_when_the_clock_was_set_back_between_the_build_and_its_being_pinned_again(
+    pipeline: str,
+) -> None:
+    attempt = begin_attempt(pipeline)
+    built = note_build(attempt)
+    spec = attempts.load_attempt(attempt)
+    begun = builds.begin_registration(spec, Validation(True, pipeline), Changes(points=(built,)))
+    with session() as ledger:
+        ledger.get_one(Build, begun.build).noted_at += timedelta(hours=1)
+    longer = [replace(each, until_offset=each.until_offset + 50) for each in spec.pinned.ranges]
+    again = pins.replace_ranges(spec.pinned, longer, repinned_by="test")
+    assert again is not None
+    builds.finish_registration(begun)
+    assert pins.is_open(again)
+    assert proofs.build_to_prove(again.id) is None
+    later = begin_attempt(pipeline)
+    register(later, note_build(later))
+    assert not pins.is_open(again)
+    assert proofs.build_to_prove(again.id) == attempts.load_attempt(later).build
 
 
 def test_registration_that_is_finished_twice_changes_nothing_when_a_later_build_was_registered_in_between(
