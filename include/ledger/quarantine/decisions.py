@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from include.errors import AnotherWriter
 from include.ledger.connection import check_version
 from include.ledger.database import session
-from include.ledger.held_locks import Check, held_lock
+from include.ledger.held_locks import Check, held_lock, held_names
 from include.ledger.models import DivertedRecord, IntervalRow, QuarantineNote, Replay
 from include.ledger.quarantine.records import RecordKey
 from include.times import Interval
@@ -65,7 +65,7 @@ def deciding(pipeline: str, patience: timedelta = _PATIENCE) -> Iterator[Check]:
     ledger.
     """
     check_version()
-    with held_lock(f"quarantine:{pipeline}", patience) as lock:
+    with held_lock(_name(pipeline), patience) as lock:
         if lock is None:
             raise AnotherWriter(
                 "a replay or discard of its quarantine is under way", remedy="wait for its end", pipeline=pipeline
@@ -74,9 +74,12 @@ def deciding(pipeline: str, patience: timedelta = _PATIENCE) -> Iterator[Check]:
 
 
 def is_being_decided(pipeline: str) -> bool:
-    """Return whether a replay or discard is under way."""
-    with held_lock(f"quarantine:{pipeline}") as is_free:
-        return not is_free
+    """Return whether a replay or discard is under way. It looks without the lock, which others may take meanwhile."""
+    return bool(held_names([_name(pipeline)]))
+
+
+def _name(pipeline: str) -> str:
+    return f"quarantine:{pipeline}"
 
 
 def decisions(pipeline: str, offsets: Collection[int] | None = None) -> Decisions:

@@ -12,7 +12,7 @@ from sqlalchemy import func, select
 from include.errors import AnotherWriter, UsageError
 from include.ledger import quarantine
 from include.ledger.archive.landing_files import LandingFile, files_at
-from include.ledger.database import session
+from include.ledger.database import engine, session
 from include.ledger.intervals.pins import find_neighbours, last_interval, replace_ranges, write_interval
 from include.ledger.models import QuarantineNote
 from include.ledger.quarantine import LandedReplay, RecordKey
@@ -20,6 +20,7 @@ from include.offsets import OffsetRange
 from tests.conftest import Home
 from tests.support.attempts import hour
 from tests.support.committed import span
+from tests.support.ledger_reads import statements_of
 
 pytestmark = pytest.mark.services
 
@@ -92,7 +93,10 @@ def test_replay_is_refused_when_another_decision_is_under_way(postgres: Home, pi
         assert quarantine.is_being_decided(pipeline)
         with pytest.raises(AnotherWriter, match="under way"), quarantine.deciding(pipeline, timedelta(0)):
             pass
-    assert not quarantine.is_being_decided(pipeline)
+    # Who only looks takes no lock: a replay or a merge that begins meanwhile would be refused.
+    with statements_of(engine()) as sent:
+        assert not quarantine.is_being_decided(pipeline)
+    assert [each for each in sent if "advisory_lock" in each] == []
 
 
 def deliver(pipeline: str, number: int, *ranges: OffsetRange, delivers_replays: bool = True) -> list[str]:
