@@ -11,7 +11,8 @@
     │   └── PositionTooOld         4  an event stream no longer has the events after the follower's position
     ├── AnotherWriter              5  another driver holds the pipeline
     ├── ServiceUnreachable         6  Kafka, PostgreSQL, the registry or Airflow does not answer
-    │   └── LockLost               6  the connection that held a lock in PostgreSQL has ended
+    │   ├── LockLost               6  the connection that held a lock in PostgreSQL has ended
+    │   └── LockHeld               5  another command holds a lock in the ledger for too long
     ├── DiskFull                   1  a disk of the lake, or of this home, has no space left
     ├── FileUnreadable             1  a file that the ledger names is missing or damaged
     ├── MessageRefused             1  Kafka does not take a message, whenever it is sent
@@ -119,6 +120,16 @@ class ServiceUnreachable(TidemarkError):
 
 class LockLost(ServiceUnreachable):
     """A lock in PostgreSQL was lost with its connection: others may have taken it since."""
+
+
+class LockHeld(ServiceUnreachable):
+    """Another command has held a lock in the ledger for longer than a statement waits.
+
+    What waits for a service that is away waits for this, too; the exit code says that another one is at work.
+    """
+
+    exit_code = AnotherWriter.exit_code
+    meaning = AnotherWriter.meaning
 
 
 class DiskFull(TidemarkError):

@@ -8,13 +8,19 @@ from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
 
-from psycopg2.errors import ProgramLimitExceeded, ReadOnlySqlTransaction, UndefinedColumn, UndefinedTable
+from psycopg2.errors import (
+    LockNotAvailable,
+    ProgramLimitExceeded,
+    ReadOnlySqlTransaction,
+    UndefinedColumn,
+    UndefinedTable,
+)
 from sqlalchemy import Connection, Engine, create_engine, func, inspect, select, text
 from sqlalchemy.exc import DBAPIError, OperationalError, ProgrammingError
 from sqlalchemy.orm import Session
 
-from include.errors import ServiceUnreachable, TidemarkError, one_line
-from include.ledger.connection import check_known, connect, does_not_answer, of_another_version
+from include.errors import LockHeld, ServiceUnreachable, TidemarkError, one_line
+from include.ledger.connection import LOCK_SECONDS, check_known, connect, does_not_answer, of_another_version
 from include.settings import settings
 
 _MIGRATION = 7411042
@@ -36,8 +42,8 @@ def engine() -> Engine:
 def session() -> Iterator[Session]:
     """Open one transaction: committed at the end, rolled back by an exception.
 
-    Raises ServiceUnreachable when PostgreSQL does not answer in time, goes away or takes no writes, TidemarkError when
-    the ledger's tables are of another version of the code.
+    Raises ServiceUnreachable when PostgreSQL does not answer in time, goes away or takes no writes, LockHeld, and
+    TidemarkError when the ledger's tables are of another version of the code.
     """
     with _named_errors(), Session(engine(), expire_on_commit=False) as opened, opened.begin():
         yield opened
@@ -59,6 +65,11 @@ def _named_errors() -> Iterator[None]:
     try:
         yield
     except DBAPIError as error:
+        if isinstance(error.orig, LockNotAvailable):
+            raise LockHeld(
+                f"another command has held a lock in the ledger for more than {LOCK_SECONDS} s",
+                remedy="run this again when that one has ended",
+            ) from error
         # A standby that was not promoted, or a database whose disk ran full, answers but takes no writes.
         is_away = isinstance(error, OperationalError) or isinstance(error.orig, ReadOnlySqlTransaction)
         # psycopg2 counts a value that is too long for an index among the errors of a server that is away.

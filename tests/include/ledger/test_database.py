@@ -16,7 +16,7 @@ import pytest
 from sqlalchemy import text
 
 from include.doctor.repair import repair
-from include.errors import ServiceUnreachable, TidemarkError, UsageError
+from include.errors import AnotherWriter, ServiceUnreachable, TidemarkError, UsageError
 from include.intervals.lake_of_ledger import check_lake
 from include.ledger import connection
 from include.ledger.connection import SILENT_SECONDS
@@ -71,12 +71,14 @@ def test_lock_is_free_when_the_process_that_holds_it_was_stopped(postgres: Home)
         holder.wait()
 
 
-def test_wait_for_a_lock_ends_with_exit_code_6_when_it_stays_held(short: None) -> None:
+def test_wait_for_a_lock_ends_as_another_writer_s_when_it_stays_held(short: None) -> None:
     with session() as first:
         lock(first, "busy")
-        with pytest.raises(ServiceUnreachable, match="lock timeout") as raised, session() as second:
+        # Streams, outputs and tasks that wait for the ledger wait for this, too.
+        with pytest.raises(ServiceUnreachable, match="has held a lock in the ledger") as raised, session() as second:
             lock(second, "busy")
-    assert raised.value.exit_code == 6
+    assert (raised.value.exit_code, raised.value.meaning) == (AnotherWriter.exit_code, AnotherWriter.meaning)
+    assert "./tidemark up" not in raised.value.remedy
 
 
 def test_statement_ends_with_exit_code_6_when_it_takes_too_long(short: None) -> None:
