@@ -157,7 +157,8 @@ def mark_revisions_removed(revisions: Sequence[KnownRevision]) -> None:
     A revision whose state has changed since it was read is left as it is.
     """
     with session() as ledger:
-        for each in revisions:
+        # In the order of `rows_of_build`, which locks them, too.
+        for each in sorted(revisions, key=lambda known: (known.table, known.partition, known.revision)):
             key = (each.revision, each.table, each.partition)
             row = ledger.get_one(Revision, key, with_for_update=True)
             if row.state == each.state:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, false, func, or_, select, update
+from sqlalchemy import ColumnElement, Select, false, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from include.ledger.database import session
@@ -83,13 +83,17 @@ def as_built(row: Revision) -> BuiltRevision:
 def of_build(build: int) -> list[BuiltRevision]:
     """Return the revisions of a build, by table and partition."""
     with session() as ledger:
-        return [as_built(row) for row in rows_of_build(ledger, build)]
+        return [as_built(row) for row in ledger.scalars(_of_build(build))]
 
 
 def rows_of_build(ledger: Session, build: int) -> Sequence[Revision]:
-    """Return the ledger's rows of a build, by table and partition."""
+    """Return the ledger's rows of a build, by table and partition, locked: housekeeping may be removing some."""
+    return ledger.scalars(_of_build(build).with_for_update()).all()
+
+
+def _of_build(build: int) -> Select[Revision]:
     wanted = select(Revision).where(Revision.build_id == build)
-    return ledger.scalars(wanted.order_by(Revision.table_name, Revision.table_partition)).all()
+    return wanted.order_by(Revision.table_name, Revision.table_partition)
 
 
 def registered_of_interval(interval_id: int) -> list[BuiltRevision]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 from sqlalchemy.orm import Session
 
-from include.errors import AnotherWriter
+from include.errors import AnotherWriter, TidemarkError
 from include.ledger import proofs
 from include.ledger.database import engine, session
 from include.ledger.intervals import attempts, builds, pins, revisions
@@ -220,6 +220,29 @@ def test_verdict_on_a_build_changes_nothing_when_its_attempt_was_built_again_mea
         states = {row.id: row.state for row in ledger.query(Revision).filter_by(attempt_id=attempt)}
     assert states.pop(again.revision) == RevisionState.BUILT
     assert set(states.values()) == {RevisionState.DISCARDED}
+
+
+@pytest.mark.parametrize("judge", [begin_registration, builds.reject, builds.note_replaced])
+def test_revision_stays_removed_when_its_build_is_judged_while_housekeeping_removes_it(
+    pipeline: str, judge: Callable[[AttemptSpec, Validation], None]
+) -> None:
+    attempt = begin_attempt(pipeline)
+    note_build(attempt)
+    judged = attempts.load_attempt(attempt)
+
+    def remove(other: Session) -> None:
+        for row in other.query(Revision).filter_by(attempt_id=attempt).with_for_update():
+            revisions.move(row, RevisionState.REMOVED)
+        other.flush()
+
+    def judge_it() -> None:
+        with suppress(TidemarkError):
+            judge(judged, Validation(True, pipeline))
+
+    assert "revisions" in waits_with(judge_it, remove)
+    with session() as ledger:
+        states = {row.state for row in ledger.query(Revision).filter_by(attempt_id=attempt)}
+    assert states == {RevisionState.REMOVED}
 
 
 def test_builds_of_several_attempts_are_noted_when_they_end_at_once(pipeline: str) -> None:
