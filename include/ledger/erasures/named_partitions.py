@@ -50,7 +50,8 @@ def forget_names(erasure: Begun, table: str, names: NamesToForget) -> int:
         fresh = {row.interval_id for row in named} - {row.interval_id for row in old}
         fresh |= {row.interval_id for row in named if row not in old}
         _clean_intervals(ledger, erasure, {*erasure.intervals, *(row.interval_id for row in old)}, fresh, names)
-        for alert in ledger.scalars(select(AlertRow).where(AlertRow.pipeline == erasure.pipeline)):
+        alerts = select(AlertRow).where(AlertRow.pipeline == erasure.pipeline).with_for_update()
+        for alert in ledger.scalars(alerts):
             _clean(alert, names, AlertRow.alert)
         return len(old)
 

@@ -135,7 +135,7 @@ def _naming(
     model: type[Row],
     *columns: InstrumentedAttribute[Any],
 ) -> list[Row]:
-    """Return the rows that meet a condition and in which one of the columns names a key.
+    """Return the rows that meet a condition and in which one of the columns names a key, locked.
 
     They are read as texts: a pipeline may have many years of builds, and few of them name one. PostgreSQL
     leaves out nearly all that name none: builds wait meanwhile.
@@ -146,6 +146,8 @@ def _naming(
     named = [tuple(at) for said, *at in read if names.named_in(said)]
     # With columns that are read only when they are asked for, also of rows that the session has without them.
     rows = select(model).options(*map(undefer, columns)).execution_options(populate_existing=True)
+    # With the lock of a change, which follows: whoever dismisses an alert changes the same column.
+    rows = rows.with_for_update(key_share=True)
     return [
         row
         for start in range(0, len(named), _AT_ONCE)

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from contextlib import nullcontext
 from itertools import product
 
 import pytest
 from sqlalchemy import literal, select
+from sqlalchemy.orm import Session
 
 from include.erasure.keys import FORGOTTEN, Keys
-from include.ledger.alerts import Alert, open_alerts
+from include.erasure.names import Names
+from include.ledger.alerts import DISMISSED, Alert, dismissed_alerts, noted, open_alerts
 from include.ledger.alerts.noted import close_alert, note_alert
 from include.ledger.database import session
-from include.ledger.erasures import scrub
+from include.ledger.erasures import named_partitions, scrub, unfinished
 from include.ledger.models import ListedRow, OutageRow
 from tests.conftest import Home
 from tests.support.committed import DAY, register
+from tests.support.ledger_waits import waits_with
 
 pytestmark = pytest.mark.services
 
@@ -150,3 +155,31 @@ def test_alert_says_no_key_and_still_tells_what_it_is_about_when_the_key_is_a_pa
     assert {found.what, found.place, found.todo} == {FORGOTTEN}
     assert found.facts == {**kept, "error": FORGOTTEN, "warnings": [FORGOTTEN]}
     close_alert("task/keyed")
+
+
+def forget_key(key: str) -> None:
+    with session() as ledger:
+        assert scrub.forget(ledger, "keyed", [], Keys([key]), [("zip",)]).rows == 1
+
+
+def forget_partitions(key: str) -> None:
+    begun = unfinished.Begun(1, "keyed", ("zip",), "r", "me", DAY, None, "00", (), {}, (), 0, None)
+    named_partitions.forget_names(begun, "keyed", Names({f"zip={key}"}))
+
+
+@pytest.mark.parametrize("forget", [forget_key, forget_partitions])
+def test_dismissal_stays_when_the_alert_is_cleaned_meanwhile(
+    postgres: Home, monkeypatch: pytest.MonkeyPatch, forget: Callable[[str], None]
+) -> None:
+    about = f"task/{forget.__name__}"
+    note_alert(Alert(about, "keyed", "zip=11 is broken", "here", DAY, "look at it"))
+
+    def dismiss(other: Session) -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(noted, "session", lambda: nullcontext(other))
+            assert close_alert(about, dict(zip(DISMISSED, ("me", "it is known"), strict=True)))
+        other.flush()
+
+    assert "alerts" in waits_with(lambda: forget("11"), dismiss)
+    [found] = dismissed_alerts(about)
+    assert (found.facts[DISMISSED[1]], "11" in found.what) == ("it is known", False)
