@@ -30,16 +30,28 @@ _FIRST = """
     SELECT p.topic, p.topic_partition, t.topic_id, first.from_offset
     FROM positions p
     JOIN topics t ON t.pipeline = p.pipeline AND t.topic = p.topic
-    -- Stops at the first micro-batch of each topic partition, however many follow it.
-    JOIN LATERAL (
-        SELECT r.from_offset
-        FROM micro_batch_ranges r JOIN micro_batches b ON b.id = r.micro_batch_id
-        WHERE b.pipeline = p.pipeline AND b.query = p.query
-            AND r.topic = p.topic AND r.topic_partition = p.topic_partition AND r.topic_id = t.topic_id
-        ORDER BY r.until_offset, r.from_offset
-        LIMIT 1
-    ) AS first ON TRUE
-    WHERE p.pipeline = %s AND p.query = 'archive'
+    CROSS JOIN LATERAL (
+        SELECT coalesce((
+            -- The archive's first micro-batch names all topic partitions of its time.
+            SELECT r.from_offset
+            FROM micro_batch_ranges r
+            WHERE r.topic = p.topic AND r.topic_partition = p.topic_partition AND r.topic_id = t.topic_id
+                AND r.micro_batch_id = (
+                    SELECT b.id FROM micro_batches b WHERE b.pipeline = p.pipeline AND b.query = p.query
+                    ORDER BY b.id LIMIT 1
+                )
+        ), (
+            -- Others came later. Stops at the first micro-batch of each, however many follow it; those of other
+            -- pipelines that begin earlier in the topic are read before it.
+            SELECT r.from_offset
+            FROM micro_batch_ranges r JOIN micro_batches b ON b.id = r.micro_batch_id
+            WHERE b.pipeline = p.pipeline AND b.query = p.query
+                AND r.topic = p.topic AND r.topic_partition = p.topic_partition AND r.topic_id = t.topic_id
+            ORDER BY r.until_offset, r.from_offset
+            LIMIT 1
+        )) AS from_offset
+    ) AS first
+    WHERE p.pipeline = %s AND p.query = 'archive' AND first.from_offset IS NOT NULL
 """
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from include.erasure.keys import Keys
 from include.ledger import inventory
+from include.ledger.archive import committed
 from include.ledger.completeness.served import served_state
 from include.ledger.database import engine
 from include.ledger.erasures import intent, unfinished
@@ -155,6 +156,38 @@ def test_publication_reads_no_more_batches_when_an_interval_was_given_up_long_ag
         assert since["state"].unsettled == failed * BATCHES
         found[behind] = of_tables(counted, "micro_batch_ranges", "micro_batches")
     assert_no_more(found[50], than=found[5])
+
+
+_OF_ANOTHER = f"""
+INSERT INTO topics (pipeline, topic, topic_id, topic_partitions) VALUES ('another', '{TOPIC}', '{TOPIC_ID}', 2);
+INSERT INTO micro_batches (id, pipeline, query, query_id, batch_id, token, records, rows, seconds)
+SELECT id + 1000000, 'another', query, 'of another', batch_id, token, records, rows, seconds
+FROM micro_batches WHERE query = 'archive' AND batch_id >= {{first}};
+INSERT INTO micro_batch_ranges (micro_batch_id, topic, topic_partition, topic_id, from_offset, until_offset,
+    archived, empty, quarantined, gaps)
+SELECT r.micro_batch_id + 1000000, r.topic, r.topic_partition, r.topic_id, r.from_offset, r.until_offset, 1, 0, 0, 0
+FROM micro_batch_ranges r JOIN micro_batches b ON b.id = r.micro_batch_id + 1000000;
+INSERT INTO positions (pipeline, query, topic, topic_partition, next_offset, micro_batch_id)
+SELECT 'another', query, topic, topic_partition, next_offset, micro_batch_id + 1000000 FROM positions
+WHERE query = 'archive';
+"""
+
+
+def test_beginning_of_an_archive_is_found_as_soon_when_another_pipeline_read_the_topic_for_long_before(
+    database: str,
+) -> None:
+    found = {}
+    for hours in (SHORT, LONG):
+        ledger_history.fill(database, hours)
+        first = (hours - SHORT // 2) * BATCHES
+        ledger_history.change(database, _OF_ANOTHER.format(first=first))
+
+        def look(first: int = first) -> None:
+            begins = committed.first_committed_offsets("another")
+            assert begins == {TopicPartition(TOPIC, 0): first, TopicPartition(TOPIC, 1): first}
+
+        found[hours] = of_tables(reads(database, look), "micro_batch_ranges", "micro_batches")
+    assert_no_more(found[LONG], than=found[SHORT])
 
 
 def test_run_of_flags_reads_no_more_runs_when_2000_began_before(database: str) -> None:
