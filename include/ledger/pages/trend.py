@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 
-from sqlalchemy import Select, func, select
+from sqlalchemy import Select, func, select, true
 
 from include.ledger.database import session
 from include.ledger.intervals.states import RevisionState
@@ -16,6 +16,7 @@ from include.ledger.models import (
     IntervalRange,
     IntervalRow,
     QuarantineCount,
+    QuarantineTotal,
     Revision,
 )
 
@@ -205,3 +206,21 @@ def quarantine_by_hour(pipeline: str, since: datetime, until: datetime) -> list[
     )
     with session() as ledger:
         return [Reasons(*row) for row in ledger.execute(wanted)]
+
+
+def quarantine_reasons(pipeline: str) -> list[Reasons]:
+    """Return how many records ever came into quarantine with each reason, and the last hour and micro-batch of each."""
+    last = (
+        select(QuarantineCount.hour, QuarantineCount.last_batch)
+        .where(QuarantineCount.pipeline == QuarantineTotal.pipeline, QuarantineCount.reason == QuarantineTotal.reason)
+        .order_by(QuarantineCount.hour.desc())
+        .limit(1)
+        .lateral()
+    )
+    wanted = (
+        select(last.c.hour, QuarantineTotal.reason, QuarantineTotal.records, last.c.last_batch)
+        .join(last, true())
+        .where(QuarantineTotal.pipeline == pipeline)
+    )
+    with session() as ledger:
+        return [Reasons(hour, reason, int(records), batch) for hour, reason, records, batch in ledger.execute(wanted)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -9,7 +10,7 @@ from typing import Any
 
 from include import quarantine
 from include.errors import FileUnreadable
-from include.ledger.pages.trend import quarantine_by_hour
+from include.ledger.pages.trend import quarantine_by_hour, quarantine_reasons
 from include.ledger.quarantine import is_being_decided
 from include.monitor.history.plot import Trend, largest_series
 from include.pipelines.spec import Pipeline
@@ -26,10 +27,13 @@ _LINE = 16
 
 @dataclass(frozen=True)
 class ReasonTotal:
-    """Records of a reason that came into quarantine in the time shown."""
+    """Records of a reason."""
 
     reason: str
     records: int
+    """Those that came into quarantine in the time shown."""
+    ever: int
+    """All that came; what is decided about the reason is decided about these."""
     last_hour: datetime
     last_batch: int
 
@@ -59,6 +63,18 @@ class QuarantinePage:
     token: str
     unreadable: str = ""
     """Why no records are listed: a file of them cannot be read; the counts are the ledger's."""
+    discarded: Discarded | None = None
+    """What the discard did that led here."""
+
+
+@dataclass(frozen=True)
+class Discarded:
+    """How a discard of all records with a reason ended."""
+
+    reason: str
+    records: int
+    before: int
+    """Those that were replayed or discarded before, and stay as they are."""
 
 
 def read_quarantine(
@@ -70,13 +86,15 @@ def read_quarantine(
     hours = tuple(sorted({each.hour for each in by_hour}))
     places = {hour: place for place, hour in enumerate(hours)}
     counts: dict[str, list[float | None]] = {}
-    totals: dict[str, ReasonTotal] = {}
+    recent = Counter[str]()
     for each in by_hour:
         counts.setdefault(each.reason, [None] * len(hours))[places[each.hour]] = each.records
-        before = totals.get(each.reason)
-        so_far = each.records + (before.records if before else 0)
-        totals[each.reason] = ReasonTotal(each.reason, so_far, each.hour, each.last_batch)
-    ordered = sorted(totals.values(), key=lambda total: -total.records)
+        recent[each.reason] += each.records
+    totals = (
+        ReasonTotal(each.reason, recent[each.reason], each.records, each.hour, each.last_batch)
+        for each in quarantine_reasons(pipeline.name)
+    )
+    ordered = sorted(totals, key=lambda total: (-total.records, -total.ever, total.reason))
     series = largest_series(counts)
     note = "Hours with records only, by the time of their commit."
     trend = Trend("reasons", "Records by reason", "records that came into quarantine in an hour", note, "stack", series)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Annotated
 from urllib.parse import quote, urlencode
@@ -12,7 +14,7 @@ from fastapi.responses import RedirectResponse, Response
 
 from include import quarantine
 from include.errors import UsageError
-from include.monitor.history.quarantine import bytes_of, read_quarantine, read_whole
+from include.monitor.history.quarantine import Discarded, bytes_of, read_quarantine, read_whole
 from include.monitor.history.replays import Replays
 from include.monitor.web.pages import page
 from include.monitor.web.rights import ActedPipeline, CurrentVisitor, ReadablePipeline
@@ -28,6 +30,7 @@ FORM = "tidemark_form"
 
 Offset = Annotated[int, Query(ge=0, lt=2**63)]
 Partition = Annotated[int, Query(ge=0, lt=2**31)]
+Count = Annotated[int | None, Query(ge=0, lt=2**63)]
 Text = Annotated[str, Form(max_length=400)]
 
 
@@ -37,9 +40,11 @@ def overview(
     pipeline: ReadablePipeline,
     visitor: CurrentVisitor,
     reason: str = "",
-    until: Annotated[int | None, Query(ge=0, lt=2**63)] = None,
+    until: Count = None,
+    discarded: Count = None,
+    before: Count = None,
 ) -> Response:
-    """Records by reason and time, and the latest of them."""
+    """Records by reason and time, and the latest of them; `discarded` and `before` are what a discard did."""
     token = _form_token(request)
     now = datetime.now(UTC)
     quarantine_page = read_quarantine(
@@ -51,6 +56,8 @@ def overview(
         replay=replays.last(pipeline.name),
         token=token,
     )
+    if discarded is not None:
+        quarantine_page = replace(quarantine_page, discarded=Discarded(reason, discarded, before or 0))
     return _with_token(request, page(request, "quarantine.html", quarantine_page), token)
 
 
@@ -133,8 +140,8 @@ def discard(
     """Discard records, as `./tidemark quarantine discard` does."""
     if not why.strip():
         raise HTTPException(422, "a discard needs its reason in words")
-    quarantine.discard(pipeline.name, selection, reason=why.strip(), by=visitor.name)
-    return _back(request, pipeline, selection)
+    counts = quarantine.discard(pipeline.name, selection, reason=why.strip(), by=visitor.name)
+    return _back(request, pipeline, selection, counts)
 
 
 @router.post("/quarantine/{pipeline}/replay")
@@ -146,7 +153,7 @@ def replay(
 ) -> Response:
     """Begin a replay, as `./tidemark quarantine replay` does; the overview shows how it ends."""
     replays.begin(pipeline, selection, by=visitor.name)
-    return _back(request, pipeline, Selection())
+    return _back(request, pipeline, Selection(), {})
 
 
 def _find(pipeline: Pipeline, topic: str, partition: int, offset: int, topic_id: str) -> dict[str, object]:
@@ -166,11 +173,15 @@ def _with_token(request: Request, answer: Response, token: str) -> Response:
     return answer
 
 
-def _back(request: Request, pipeline: Pipeline, selection: Selection) -> Response:
+def _back(request: Request, pipeline: Pipeline, selection: Selection, counts: Mapping[str, int]) -> Response:
     place = f"{request.scope.get('root_path', '')}/quarantine/{pipeline.name}"
     if selection.offset is not None:
         named = {"topic": selection.topic, "partition": selection.partition, "offset": selection.offset}
         if selection.topic_id is not None:
             named["topic_id"] = selection.topic_id
         place = f"{place}/record?{urlencode(named)}"
+    elif counts:
+        before = counts["selected"] - counts["discarded"]
+        done = {"reason": selection.reason or "", "discarded": counts["discarded"], "before": before}
+        place = f"{place}?{urlencode(done)}"
     return RedirectResponse(place, 303)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from datetime import timedelta
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
@@ -450,6 +451,28 @@ def test_page_acts_on_the_record_it_shows_when_its_topic_was_recreated(client: h
     shown = client.post(f"/quarantine/{name}/discard", data={**hidden, "why": "a test"})
     assert ">newer</pre>" in shown.text
     assert [each.topic_id for each in ledger_quarantine.decisions(name).discards] == ["newer"]
+
+
+def test_discard_of_a_reason_counts_all_of_it_and_says_what_it_did_when_its_records_are_old(
+    client: httpx.Client,
+) -> None:
+    name, old = "gps_positions", World(load_pipeline("gps_positions"), START)
+    old.stream([BadRecord(b"older"), BadRecord(b"newer")])
+    offsets = {"topic": old.topic, "partition": "0", "offset": "0"}
+    with session() as ledger:
+        ledger.execute(
+            update(QuarantineCount)
+            .where(QuarantineCount.pipeline == name)
+            .values(hour=QuarantineCount.hour - timedelta(days=40))
+        )
+    page = client.get(f"/quarantine/{name}").text
+    assert "Decide about all, whenever they came" in page
+    assert '<td class="n">0</td><td class="n">2</td>' in page
+    form = {"form": client.cookies["tidemark_form"], "why": "a test"}
+    assert "discarded</strong>" in client.post(f"/quarantine/{name}/discard", data={**form, **offsets}).text
+    done = client.post(f"/quarantine/{name}/discard", data={**form, "code": "malformed_json"})
+    said = "1 record with the reason malformed_json discarded; 1 had been replayed or discarded before."
+    assert said in done.text
 
 
 def texts(browser: Any, selector: str) -> list[str]:

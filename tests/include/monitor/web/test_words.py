@@ -173,6 +173,7 @@ def no_ledger(monkeypatch: pytest.MonkeyPatch, file: QuarantineFile, tmp_path: P
     monkeypatch.setattr(ledger_quarantine, "files", lambda *_, **__: [file])
     monkeypatch.setattr(lake, "uri", lambda path: str(tmp_path / Path(path).name))
     monkeypatch.setattr("include.monitor.history.quarantine.quarantine_by_hour", lambda *_: [])
+    monkeypatch.setattr("include.monitor.history.quarantine.quarantine_reasons", lambda *_: [])
     monkeypatch.setattr("include.monitor.history.quarantine.is_being_decided", lambda *_: False)
     return tmp_path
 
