@@ -71,11 +71,14 @@ def known_intervals(pipelines: Sequence[str], since: datetime, until: datetime) 
     return [_known(row, row.attempt in lost, delivered.get(row.id, {})) for row in rows]
 
 
-def unregistered_intervals(pipeline: str) -> list[KnownInterval]:
-    """Return the pinned intervals of a pipeline that are not registered, in order, without what they deliver."""
+def unregistered_intervals(pipeline: str, until: datetime = _EVER[1]) -> list[KnownInterval]:
+    """Return the pinned intervals of a pipeline that are not registered, in order, without what they deliver.
+
+    `until`: only those that begin before it.
+    """
     is_open = IntervalRow.state != IntervalState.REGISTERED
-    lost = lost_attempts(IntervalRow.pipeline == pipeline, is_open)
-    wanted = intervals_query([pipeline], *_EVER).where(is_open)
+    lost = lost_attempts(*_begin_in([pipeline], _EVER[0], until), is_open)
+    wanted = intervals_query([pipeline], _EVER[0], until).where(is_open)
     with session() as ledger:
         return [_known(row, row.attempt in lost, {}) for row in ledger.execute(wanted).all()]
 

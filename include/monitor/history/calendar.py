@@ -11,7 +11,7 @@ from enum import StrEnum
 from include.ledger.archive.committed import first_commit
 from include.ledger.intervals.missing import MissingIntervals, missing_intervals
 from include.ledger.intervals.states import IntervalState
-from include.ledger.pages.calendar import KnownInterval, known_intervals, pinned_time
+from include.ledger.pages.calendar import KnownInterval, known_intervals, pinned_time, unregistered_intervals
 from include.monitor.history import remedies
 from include.monitor.history.doctor_look import Look
 from include.monitor.history.remedies import Advice
@@ -130,7 +130,7 @@ class Calendar:
     since: datetime
     until: datetime
     attention: tuple[Attention, ...]
-    """Failures first, each kind with the latest first."""
+    """Failures first, each kind with the latest first; also those from before the days shown."""
     attention_left_out: int
     strips: tuple[Strip, ...]
     """Those with red cells first."""
@@ -168,6 +168,7 @@ def read_calendar(pipelines: Sequence[Pipeline], *, now: datetime, days: int = D
             time: interval_state(known[pipeline.name].get(time.from_time), time, begun, missing) for time in times
         }
         attention += _attention(pipeline.name, states, known[pipeline.name])
+        attention += _older(pipeline, since, missing)
         in_time = until - pipeline.schedule.registered_within
         on_their_way += sum(state is CellState.DUE and time.to_time > in_time for time, state in states.items())
         strips += [_strip(pipeline.name, table, states, known[pipeline.name]) for table in pipeline.tables]
@@ -260,6 +261,17 @@ def _attention(
         yield Attention(
             pipeline, time.label, state, advice, bool(interval and interval.delivered), interval is not None
         )
+
+
+def _older(pipeline: Pipeline, since: datetime, missing: Sequence[MissingIntervals]) -> Iterable[Attention]:
+    """Return what needs attention from before the days shown; of a gap between pinned intervals, its first one."""
+    known = {each.from_time: each for each in unregistered_intervals(pipeline.name, since)}
+    pinned = {Interval(each.from_time, each.to_time): each for each in known.values()}
+    states = {time: interval_state(each, time, None) for time, each in pinned.items()}
+    for gap in missing:
+        if gap.pinned is None and gap.from_time is not None and gap.to_time <= since:
+            states[next(pipeline.schedule.between(gap.from_time, gap.to_time))] = CellState.MISSING
+    return _attention(pipeline.name, states, known)
 
 
 def advice_for(pipeline: str, time: Interval, state: CellState, known: KnownInterval | None) -> Advice:

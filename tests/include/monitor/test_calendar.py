@@ -24,7 +24,7 @@ from include.monitor.missing import building_commands, summarize_missing
 from include.offsets import OffsetRange, TopicPartition
 from include.pipelines import load_pipeline
 from include.pipelines.spec import Pipeline
-from include.times import Interval, every, parse_time
+from include.times import Interval, every, format_time, parse_time
 from tests.conftest import Home, last_hours
 from tests.support.attempts import begin_attempt, note_build, register
 
@@ -313,6 +313,26 @@ def test_time_that_was_never_pinned_needs_attention_only_when_records_lie_in_it(
     meanings = {each.advice.meaning for each in told.attention if each.state is CellState.MISSING}
     assert all(meaning.startswith("never pinned: ") for meaning in meanings)
     assert f"75 {state}" in strip.summary
+
+
+def test_older_intervals_need_attention_when_they_failed_or_were_never_built(pipeline: Pipeline) -> None:
+    failed, built, before, after, last = past_hours(80, 79, 78, 70, 2)
+    announced(pipeline, failed, code=3)
+    announced(pipeline, built)
+    begin_pinned(pipeline, before, 0, 100)
+    begin_pinned(pipeline, after, 107, 200)
+    begin_pinned(pipeline, last, 200, 300)
+    told = read_calendar([pipeline], now=datetime.now(UTC), days=2)
+    older = {each.label: each for each in told.attention if each.label < format_time(told.since)}
+    gap = Interval(before.to_time, before.to_time + HOUR)
+    assert [(each.label, each.state, each.is_pinned) for each in older.values()] == [
+        (failed.label, CellState.FAILED, True),
+        (gap.label, CellState.MISSING, False),
+    ]
+    assert older[failed.label].advice.meaning.startswith("exit code 3")
+    assert older[gap.label].advice.command == run_command(pipeline.name, gap)
+    (strip, *_) = told.strips
+    assert "failed" not in strip.counts
 
 
 def begin_pinned(pipeline: Pipeline, interval: Interval, begin: int, end: int) -> None:

@@ -39,6 +39,7 @@ def needing_attention(
         return [each for each in pinned if since <= each.from_time < until]
 
     monkeypatch.setattr(calendar, "known_intervals", begun)
+    monkeypatch.setattr(calendar, "unregistered_intervals", lambda *_: [])
     monkeypatch.setattr(calendar, "pinned_time", lambda _: spans)
     monkeypatch.setattr(calendar, "missing_intervals", lambda _: ())
     monkeypatch.setattr(page, "datetime", SimpleNamespace(now=lambda zone: now))
