@@ -20,6 +20,7 @@ from include.ledger.completeness import Completeness, Open
 from include.ledger.pages.interval import AttemptFacts
 from include.ledger.quarantine import QuarantineFile
 from include.monitor.history.calendar import MEANINGS, Calendar, Cell, CellState, Day, Strip
+from include.monitor.history.doctor_look import Look
 from include.monitor.history.drill import IntervalPage
 from include.monitor.history.plot import Series, Trend
 from include.monitor.history.quarantine import read_quarantine
@@ -105,6 +106,19 @@ def test_all_clear_is_said_only_when_a_pipeline_is_shown() -> None:
     nothing = rendered("intervals.html", calendar())
     assert clear not in nothing
     assert "There is no pipeline here that has intervals" in nothing
+
+
+@pytest.mark.parametrize("template", ["intervals.html", "interval.html"])
+def test_agreement_is_of_the_last_check_when_the_doctor_cannot_look_any_more(template: str) -> None:
+    def page(look: Look) -> str:
+        data: Any = replace(calendar(), doctor={NAME: look})
+        return rendered(template, data if template == "intervals.html" else replace(interval_page({}), doctor=look))
+
+    agree = page(Look(looked_at=START))
+    assert ("files agree" in agree, "agreed" in agree) == (True, False)
+    failed = page(Look(looked_at=START, error="the catalog does not answer"))
+    assert ("the catalog does not answer" in failed, "files agreed" in failed) == (True, True)
+    assert "2026-11-20T05:00:00Z" in failed
 
 
 def test_strip_has_no_days_when_nothing_of_its_table_is_pinned() -> None:
