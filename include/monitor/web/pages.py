@@ -56,7 +56,8 @@ def wants_json(request: Request) -> bool:
 def render(request: Request, template: str, data: Any) -> str:
     """Return the filled template."""
     root = request.scope.get("root_path", "").rstrip("/")
-    return environment().get_template(template).render(page=data, root=root, now=datetime.now(UTC))
+    is_event = request.scope["path"].endswith("/events")
+    return environment().get_template(template).render(page=data, root=root, now=datetime.now(UTC), is_event=is_event)
 
 
 def as_json(data: Any) -> Any:

@@ -1,6 +1,7 @@
 "use strict";
 
-// In a calendar one square is reached by Tab, the others by the arrow keys: thousands of stops would be a wall.
+// In a calendar one square is reached by Tab, the others by the arrow keys: thousands of stops would be a wall. It is the
+// first one, also without this script.
 
 function rove(place) {
   const rows = [...place.querySelectorAll(".cells")].map((row) => [...row.children]);

@@ -37,9 +37,9 @@ START = datetime(2026, 11, 20, 5, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 
 
-def rendered(template: str, data: Any) -> str:
+def rendered(template: str, data: Any, path: str = "/") -> str:
     """Return the page with its white space collapsed."""
-    request = Request({"type": "http", "headers": [], "query_string": b"", "path": "/"})
+    request = Request({"type": "http", "headers": [], "query_string": b"", "path": path})
     return re.sub(r"\s+", " ", unescape(render(request, template, data)))
 
 
@@ -128,6 +128,27 @@ def test_strip_has_no_days_when_nothing_of_its_table_is_pinned() -> None:
     assert 'Nothing pinned yet: <a href="/tables/bare">bare</a></p>' in page
     assert "<option selected>isp_hits</option>" in page
     assert page.index("What needs attention") < page.index("registered: validated")
+
+
+def test_calendar_of_a_table_is_one_stop_of_tab_when_no_script_runs() -> None:
+    cells = tuple(Cell(f"2026-11-20T0{n}", CellState.REGISTERED, 1, 0) for n in range(3))
+    days = (Day(START.date(), (Cell("", CellState.NONE, None, 0), *cells)), Day(START.date(), cells))
+    strips = [replace(strip(name, CellState.REGISTERED), days=days) for name in ("one", "other")]
+    page = rendered("intervals.html", calendar(*strips))
+    stops = [f"/intervals/{name}/2026-11-20T0{n}" for name in ("one", "other") for n in range(3)]
+    links = re.findall(r'<a href="(/intervals/o[^"]*)"( tabindex="-1")? class="registered"', page)
+    assert len(links) == 2 * len(stops)
+    assert [href for href, is_skipped in links if not is_skipped] == [stops[0], stops[3]]
+
+
+def test_live_page_says_of_when_it_is_when_no_script_runs() -> None:
+    page = rendered("streams.html", StreamsPage((), (), 0))
+    (line,) = re.findall(r"<noscript>(.*?)</noscript>", page)
+    assert re.search(r"As of \d{4}-\d\d-\d\dT[\d:]+Z\.", line)
+    assert '<a href="">Reload</a>' in line
+    # A new time alone is no new page to those who follow it.
+    assert "As of" not in rendered("streams.html", StreamsPage((), (), 0), "/events")
+    assert "<noscript" not in rendered("intervals.html", calendar())
 
 
 def stopped_stream(name: str) -> StreamState:
