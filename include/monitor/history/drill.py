@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from pyarrow import ArrowInvalid
 
 from include import lake, quarantine
-from include.errors import ValidationFailed
+from include.errors import FileUnreadable, ValidationFailed
 from include.ledger.erasures.coordinates import erased_within
 from include.ledger.intervals.attempts import REBUILD
 from include.ledger.intervals.states import RevisionState
@@ -165,6 +165,8 @@ class RangePage:
     batches_left_out: bool
     quarantined: tuple[Mapping[str, Any], ...]
     """Its first records in quarantine."""
+    unreadable: str
+    """Why none are listed: a file of the quarantine cannot be read; the counts are the ledger's."""
 
 
 def read_range(page: IntervalPage, topic_partition: TopicPartition) -> RangePage | None:
@@ -174,9 +176,17 @@ def read_range(page: IntervalPage, topic_partition: TopicPartition) -> RangePage
         return None
     within = OffsetRange(topic_partition, fates.from_offset, fates.until_offset, fates.topic_id)
     batches = pages.batches_of(page.pipeline, within)
-    records = quarantine.records_within(page.pipeline, within, MOST_QUARANTINED)
-    left_out = len(batches) > pages.MOST_BATCHES
-    return RangePage(page.pipeline, page.label, fates, tuple(batches[: pages.MOST_BATCHES]), left_out, tuple(records))
+    records, unreadable = _quarantined(page.pipeline, within, MOST_QUARANTINED)
+    shown, left_out = tuple(batches[: pages.MOST_BATCHES]), len(batches) > pages.MOST_BATCHES
+    return RangePage(page.pipeline, page.label, fates, shown, left_out, records, unreadable)
+
+
+def _quarantined(pipeline: str, within: OffsetRange, most: int) -> tuple[tuple[Mapping[str, Any], ...], str]:
+    """Return the first quarantined records of a range; none, and why, when a file of them cannot be read."""
+    try:
+        return tuple(quarantine.records_within(pipeline, within, most)), ""
+    except FileUnreadable as error:
+        return (), str(error)
 
 
 def _range(page: IntervalPage, topic_partition: TopicPartition) -> RangeFates | None:
@@ -204,6 +214,8 @@ class RecordPage:
     """Where they lie."""
     quarantined: Mapping[str, Any] | None
     """What became of it in quarantine."""
+    unreadable: str
+    """Why it is not known whether it is there: a file of the quarantine cannot be read."""
 
 
 def read_record(
@@ -215,22 +227,27 @@ def read_record(
         return None
     within = OffsetRange(topic_partition, offset, offset + 1, fates.topic_id)
     batch = next(iter(pages.batches_of(page.pipeline, within)), None)
-    kept = next(iter(quarantine.records_within(page.pipeline, within, 1)), None)
+    records, unreadable = _quarantined(page.pipeline, within, 1)
+    kept = next(iter(records), None)
     file, rows = ("", ()) if kept else _rows(page.tables.get(pipeline.table, ()), within)
-    fate, words = _fate(batch, has_rows=bool(rows), is_quarantined=kept is not None)
+    if kept is not None:
+        fate, words = "quarantined", "it is kept whole in quarantine"
+    elif rows:
+        fate, words = "archived", "it has rows in the registered archive table"
+    else:
+        fate, words = _fate(batch, may_be_quarantined=bool(unreadable))
     if erased_within(page.pipeline, [within]):
         fate, words = ERASED, "what was kept of it was erased; Kafka may still have it"
-    return RecordPage(page.pipeline, page.label, fates, offset, fate, words, batch, pipeline.table, rows, file, kept)
+    at = (page.pipeline, page.label, fates, offset)
+    return RecordPage(*at, fate, words, batch, pipeline.table, rows, file, kept, unreadable)
 
 
-def _fate(batch: BatchPart | None, *, has_rows: bool, is_quarantined: bool) -> tuple[str, str]:
-    if is_quarantined:
-        return "quarantined", "it is kept whole in quarantine"
-    if has_rows:
-        return "archived", "it has rows in the registered archive table"
+def _fate(batch: BatchPart | None, *, may_be_quarantined: bool) -> tuple[str, str]:
+    """Return the fate of a record that no file that can be read has, and how it is known."""
     if batch is None:
         return "unknown", "no micro-batch of the archive has committed it: the stream is behind, or it was lost"
-    possible = [name for name in ("archived", "empty", "gaps") if getattr(batch, name)]
+    names = ("archived", "empty", "gaps", *(("quarantined",) if may_be_quarantined else ()))
+    possible = [name for name in names if getattr(batch, name)]
     if len(possible) == 1:
         return possible[0].removesuffix("s"), "every other record of its micro-batch in this range has this fate, too"
     words = "its micro-batch has several fates, and none of the files that can be read here holds a row of it"

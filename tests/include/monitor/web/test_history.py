@@ -222,12 +222,18 @@ def test_counts_stay_when_a_file_of_the_quarantine_is_missing(client: httpx.Clie
         whole = client.get(f"/quarantine/{NAME}/record", params=record_at(world, 0))
         file.write_bytes(content[: len(content) // 2])
         damaged = client.get(f"/quarantine/{NAME}")
+        interval = f"/intervals/{NAME}/{label(world, 0)}"
+        offsets = client.get(f"{interval}/range", params={"topic": world.topic, "partition": 0})
+        bad, good = (client.get(f"{interval}/record", params=record_at(world, offset)) for offset in (0, 5))
     finally:
         file.write_bytes(content)
-    assert (page.status_code, damaged.status_code) == (200, 200)
+    assert {each.status_code for each in (page, damaged, offsets, bad, good)} == {200}
+    assert f'<td class="n">0</td><td class="n">{PER_HOUR}</td><td class="n">{PER_HOUR - 3}</td>' in offsets.text
+    assert "archived or quarantined" in bad.text
+    assert "row of offset 5" in good.text
     assert {each["reason"] for each in data["totals"]} == {"malformed_json", "missing_field"}
     assert data["records"] == []
-    for text in (page.text, whole.text, damaged.text):
+    for text in (page.text, whole.text, damaged.text, offsets.text, bad.text):
         assert place in text
         assert "./tidemark doctor" in text
     assert whole.status_code == 500
