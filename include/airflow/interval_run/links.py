@@ -46,8 +46,8 @@ class DriverLogLink(BaseOperatorLink):
     name = "Driver log"
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
-        """Return the address of the log's place on the page."""
-        return f"{stream_page(pipeline_of(operator))}#log"
+        """Return the address of the log's place on the page; empty where the page's address is not known."""
+        return f"{page}#log" if (page := stream_page(pipeline_of(operator))) else ""
 
 
 class SparkLink(BaseOperatorLink):

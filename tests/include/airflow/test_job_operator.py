@@ -13,6 +13,7 @@ import pytest
 import structlog
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
+from include.airflow.interval_run.links import STREAM_LINKS
 from include.airflow.notifier import AlertNotifier
 from include.airflow.spark import JobOperator
 from include.ledger.alerts import open_alerts
@@ -108,3 +109,9 @@ def test_alert_names_offsets_and_remedy_when_the_driver_s_last_line_did(driver: 
     (told,) = open_alerts("task/interval__isp_hits/r/")
     assert error in told.what
     assert told.todo == remedy
+
+
+def test_links_of_a_stream_are_empty_when_airflow_s_address_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("include.intervals.reporting.addresses.airflow_address", lambda: "")
+    task = SimpleNamespace(pipeline=NAME)
+    assert [link.get_link(task, ti_key=None) for link in STREAM_LINKS] == ["", "", ""]
