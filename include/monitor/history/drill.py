@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import chain, islice
 from typing import Any
 
-import pyarrow.compute as pc
 from pyarrow import ArrowInvalid
 
 from include import lake, quarantine
@@ -256,19 +256,18 @@ def _fate(batch: BatchPart | None, *, may_be_quarantined: bool) -> tuple[str, st
 
 def _rows(revisions: Sequence[RevisionFacts], within: OffsetRange) -> tuple[str, tuple[Mapping[str, Any], ...]]:
     """Return the first rows of a record in the registered Parquet files, and the file."""
-    tp, offset = within.topic_partition, within.from_offset
+    offset = within.from_offset
     for revision in revisions:
         for name, facts in revision.files.items() if revision.state == RevisionState.REGISTERED else ():
             low, high = facts.get(IDENTITY[2]) or (0, -1)
             if not (low <= offset <= high) or not name.endswith(".parquet"):
                 continue
             try:
-                with lake.open_parquet(f"{revision.location}/{name}") as opened:
-                    table = opened.read()
+                with lake.open_parquet(f"{revision.location}/{name}", page_by_page=True) as opened:
+                    found = lake.rows_within(opened, opened.schema_arrow.names, lake.bounds_of(within))
+                    rows = tuple(islice(chain.from_iterable(map(lake.python_rows, found)), MOST_ROWS))
             except (OSError, ArrowInvalid):
                 continue
-            is_it = pc.and_(pc.equal(table[IDENTITY[0]], tp.topic), pc.equal(table[IDENTITY[1]], tp.partition))
-            found = table.filter(pc.and_(is_it, pc.equal(table[IDENTITY[2]], offset))).slice(0, MOST_ROWS)
-            if found.num_rows:
-                return f"{revision.location}/{name}", tuple(lake.python_rows(found))
+            if rows:
+                return f"{revision.location}/{name}", rows
     return "", ()

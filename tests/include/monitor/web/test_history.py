@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pyarrow.parquet as pq
 import pytest
 from sqlalchemy import select, update
 
@@ -126,6 +127,15 @@ def test_interval_links_to_file_range_and_record_when_it_is_opened(client: httpx
     assert client.get(f"{place}/record", params=record_at(world, 0)).status_code == 404
     for wrong in (f"/intervals/{NAME}/2020-01-01T00", f"/intervals/{NAME}/nonsense", f"{place}/file?table=x"):
         assert client.get(wrong).status_code in (404, 422)
+
+
+def test_record_s_rows_are_found_without_reading_the_rest_of_their_file(
+    client: httpx.Client, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(pq.ParquetFile, "read")
+    at = {**record_at(world, PER_HOUR + 3), "format": "json"}
+    record = client.get(f"/intervals/{NAME}/{label(world, 1)}/record", params=at).json()
+    assert [row["words"] for row in record["rows"]] == [f"row of offset {PER_HOUR + 3}"]
 
 
 def test_missing_file_is_built_by_its_interval_only_when_its_revision_is_registered(
