@@ -43,8 +43,8 @@ sends alerts that a receiver missed while it was unreachable. No Spark is starte
 A view without a window that has more keys than its `max_keys` is reported, too: they are kept for ever. So are an erasure that has not
 ended after {erasing:.0f} hours, since files still hold what it is to erase, and a pipeline whose declaration is refused, since it has no DAGs.
 
-A stream counts as recovered when its driver has held the lease for {steady:.0f} minutes; a stalled one, when the stalled query has also
-committed since.
+A stream counts as recovered when its driver has held the lease for {steady:.0f} minutes; a stalled one, when the stalled query, if it is still
+declared, has also committed since.
 
 **A failure** means that the ledger or Kafka cannot be reached, or that a pipeline, which the error names, could not be checked: all
 others were. The next run checks again. An alert that one receiver refused is in

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from include import alerts
 from include.intervals.reporting.addresses import stream_page
-from include.ledger.alerts import Alert, dismissed_alerts
+from include.ledger.alerts import Alert, dismissed_alerts, open_alerts
 from include.ledger.alerts.noted import note_cause_over
 from include.ledger.totals import key_counts
 from include.pipelines.spec import AdditiveView, Pipeline
@@ -15,16 +15,17 @@ from include.pipelines.spec import AdditiveView, Pipeline
 def watch(pipeline: Pipeline) -> tuple[int, int]:
     """Alert about the pipeline's views over their limit; return how many there are, and how many no longer are.
 
-    A view whose alert was dismissed raises none until it has been within its limit again.
+    Alerts about a view that was removed, or has windows now, are over. A view whose alert was dismissed raises none
+    until it has been within its limit again.
     """
     totals = [view for view in pipeline.views if view.is_total]
-    if not totals:
-        return 0, 0
-    counts = key_counts(pipeline.name)
+    declared = {_key(pipeline, view.name) for view in totals}
+    gone = [each.key for each in open_alerts(_key(pipeline, "")) if each.key not in declared]
+    recovered = sum(alerts.recover(key) for key in gone)
+    counts = key_counts(pipeline.name) if totals else {}
     over = {view.name for view in totals if counts.get(view.name, 0) > view.max_keys}
-    recovered = 0
     for view in totals:
-        key = _key(pipeline, view)
+        key = _key(pipeline, view.name)
         if view.name not in over:
             recovered += alerts.recover(key)
             note_cause_over(key)
@@ -34,13 +35,13 @@ def watch(pipeline: Pipeline) -> tuple[int, int]:
     return len(over), recovered
 
 
-def _key(pipeline: Pipeline, view: AdditiveView) -> str:
-    return f"keys/{pipeline.name}/{view.name}"
+def _key(pipeline: Pipeline, view: str) -> str:
+    return f"keys/{pipeline.name}/{view}"
 
 
 def _alert(pipeline: Pipeline, view: AdditiveView, keys: int) -> Alert:
     return Alert(
-        _key(pipeline, view),
+        _key(pipeline, view.name),
         pipeline.name,
         f"the view {view.name} has {keys:,} keys, {view.max_keys:,} are declared at most: its state, its topic and its "
         "tables keep all of them for ever",

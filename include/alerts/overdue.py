@@ -19,6 +19,7 @@ from include.ledger.archive.micro_batches import last_batch
 from include.ledger.database import clock
 from include.ledger.intervals.days import pinned_within
 from include.ledger.streams.writers import live_writer
+from include.monitor.lag import queries_of
 from include.monitor.text import quantity
 from include.pipelines.spec import Pipeline
 from include.spark.submission import SPARK_POOL
@@ -81,7 +82,7 @@ def watch(pipeline: Pipeline, now: datetime | None = None) -> dict[str, int]:
     # The ledger's clock, as for leases, commits and alerts: a wrong clock of this host delays no end of an alert.
     now = now or clock()
     overdue = find_overdue(pipeline, now)
-    recovered = _watch_overdue(pipeline, overdue) + _recover_stream(pipeline.name, now)
+    recovered = _watch_overdue(pipeline, overdue) + _recover_stream(pipeline, now)
     recovered += erasures.watch(pipeline.name, now)
     over_limit, below_again = key_limits.watch(pipeline)
     return {
@@ -174,22 +175,25 @@ def stream_keys(pipeline: str) -> tuple[str, str]:
     return f"stream/{pipeline}", f"stream/{pipeline}/ended"
 
 
-def _recover_stream(pipeline: str, now: datetime) -> int:
+def _recover_stream(pipeline: Pipeline, now: datetime) -> int:
     """Close the alert about a stream whose driver has held its lease for a while since it failed.
 
-    The query of a stalled stream must also have committed since: a hanging driver holds its lease too.
+    The query of a stalled stream must also have committed since: a hanging driver holds its lease too. One that is no
+    longer declared never will.
     """
-    keys, live = stream_keys(pipeline), live_writer(pipeline)
+    keys, live = stream_keys(pipeline.name), live_writer(pipeline.name)
     if live is None or now - live.acquired_at < STEADY:
         return 0
     told = [each for each in open_alerts(keys[0]) if each.key in keys and _raised(each) <= live.acquired_at]
     return sum(alerts.recover(each.key) for each in told if _commits_again(pipeline, each))
 
 
-def _commits_again(pipeline: str, told: Alert) -> bool:
+def _commits_again(pipeline: Pipeline, told: Alert) -> bool:
     stalled = told.facts.get("query")
-    last = last_batch(pipeline, stalled) if stalled else None
-    return not stalled or (last is not None and last.committed_at >= _raised(told))
+    if not stalled or stalled not in queries_of(pipeline):
+        return True
+    last = last_batch(pipeline.name, stalled)
+    return last is not None and last.committed_at >= _raised(told)
 
 
 def _raised(told: Alert) -> datetime:

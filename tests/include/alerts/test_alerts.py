@@ -459,6 +459,22 @@ def test_dismissed_view_is_told_again_only_when_it_was_within_its_limit_since(re
     alerts.recover(key)
 
 
+def test_alert_about_a_view_is_over_when_it_is_removed_or_has_windows(receivers: Received) -> None:
+    declared = load_pipeline("isp_hits")
+    pipeline = replace(declared, name="isp_removed")
+    (total,) = (view for view in declared.views if view.name == "isp_totals")
+    # Another pipeline's, whose name begins like this one's.
+    other = replace(alert("isp_removed_too"), key="keys/isp_removed_too/isp_totals")
+    alerts.raise_alert(other)
+    note_keys("isp_removed", "isp_totals", total.max_keys + 1, version=1)
+    assert key_limits.watch(pipeline) == (1, 0)
+    receivers.posts.clear()
+    without = replace(pipeline, views=tuple(view for view in declared.views if not view.is_total))
+    assert [key_limits.watch(without) for _ in range(2)] == [(0, 1), (0, 0)]
+    assert [each["state"] for each in receivers.posts] == ["recovered"]
+    assert alerts.recover(other.key)
+
+
 def test_stream_has_recovered_when_its_driver_has_held_the_lease_for_a_while(receivers: Received) -> None:
     pipeline, now = load_pipeline("wiki_changes"), datetime.now(UTC)
     stream = Alert("stream/wiki_changes", "wiki_changes", "3 failures in a row", "stream__wiki_changes", now, "wait")
@@ -503,6 +519,18 @@ def test_stream_that_stalled_has_recovered_only_when_the_stalled_query_has_commi
     try:
         assert watch(pipeline, now + timedelta(minutes=3))["recovered"] == 0
         micro_batches.move_query(lease, BatchCommit("nest_cameras", "hourly_counts", "a", 0))
+        assert watch(pipeline, now + timedelta(minutes=3))["recovered"] == 1
+    finally:
+        writers.release(lease)
+
+
+def test_stream_that_stalled_has_recovered_when_the_stalled_query_is_no_longer_declared(receivers: Received) -> None:
+    pipeline, now = load_pipeline("auction_bids"), datetime.now(UTC)
+    context: Any = {"ti": SimpleNamespace(dag_id="stream", run_id="r", task_id="drive")}
+    send_alert(context, "auction_bids", "stalled", key="stream/auction_bids", query="former_name")
+    assert watch(pipeline, now + timedelta(minutes=3))["recovered"] == 0, "nobody goes on"
+    lease = writers.acquire("auction_bids")
+    try:
         assert watch(pipeline, now + timedelta(minutes=3))["recovered"] == 1
     finally:
         writers.release(lease)
