@@ -5,12 +5,14 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from itertools import combinations
 from pathlib import Path
+from threading import RLock
 
 from include.errors import PipelinesClash, TidemarkError, UsageError, one_line
 from include.pipelines.spec import DatabaseTable, Pipeline
@@ -28,14 +30,21 @@ def pipeline_names() -> tuple[str, ...]:
 
 
 def _declaring(folder: Path) -> Iterator[str]:
+    for name, file, changed in _modules(folder):
+        with suppress(OSError):
+            if _declares(file, changed):
+                yield name
+
+
+def _modules(folder: Path) -> Iterator[tuple[str, Path, int]]:
+    """Yield the folder's modules that may be declarations, or be imported by one: name, file, and when it changed."""
     for module in pkgutil.iter_modules([str(folder)]):
         if module.name in _NOT_PIPELINES:
             continue
         file = folder / module.name / "__init__.py" if module.ispkg else folder / f"{module.name}.py"
         # A file that an editor is just replacing is none.
         with suppress(OSError):
-            if _declares(file, file.stat().st_mtime_ns):
-                yield module.name
+            yield module.name, file, file.stat().st_mtime_ns
 
 
 @cache
@@ -119,6 +128,8 @@ class Declarations:
     """Those that could be loaded, by name."""
     refused: Mapping[str, TidemarkError]
     """The errors of those that could not, and of those that write what must be of one, by name."""
+    files: tuple[tuple[str, Path, int], ...] = ()
+    """The modules that they were read from: name, file, and when it had changed."""
 
     @property
     def pipelines(self) -> tuple[Pipeline, ...]:
@@ -135,9 +146,45 @@ class Declarations:
         ]
 
 
+_reading = RLock()
+
+
 @cache
 def declarations() -> Declarations:
-    """Return all declared pipelines; one that is refused does not keep the others from running."""
+    """Return all declared pipelines; one that is refused does not keep the others from running.
+
+    They stay as this process has read them, until it calls `reread_changed`.
+    """
+    with _reading:
+        return _read_declarations(_files())
+
+
+def reread_changed() -> None:
+    """Read the declarations anew if a file of them was added, removed or changed since.
+
+    For the pages, whose process outlives many declarations. A driver or a task keeps what it began with.
+    """
+    with _reading:
+        if declarations().files == _files():
+            return
+        importlib.invalidate_caches()
+        for module in filter(_is_declaration, list(sys.modules)):
+            del sys.modules[module]
+        load_pipeline.cache_clear()
+        declarations.cache_clear()
+        declarations()
+
+
+def _files() -> tuple[tuple[str, Path, int], ...]:
+    return tuple(sorted(each for folder in __path__ for each in _modules(Path(folder))))
+
+
+def _is_declaration(module: str) -> bool:
+    prefix = f"{__name__}."
+    return module.startswith(prefix) and module.removeprefix(prefix).partition(".")[0] not in _NOT_PIPELINES
+
+
+def _read_declarations(files: tuple[tuple[str, Path, int], ...]) -> Declarations:
     loaded: list[Pipeline] = []
     refused: dict[str, TidemarkError] = {}
     for name in pipeline_names():
@@ -152,7 +199,7 @@ def declarations() -> Declarations:
             # Which of them was there first is not known: what both write must be written by neither.
             for each in pair:
                 refused.setdefault(each.name, error)
-    return Declarations(tuple(loaded), dict(sorted(refused.items())))
+    return Declarations(tuple(loaded), dict(sorted(refused.items())), files)
 
 
 def check_apart(pipelines: Sequence[Pipeline]) -> None:

@@ -99,7 +99,7 @@ class BrokerWatch:
                 known = self._asked.setdefault(each.name, _Pipeline(each, now, now))
                 if now - known.asked_at > IDLE:
                     known.first_asked_at = now
-                known.asked_at = now
+                known.asked_at, known.declared = now, each
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, daemon=True, name="broker watch")
                 self._thread.start()

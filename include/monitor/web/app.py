@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fastapi import APIRouter, FastAPI, HTTPException, Request
+from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, RedirectResponse, Response
 from starlette.exceptions import HTTPException as AnyHttpError
@@ -18,6 +18,7 @@ from include.monitor.text import clean
 from include.monitor.web import intervals, quarantine, streams, tables, views
 from include.monitor.web.pages import HEADERS, PICTURES, STATIC, page, wants_json
 from include.monitor.web.rights import NotKnown, Rights
+from include.pipelines import reread_changed
 
 ROUTERS: tuple[APIRouter, ...] = (
     streams.router,
@@ -45,7 +46,8 @@ def monitor_app(rights: Rights) -> FastAPI:
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     app.state.rights = rights
     for router in ROUTERS:
-        app.include_router(router)
+        # A pipeline that is declared while the pages are served is shown, and one that is removed no longer.
+        app.include_router(router, dependencies=[Depends(reread_changed)])
     app.add_api_route("/health", health, methods=["GET", "HEAD"])
     # No data: only the project's own scripts and styles.
     app.mount("/static", StaticFiles(directory=STATIC), name="static")

@@ -24,7 +24,7 @@ from include.housekeeping import run as keeping
 from include.monitor import lag as lags
 from include.monitor import missing
 from include.monitor.missing import MissingSummary
-from include.pipelines import declarations, load_pipeline, pipeline_of_table
+from include.pipelines import declarations, load_pipeline, pipeline_of_table, reread_changed
 from include.pipelines.spec import Pipeline
 from include.services import supervisor
 from include.services.process import ServiceStatus
@@ -216,6 +216,30 @@ def test_declaration_is_found_when_it_is_a_package_or_comes_from_another_module(
     assert not {".#door", "gone", "spec"} & set(pipelines.pipeline_names())
     assert load_pipeline("packed").name == "packed"
     assert "include/pipelines/taken.py declares no PIPELINE named 'taken'" in declarations().reasons[0]
+
+
+def test_process_keeps_its_declarations_until_it_asks_for_the_changed_ones(declare: Write, tmp_path: Path) -> None:
+    declare("door_a", door("door_a"))
+    declare("door_b", "from include.pipelines.common import *\n" + door("door_b").replace('"Doors"', "WORDS"))
+    declare("common", "WORDS = 'Doors'")
+    first, begun_with = declarations(), load_pipeline("door_a")
+    (tmp_path / "door_a.py").unlink()
+    (tmp_path / "common.py").write_text("WORDS = 'Other doors'")
+    (tmp_path / "door_c.py").write_text(door("door_c"))
+    # As a driver does.
+    assert (declarations(), load_pipeline("door_a")) == (first, begun_with)
+    reread_changed()
+    names = {each.name for each in declarations().loaded}
+    assert names == {*OTHERS, "door_b", "door_c"}
+    assert load_pipeline("door_b").description == "Other doors"
+    with pytest.raises(UsageError, match="unknown pipeline 'door_a'"):
+        load_pipeline("door_a")
+    (tmp_path / "door_c.py").write_text("PIPELINE = (")
+    reread_changed()
+    assert list(declarations().refused) == ["door_c"]
+    unchanged = declarations()
+    reread_changed()
+    assert declarations() is unchanged
 
 
 def test_driver_of_a_refused_pipeline_is_left_alone(declare: Write, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from include import alerts
+from include import alerts, pipelines
 from include.alerts import refused
 from include.errors import UsageError
 from include.ledger.alerts import Alert
@@ -180,6 +180,39 @@ def test_alerts_are_shown_when_their_pipeline_s_declaration_is_refused_or_gone(
         declarations.cache_clear()
     assert refused.watch(declarations(), now) == 1
     assert alerts.recover("stream/gone")
+
+
+DOORS = """
+from include.pipelines.spec import *
+
+PIPELINE = Pipeline(
+    name="doors", description="{}", source=KafkaTopics(subscribe=("doors",)), decoder=Json(schema="at TIMESTAMP"),
+    archive=Archive(rows="rows", columns="at TIMESTAMP", event_time="at"),
+)
+"""
+
+
+def test_pages_have_a_pipeline_when_it_is_declared_edited_and_removed_while_they_are_served(
+    client: httpx.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipelines, "__path__", [*pipelines.__path__, str(tmp_path)])
+    file = tmp_path / "doors.py"
+
+    def described() -> str | None:
+        streams = client.get("/?format=json").json()["streams"]
+        return next((each["description"] for each in streams if each["pipeline"] == "doors"), None)
+
+    assert described() is None
+    file.write_text(DOORS.format("Doors"))
+    assert described() == "Doors"
+    assert 'tidemark_open_alerts{pipeline="doors"} 0.0' in client.get("/metrics").text
+    assert client.get("/tables/doors").status_code == 200
+    file.write_text(DOORS.format("All doors"))
+    wait_for("the page to know it", lambda: described() == "All doors", 30)
+    file.unlink()
+    assert described() is None
+    assert 'pipeline="doors"' not in client.get("/metrics").text
+    del pipelines.doors  # type: ignore[attr-defined]
 
 
 def test_texts_are_escaped_when_a_page_shows_them(client: httpx.Client) -> None:
