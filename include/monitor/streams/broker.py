@@ -7,18 +7,19 @@ import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Literal
 
 from include import kafka
-from include.errors import ServiceUnreachable, TidemarkError, one_line
+from include.errors import LogTruncated, ServiceUnreachable, TidemarkError, TopicRecreated, one_line
 from include.kafka.sources import describe_source, source_topic_partitions
 from include.ledger.archive.committed import ARCHIVE, committed_offsets
 from include.monitor.lag import Lag, queries_of
 from include.monitor.streams.waiting import HeldBack, SeenEnds, seen_held_back, waiting_since
 from include.offsets import TopicPartition
 from include.pipelines.spec import Pipeline
+from include.streams.start import check_log
 
 EVERY = 3.0
 """Seconds between two looks."""
@@ -36,7 +37,7 @@ _DESCRIBED = 60.0
 """Seconds for which the topics of a source are assumed unchanged."""
 
 _MOST_TIMESTAMPS = 64
-"""How many topic partitions' first waiting records are read; those furthest behind."""
+"""In how many topic partitions a query's first waiting records are read; where it is furthest behind."""
 
 _COMPARED = 20.0
 """How many seconds ago the lag was that a direction compares with."""
@@ -64,6 +65,9 @@ class BrokerView:
     """How the lags of the other queries move."""
     held_back: tuple[HeldBack, ...] = ()
     """Where an open transaction keeps records from all queries."""
+    log_error: str = ""
+    """That a log was cut back, or a topic is another one or gone: then the lags tell nothing. Empty: all is well."""
+    log_remedy: str = ""
 
 
 @dataclass
@@ -77,7 +81,11 @@ class _Pipeline:
     view: BrokerView = field(default_factory=BrokerView)
     topic_partitions: Sequence[TopicPartition] = ()
     described_at: float = -_DESCRIBED
+    log_error: str = ""
+    log_remedy: str = ""
     ends: SeenEnds = field(default_factory=SeenEnds)
+    timestamps: Mapping[tuple[TopicPartition, int], datetime] = field(default_factory=dict)
+    """Those of the queries' first waiting records."""
     held_back: Mapping[TopicPartition, HeldBack] = field(default_factory=dict)
     query_lags: dict[str, deque[tuple[float, int]]] = field(default_factory=dict)
     """What each query was behind, and when; oldest first."""
@@ -137,6 +145,9 @@ class BrokerWatch:
                 away = error.message if isinstance(error, ServiceUnreachable) else ""
             except Exception as error:  # the thread's edge: it must go on, and the page say why nothing is seen
                 view = replace(each.view, error=one_line(str(error)) or type(error).__name__)
+            if view.error:
+                # The topic may be gone.
+                each.described_at = float("-inf")
             with self._seen:
                 each.view, each.looked_at = view, time.monotonic()
                 self._seen.notify_all()
@@ -144,14 +155,14 @@ class BrokerWatch:
 
 def _seen_now(known: _Pipeline) -> BrokerView:
     if time.monotonic() - known.described_at > (_DESCRIBED if known.topic_partitions else _DESCRIBED / 6):
-        source = known.declared.source
-        known.topic_partitions = source_topic_partitions(source, describe_source(source))
-        known.described_at = time.monotonic()
+        _describe(known)
     positions = committed_offsets(known.declared.name)
     committed = {query: positions.get(query, {}) for query in queries_of(known.declared)}
     # In this order: what is appended in between holds nobody back.
     log_ends = kafka.end_offsets(known.topic_partitions, "read_uncommitted")
     bounds = kafka.offset_bounds(known.topic_partitions)
+    if any(at > log_ends.get(tp, at) for of_query in committed.values() for tp, at in of_query.items()):
+        _describe(known)
     now = datetime.now(UTC)
     stable = {tp: end for tp, (_, end) in bounds.items()}
     known.ends.note(now, stable)
@@ -163,9 +174,8 @@ def _seen_now(known: _Pipeline) -> BrokerView:
     )
     firsts = {query: _firsts(of_query, bounds) for query, of_query in committed.items()}
     behind = {query: sum(bounds[tp][1] - at for tp, at in each.items()) for query, each in firsts.items()}
-    archive = firsts[ARCHIVE]
-    timestamps = _timestamps(archive, bounds)
-    since = {query: _since(known, each, archive, timestamps, now) for query, each in firsts.items()}
+    known.timestamps = _timestamps(known, firsts, bounds)
+    since = {query: _since(known, each, now) for query, each in firsts.items()}
     directions = {query: _direction(known, query, offsets) for query, offsets in behind.items()}
     return BrokerView(
         lags,
@@ -175,7 +185,26 @@ def _seen_now(known: _Pipeline) -> BrokerView:
         since={query: at for query, at in since.items() if at is not None},
         directions=directions,
         held_back=tuple(known.held_back.values()),
+        log_error=known.log_error,
+        log_remedy=known.log_remedy,
     )
+
+
+def _describe(known: _Pipeline) -> None:
+    """Note the source's topic partitions, and whether its logs hold what was read of them."""
+    source = known.declared.source
+    known.topic_partitions = source_topic_partitions(source, describe_source(source))
+    known.log_error = known.log_remedy = ""
+    try:
+        check_log(known.declared)
+    except (LogTruncated, TopicRecreated) as error:
+        known.log_error, known.log_remedy = error.message, error.remedy
+    except TidemarkError:
+        # The look itself tells of a service that is away, and a start of the stream of a source that does not fit.
+        pass
+    # Offsets of a topic that is another one hold other records.
+    known.timestamps = {}
+    known.described_at = time.monotonic()
 
 
 def _firsts(
@@ -185,23 +214,38 @@ def _firsts(
     return {tp: max(committed.get(tp, low), low) for tp, (low, end) in bounds.items() if committed.get(tp, low) < end}
 
 
-def _since(
-    known: _Pipeline,
-    firsts: Mapping[TopicPartition, int],
-    archive: Mapping[TopicPartition, int],
-    timestamps: Mapping[TopicPartition, datetime],
-    now: datetime,
-) -> datetime | None:
-    """Return since when a query's first record waits; records' timestamps are read only where the archive waits."""
-    same = {tp: timestamps[tp] for tp, at in firsts.items() if tp in timestamps and archive[tp] == at}
-    return waiting_since(firsts, same, known.ends, now)
+def _since(known: _Pipeline, firsts: Mapping[TopicPartition, int], now: datetime) -> datetime | None:
+    """Return since when a query's first record waits."""
+    timestamps = {tp: known.timestamps[tp, at] for tp, at in firsts.items() if (tp, at) in known.timestamps}
+    return waiting_since(firsts, timestamps, known.ends, now)
 
 
 def _timestamps(
-    firsts: Mapping[TopicPartition, int], bounds: Mapping[TopicPartition, tuple[int, int]]
-) -> dict[TopicPartition, datetime]:
-    furthest = sorted(firsts, key=lambda tp: firsts[tp] - bounds[tp][1])[:_MOST_TIMESTAMPS]
-    return kafka.record_times({tp: firsts[tp] for tp in furthest}) if furthest else {}
+    known: _Pipeline,
+    firsts: Mapping[str, Mapping[TopicPartition, int]],
+    bounds: Mapping[TopicPartition, tuple[int, int]],
+) -> dict[tuple[TopicPartition, int], datetime]:
+    """Return the timestamps of the queries' first waiting records.
+
+    Of other queries than the archive, they are read only where no two looks show when the record came. A record is read
+    once.
+    """
+    found: dict[tuple[TopicPartition, int], datetime] = {}
+    for query, waiting in firsts.items():
+        unseen = [tp for tp, at in waiting.items() if query == ARCHIVE or not _is_seen_to_come(known.ends, tp, at)]
+        furthest = sorted(unseen, key=lambda tp: waiting[tp] - bounds[tp][1])[:_MOST_TIMESTAMPS]
+        places = {(tp, waiting[tp]) for tp in furthest}
+        found |= {place: moment for place, moment in known.timestamps.items() if place in places}
+        unread = dict(places - found.keys())
+        times = kafka.record_times(unread) if unread else {}
+        found |= {(tp, unread[tp]): moment for tp, moment in times.items()}
+    return found
+
+
+def _is_seen_to_come(ends: SeenEnds, tp: TopicPartition, offset: int) -> bool:
+    """Return whether two looks, one shortly after the other, show when a record was appended."""
+    after, before = ends.appended_after(tp, offset), ends.appended_before(tp, offset)
+    return after is not None and before is not None and before - after < timedelta(seconds=_FRESH)
 
 
 def _direction(known: _Pipeline, query: str, offsets: int) -> Direction:

@@ -106,8 +106,8 @@ def stream_state(pipeline: Pipeline) -> StreamState:
 def assess(pipeline: Pipeline, known: StreamOverview, broker: BrokerView) -> StreamState:
     """Return the state that follows from ledger and broker."""
     lag = lag_now(broker, known.read_at)
-    tone, sentence = _sentence(known, lag)
-    remedy = _remedy(pipeline.name, known, lag, tone)
+    tone, sentence = _sentence(known, lag, broker.log_error)
+    remedy = _remedy(pipeline.name, known, lag, tone) if lag.error or not broker.log_error else broker.log_remedy
     held, held_for = told_at(broker.held_back, known.read_at)
     if held:
         sentence = held if tone == "good" else f"{sentence}; {held}"
@@ -171,8 +171,11 @@ def _by_query(broker: BrokerView, now: datetime) -> Iterable[QueryLag]:
         yield QueryLag(name, sum(behind), sum(map(bool, behind)), seconds, directions.get(name, "steady"))
 
 
-def _sentence(known: StreamOverview, lag: StreamLag) -> tuple[Tone, str]:
+def _sentence(known: StreamOverview, lag: StreamLag, log_error: str) -> tuple[Tone, str]:
     """Return tone and sentence of the worst query; the archive's if no other is worse."""
+    if log_error:
+        # What waits is not known, and no driver that starts goes on.
+        return "bad", log_error
     if known.writer is None:
         waiting = max(lag.queries, key=lambda each: each.offsets, default=None)
         return _without_driver(known, _waits(waiting) if waiting and waiting.offsets else "")
@@ -201,7 +204,7 @@ def _of_query(known: StreamOverview, writer: LiveWriter, each: QueryLag) -> tupl
             f"stalled: the driver lives, but {whose}has committed nothing for {duration(idle)}; {_waits(each)}",
         )
     # The flag query commits when a batch ends, which is minutes long; its flags do not wait for that.
-    if each.query == FLAGS or each.seconds is None or each.seconds <= NEAR.total_seconds():
+    if each.query == FLAGS or (each.seconds is not None and each.seconds <= NEAR.total_seconds()):
         return "good", f"keeping up{behind}"
     if each.direction == "growing":
         return "bad", f"{name}falling behind{behind}, and more: {_waits(each)}"

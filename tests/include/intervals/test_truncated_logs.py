@@ -13,6 +13,7 @@ from include.doctor import examine
 from include.doctor.examine import cut_back
 from include.errors import LogTruncated
 from include.monitor.lag import lag_of
+from include.monitor.streams import broker
 from include.pipelines import load_pipeline
 from include.pipelines.spec import KafkaTopics
 from include.services import supervisor
@@ -76,11 +77,14 @@ def test_topic_partition_and_offsets_are_named_when_a_log_ends_before_what_was_r
     assert raised.value.exit_code == 4
 
 
-def test_lag_tells_which_topic_partitions_end_before_what_was_read(logs: dict[str, Log]) -> None:
+def test_lag_and_pages_tell_which_topic_partitions_end_before_what_was_read(logs: dict[str, Log]) -> None:
     log = logs["shorter"]
     assert {(each.topic, each.committed, each.end, each.lag, each.is_cut_back) for each in lag_of(log.pipeline)} == {
         (log.topic, 5, 2, 0, True)
     }
+    seen = broker._seen_now(broker._Pipeline(log.pipeline, 0.0, 0.0))
+    assert f"{log.topic}-0 ends at offset 2, it was read up to 5 before" in seen.log_error
+    assert "A log that was cut back" in seen.log_remedy
 
 
 def test_doctor_names_what_a_log_lacks(logs: dict[str, Log]) -> None:

@@ -5,19 +5,22 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from include.ledger.streams.overview import overview
 from include.monitor.lag import lag_of
-from include.monitor.streams.broker import BrokerWatch, broker_watch
+from include.monitor.streams import broker
+from include.monitor.streams.broker import BrokerView, BrokerWatch, broker_watch
 from include.monitor.streams.metrics import metrics_text
 from include.monitor.streams.state import assess
+from include.offsets import TopicPartition
 from include.pipelines import load_pipeline
+from include.pipelines.spec import Pipeline
 from include.streams import generations
 from tests.conftest import Home, wait_for
-from tests.support.topic_log import Log
+from tests.support.topic_log import START, Log
 
 pytestmark = [pytest.mark.services, pytest.mark.own_services]
 
@@ -31,6 +34,11 @@ def forget() -> Iterator[None]:
     broker_watch.cache_clear()
 
 
+def looked_at_now(pipeline: Pipeline) -> BrokerView:
+    """What the first look shows of a process that was just started."""
+    return broker._seen_now(broker._Pipeline(pipeline, 0.0, 0.0))
+
+
 def test_lag_of_a_view_is_that_of_the_new_topic_when_a_topic_that_was_created_again_is_adopted(
     in_process: Home,
 ) -> None:
@@ -41,12 +49,34 @@ def test_lag_of_a_view_is_that_of_the_new_topic_when_a_topic_that_was_created_ag
     log.archive()
     log.archive(query=view)
     log.delete()
+    assert looked_at_now(pipeline).log_error.startswith(f"topic {log.topic} (id ")
     log.create(1)
-    log.send(0, 0.5, 0.6)
+    log.send(0, 0.5, 0.6, 0.7, 0.8, 0.9)
+    # It has grown beyond the positions: no offset tells that it is another topic.
+    other = looked_at_now(pipeline)
+    assert "was deleted and created again" in other.log_error
+    assert "./tidemark adopt isp_hits" in other.log_remedy
     generations.adopt(pipeline, log.topic, reason="moved", adopted_by="test@host")
     seen = wait_for("the broker", lambda: (seen := watch.view(pipeline)).lags and seen)
-    assert [(each.committed, each.lag) for each in seen.lags if each.query == view] == [(0, 2)]
+    assert [(each.committed, each.lag) for each in seen.lags if each.query == view] == [(0, 5)]
     assert list(seen.lags) == lag_of(pipeline)
+    assert seen.log_error == ""
+
+
+def test_wait_of_a_view_is_told_by_its_own_record_when_the_pages_were_started_after_it_came(in_process: Home) -> None:
+    pipeline = load_pipeline("gps_positions")
+    log, view = Log(pipeline), pipeline.views[0].name
+    log.create(1)
+    log.send(0, 0.1, 0.2)
+    log.archive(query=view)
+    log.send(0, 0.3, 0.4)
+    log.archive()
+    seen = looked_at_now(pipeline)
+    assert (seen.waiting_since, seen.since[view]) == (None, START + timedelta(hours=0.3))
+    # Nor does a look before it came tell, if nobody has looked since: the pages were closed.
+    known = broker._Pipeline(pipeline, 0.0, 0.0)
+    known.ends.note(START, {TopicPartition(log.topic, 0): 2})
+    assert broker._seen_now(known).since[view] == START + timedelta(hours=0.3)
 
 
 def test_lag_in_seconds_is_the_time_that_records_wait_and_grows_when_the_broker_is_killed(in_process: Home) -> None:

@@ -105,6 +105,15 @@ STUCK = replace(KNOWN, committed_at=ago(1200))
             "open",
             "The query hourly_counts is behind: 4,000 offsets wait for hourly_counts, the first for 2 min.",
         ),
+        # Since when it waits nobody has seen: what is not known is not good.
+        (
+            MOVES,
+            view_behind(4_000_000, directions={"hourly_counts": "growing"}),
+            "bad",
+            "The query hourly_counts is falling behind, and more: 4,000,000 offsets wait for hourly_counts.",
+        ),
+        (MOVES, view_behind(9), "open", "The query hourly_counts is behind: 9 offsets wait for hourly_counts."),
+        (KNOWN, seen(500, direction="falling"), "open", "Catching up: 500 offsets wait."),
         (
             MOVES,
             view_behind(4000, 120, directions={"hourly_counts": "growing"}),
@@ -145,6 +154,17 @@ def test_sentence_fits_when_ledger_and_broker_report_a_state(
     assert bool(state.remedy) == (tone == "bad" or known is NEVER)
 
 
+@pytest.mark.parametrize("known", [KNOWN, STOPPED])
+def test_log_is_told_instead_of_a_lag_when_it_ends_before_what_was_read(known: StreamOverview) -> None:
+    error = "nest-logs-0 ends at offset 90, it was read up to 100 before: the log was truncated"
+    cut = replace(seen(0), log_error=error, log_remedy="put the log back")
+    state = assess(PIPELINE, known, cut)
+    assert (state.tone, state.sentence, state.remedy) == ("bad", f"N{error[1:]}.", "put the log back")
+    away = assess(PIPELINE, known, replace(cut, error="refused", seen_at=ago(120)))
+    assert away.sentence == f"Kafka cannot be seen for 2 min; last known: {error}."
+    assert away.remedy == "./tidemark status; ./tidemark up kafka"
+
+
 def test_seconds_go_on_growing_when_the_broker_is_not_seen_any_more() -> None:
     gone = seen(9, 30, error="refused", seen_at=ago(5))
     later = replace(KNOWN, read_at=NOW + timedelta(seconds=60))
@@ -167,6 +187,29 @@ def test_waiting_is_told_by_the_end_seen_before_when_a_timestamp_is_older_than_t
 
 def test_waiting_never_lies_ahead_when_a_producers_clock_does() -> None:
     assert waiting_since({TP: 5}, {TP: NOW + timedelta(days=3650)}, SeenEnds(), NOW) == NOW
+
+
+def test_wait_grows_from_the_first_look_that_saw_the_record_when_its_timestamp_lies_ahead() -> None:
+    ends, ahead = SeenEnds(), NOW + timedelta(days=3650)
+    ends.note(ago(1300), {TP: 5})
+    for seconds in range(1200, 0, -3):
+        ends.note(ago(seconds), {TP: 105})
+    since = waiting_since({TP: 5}, {TP: ahead}, ends, NOW)
+    assert since == ago(1200)
+    told = assess(PIPELINE, STUCK, replace(seen(100), waiting_since=since))
+    assert (told.tone, told.lag.seconds) == ("bad", 1200)
+    assert told.sentence.startswith("Stalled: the driver lives, but has committed nothing for 20 min; 100 offsets wait")
+
+
+def test_wait_of_hours_is_known_when_the_topic_grew_at_every_look() -> None:
+    ends = SeenEnds()
+    for look in range(10_000):
+        ends.note(ago(30_000 - 3 * look), {TP: 100 * look})
+    for offset, appended in ((1, 30_000), (500_000, 15_000), (990_000, 300)):
+        since = waiting_since({TP: offset}, {}, ends, NOW)
+        assert since is not None
+        assert 0 <= (NOW - since).total_seconds() - appended <= 0.05 * appended
+    assert len(ends._ends[TP]) <= 600
 
 
 def test_longest_waiting_counts_when_topic_partitions_differ() -> None:
