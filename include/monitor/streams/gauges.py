@@ -32,6 +32,9 @@ STREAM = {
 }
 """Gauges with the label `pipeline`."""
 
+WAITS = {"tidemark_query_lag_seconds": "How long the longest waiting record waits for the query; 0 when none waits"}
+"""Gauges with the labels `pipeline` and `query`, by the broker; `QUERY` is by what Spark reports."""
+
 REPORTED_AT = "tidemark_query_progress_timestamp_seconds"
 
 QUERY = {
@@ -123,6 +126,13 @@ def samples_of_stream(each: Observed) -> Samples:
         each.registered_within.total_seconds(),
     )
     return (state.pipeline,), dict(zip(STREAM, values, strict=True))
+
+
+def samples_of_waits(each: Observed) -> Iterator[Samples]:
+    """Yield the values of `WAITS`; while the broker is away, records that waited are known to wait still."""
+    for lag in each.state.lag.queries:
+        waits = 0.0 if lag.offsets == 0 and not each.state.lag.error else lag.seconds
+        yield (each.state.pipeline, lag.query), dict.fromkeys(WAITS, waits)
 
 
 def samples_of_lag(lag: Lag) -> Samples:

@@ -37,11 +37,13 @@ from include.monitor.streams.gauges import (
     OFFSETS,
     QUERY,
     STREAM,
+    WAITS,
     Observed,
     gauges,
     samples_of_lag,
     samples_of_query,
     samples_of_stream,
+    samples_of_waits,
 )
 from include.monitor.streams.state import stream_state
 from include.pipelines.spec import Pipeline
@@ -157,6 +159,9 @@ class _Families(Collector):
         yield size
         yield from _of_alerts(scrape)
         yield from gauges(STREAM, ("pipeline",), (samples_of_stream(each) for each in scrape.pipelines))
+        yield from gauges(
+            WAITS, ("pipeline", "query"), (waits for each in scrape.pipelines for waits in samples_of_waits(each))
+        )
         yield from gauges(
             OFFSETS,
             ("pipeline", "query", "topic", "partition"),

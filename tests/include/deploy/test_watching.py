@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -31,9 +32,9 @@ from include.monitor.lag import Lag
 from include.monitor.ledger_patience import ANSWER_SECONDS, READ_SECONDS, within
 from include.monitor.missing import MissingSummary
 from include.monitor.streams.broker import BrokerView
-from include.monitor.streams.gauges import QUERY, REPORTED_AT, Observed
+from include.monitor.streams.gauges import QUERY, REPORTED_AT, WAITS, Observed
 from include.monitor.streams.metrics import Scrape, as_text, metrics_text
-from include.monitor.streams.state import assess
+from include.monitor.streams.state import QueryLag, assess
 from include.offsets import TopicPartition
 from include.pipelines import load_pipeline
 from include.processes import ProcessIdentity, ProcessOnHost
@@ -175,9 +176,17 @@ def test_values_of_a_query_are_exported_only_when_the_driver_that_lives_measured
     for name in (*values, "tidemark_query_part_seconds"):
         assert [s.labels["query"] for s in samples(Scrape(both)) if s.name == name] == ["archive"], name
     dead = samples(Scrape([observed(told("archive"), is_live=False)]))
-    assert {s.name for s in dead if s.name.startswith("tidemark_query_")} == {REPORTED_AT}
+    assert {s.name for s in dead if s.name.startswith("tidemark_query_")} - WAITS.keys() == {REPORTED_AT}
     [at] = [s.value for s in dead if s.name == REPORTED_AT]
     assert at == NOW.timestamp()
+
+
+def test_wait_is_exported_for_each_query_when_it_is_known() -> None:
+    each = observed()
+    lags = (QueryLag("archive", 0, 0), QueryLag("hourly_counts", 9, 1, 700.0), QueryLag("by_hour", 9, 1, None))
+    state = replace(each.state, lag=replace(each.state.lag, queries=lags))
+    waits = samples(Scrape([replace(each, state=state)]))
+    assert {s.labels["query"]: s.value for s in waits if s.name in WAITS} == {"archive": 0, "hourly_counts": 700}
 
 
 def test_records_are_shown_when_they_are_the_first_of_their_reason() -> None:
