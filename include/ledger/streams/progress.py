@@ -36,6 +36,13 @@ class QueryProgress:
     state_rows: int = 0
     state_bytes: int = 0
 
+    def is_current(self, held_since: datetime | None) -> bool:
+        """Return whether the driver that has held the lease since then reported it.
+
+        What an earlier driver measured is over; so is everything while nobody holds the lease (None).
+        """
+        return held_since is not None and self.at >= held_since
+
 
 def note(pipeline: str, progress: Sequence[QueryProgress]) -> None:
     """Add rows, and remove those that lie more than `KEPT` behind, in one transaction. Raise ServiceUnreachable."""

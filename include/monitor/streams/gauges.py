@@ -87,8 +87,8 @@ class Observed:
     """When the archive's first micro-batch was committed."""
 
     def is_current(self, told: QueryProgress) -> bool:
-        """Return whether the driver that holds the lease reported it: what an earlier one measured is over."""
-        return self.state.held_since is not None and told.at >= self.state.held_since
+        """Return whether the driver that holds the lease reported it."""
+        return told.is_current(self.state.held_since)
 
 
 Samples = tuple[Sequence[str], Mapping[str, float | None]]

@@ -19,7 +19,7 @@ from include.ledger.streams.launches import Launch
 from include.ledger.streams.overview import RECENTLY, ReasonCount, quarantined_by_reason
 from include.monitor.history.calendar import read_calendar
 from include.monitor.history.doctor_look import Look
-from include.monitor.lag import Lag
+from include.monitor.lag import Lag, queries_of
 from include.monitor.open_alerts import SHOWN, OpenAlert, alerts_of
 from include.monitor.streams.broker import broker_watch
 from include.monitor.streams.driver_log import DriverLog, driver_log
@@ -103,6 +103,7 @@ class StreamPage:
     state: StreamState
     alerts: tuple[OpenAlert, ...]
     """Open ones of the pipeline, oldest first."""
+    alerts_left_out: int
     queries: tuple[QueryRates, ...]
     reasons: tuple[ReasonCount, ...]
     """Reasons of the records that came into quarantine in the last hour."""
@@ -154,10 +155,14 @@ def stream_page(pipeline: Pipeline) -> StreamPage:
         state = _states.of(pipeline)
         started = launches.recent(pipeline.name, RESTARTS)
         lags = sorted(broker_watch().view(pipeline).lags, key=lambda each: (-each.lag, each.query, each.topic))
+        alerts = alerts_of(lambda name: name == pipeline.name)
+        # Those of views that are no longer declared stay in the ledger.
+        told = {query: each for query, each in progress.recent(pipeline.name).items() if query in queries_of(pipeline)}
         return StreamPage(
             state,
-            alerts_of(lambda name: name == pipeline.name)[:SHOWN],
-            tuple(query_rates(query, told) for query, told in progress.recent(pipeline.name).items()),
+            alerts[:SHOWN],
+            max(0, len(alerts) - SHOWN),
+            tuple(query_rates(query, each, state.held_since) for query, each in told.items()),
             quarantined_by_reason(pipeline.name, RECENTLY),
             tuple(_restarts(started, is_live=bool(state.holder))),
             tuple(map(TopicPartitionLag.of, lags[:MOST_TOPIC_PARTITIONS])),

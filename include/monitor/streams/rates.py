@@ -61,6 +61,8 @@ class QueryRates:
     input_rows: int
     input_rate: float
     processing_rate: float
+    timed_batch_id: int
+    """The last micro-batch with data, or the last one if none had any: that of the duration and its parts."""
     seconds: float
     watermark: datetime | None
     watermark_delay: float | None
@@ -71,10 +73,15 @@ class QueryRates:
     """None before there are two points."""
     durations: Plot | None
     parts: tuple[Part, ...]
+    is_current: bool
+    """Whether the driver that holds the lease reported it; an earlier one's rates are over."""
 
 
-def query_rates(query: str, told: Sequence[QueryProgress]) -> QueryRates:
-    """Return a query's progress, oldest first and at least one entry, as a page shows it."""
+def query_rates(query: str, told: Sequence[QueryProgress], held_since: datetime | None) -> QueryRates:
+    """Return a query's progress, oldest first and at least one entry, as a page shows it.
+
+    `held_since`: when the driver took the lease that holds it; None when nobody does.
+    """
     last = told[-1]
     # Without input Spark only looks for data: the parts of a micro-batch with input show where time goes.
     batch = next((each for each in reversed(told) if each.input_rows), last)
@@ -85,6 +92,7 @@ def query_rates(query: str, told: Sequence[QueryProgress]) -> QueryRates:
         last.input_rows,
         last.input_rate,
         last.processing_rate,
+        batch.batch_id,
         batch.seconds,
         last.watermark,
         None if last.watermark is None else (last.at - last.watermark).total_seconds(),
@@ -98,6 +106,7 @@ def query_rates(query: str, told: Sequence[QueryProgress]) -> QueryRates:
         ),
         _plot("Duration of a micro-batch", told, {"duration": [each.seconds for each in told]}, is_time=True),
         _parts(batch),
+        last.is_current(held_since),
     )
 
 

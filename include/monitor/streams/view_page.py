@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from include.ledger.streams import progress
+from include.ledger.streams import progress, writers
 from include.ledger.totals import key_counts
 from include.monitor.streams.live_windows import TopRow, WindowBar
 from include.monitor.streams.rates import QueryRates, query_rates
@@ -62,7 +62,7 @@ def view_page(pipeline: Pipeline, view: AdditiveView, measure: str = "", start: 
         shown = named or windows.newest_full(now)
         rows = windows.top(shown, measure) if shown else ()
         distribution, is_cut = windows.distribution(measure), followed.is_cut
-    told = progress.recent(pipeline.name).get(view.name, ())
+    told, live = progress.recent(pipeline.name).get(view.name, ()), writers.live_writer(pipeline.name)
     return ViewPage(
         pipeline.name,
         view.name,
@@ -75,7 +75,7 @@ def view_page(pipeline: Pipeline, view: AdditiveView, measure: str = "", start: 
         bool(shown and shown[1] > now),
         rows,
         () if view.is_total else distribution,
-        query_rates(view.name, told) if told else None,
+        query_rates(view.name, told, live.acquired_at if live else None) if told else None,
         followed.read_at,
         is_cut,
         followed.error,

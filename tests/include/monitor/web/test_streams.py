@@ -24,6 +24,7 @@ from include.ledger.streams import event_gaps, generations, launches, progress, 
 from include.ledger.streams.event_gaps import RefusedAt
 from include.ledger.streams.progress import QueryProgress
 from include.monitor.live_page import serving
+from include.monitor.open_alerts import SHOWN
 from include.monitor.streams.driver_log import LINES
 from include.monitor.web.alone import app_alone
 from include.pipelines import declarations, load_pipeline, pipeline_names
@@ -154,6 +155,17 @@ def test_alerts_stand_above_the_streams_when_they_are_open(client: httpx.Client)
     assert client.get("/?format=json").json()["alerts"] == []
 
 
+def test_number_of_further_alerts_is_shown_when_more_are_open_than_a_page_lists(client: httpx.Client) -> None:
+    now = datetime.now(UTC)
+    keys = [f"task/many/{number}" for number in range(SHOWN + 3)]
+    for key in keys:
+        assert alerts.raise_alert(Alert(key, "isp_hits", "it failed", "task publish", now, "read its log"))
+    page = client.get("/pipelines/isp_hits").text
+    assert page.count("it failed") == SHOWN
+    assert "And 3 more: <code>./tidemark alerts list</code>." in page
+    assert all(map(alerts.recover, keys))
+
+
 def test_alerts_are_shown_when_their_pipeline_s_declaration_is_refused_or_gone(
     client: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -253,6 +265,23 @@ def test_metrics_equal_the_page_when_both_are_read(client: httpx.Client) -> None
     assert {key[1] for key in found if key[0] == "tidemark_query_progress_timestamp_seconds"} == {
         "archive", "hourly_counts",
     }  # fmt: skip
+
+
+def test_rates_are_marked_or_left_out_when_no_query_of_the_driver_reported_them(client: httpx.Client) -> None:
+    before, of_earlier = datetime.now(UTC) - timedelta(days=1), "Of an earlier driver; nothing was reported since."
+    progress.note(NAME, [told(902, query="no_longer_declared")])
+    progress.note(NAME, [told(903), replace(told(904), input_rows=0, seconds=0.01)])
+    place = f"/pipelines/{NAME}"
+    queries = client.get(f"{place}?format=json").json()["queries"]
+    assert [each["query"] for each in queries] == ["archive", "hourly_counts"]
+    assert [(each["batch_id"], each["timed_batch_id"], each["seconds"]) for each in queries[:1]] == [(904, 903, 1.5)]
+    page = client.get(place).text
+    assert "<dt>micro-batch 904</dt>" in page
+    assert "<dt>duration of micro-batch 903</dt>" in page
+    assert of_earlier not in page
+    progress.note(NAME, [replace(told(905, query="hourly_counts"), at=before)])
+    assert client.get(place).text.count(of_earlier) == 1
+    assert of_earlier in client.get(f"{place}/views/hourly_counts").text
 
 
 def test_address_is_printed_once_and_a_signal_ends_it_when_the_command_runs(postgres: Home) -> None:
