@@ -164,7 +164,7 @@ class StreamOperator(SparkSubmitOperator):
         newest = launches.last(self.pipeline)
         if live is not None:
             self.log.info("adopting the driver that runs already: %s, fencing token %s", live.holder, live.token)
-            return newest.id if newest is not None and liveness.holds_lease(newest, live) else ""
+            return newest.id if newest is not None and launches.holds_lease(newest, live) else ""
         if newest is not None and newest.exit_code is None:
             if liveness.look_at(self.pipeline, newest.id) is None:
                 self.log.info("adopting a driver that is starting: %s", newest.application or f"pid {newest.pid}")

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import psutil
 
-from include.airflow.driver.liveness import is_command, process_of, this_host
+from include.airflow.driver.liveness import is_command, process_of
 from include.airflow.on_cluster import applications
 from include.crash_points import crash_point
 from include.ledger.streams import launches, restarts, writers
@@ -31,7 +31,7 @@ def launch_driver(pipeline: str) -> launches.Launch:
     # A process that can be watched, whatever mode the commands use. Before the intent: to other hosts, a driver that
     # cannot be submitted, e.g. on a full disk, would look like one that starts.
     resolved = stream_submission(load_pipeline(pipeline), mode="client")
-    launches.note_intent(launch, pipeline, this_host(), str(log))
+    launches.note_intent(launch, pipeline, launches.this_host(), str(log))
     with log.open("ab") as output:
         process = subprocess.Popen(
             resolved.command(),

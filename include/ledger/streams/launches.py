@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
+import psutil
 from sqlalchemy import func, select
 
 from include.ledger.database import session
 from include.ledger.models import StreamLaunch
+from include.ledger.streams.writers import LiveWriter
+from include.processes import ProcessOnHost
 
 YARN = "yarn"
 """What is noted as the host of a launch by YARN: its host is unknown until it runs."""
@@ -115,3 +118,44 @@ def recent(pipeline: str, most: int) -> list[Launch]:
     with session() as ledger:
         wanted = select(StreamLaunch).where(StreamLaunch.pipeline == pipeline)
         return [_launch_of(row) for row in ledger.scalars(wanted.order_by(StreamLaunch.number.desc()).limit(most))]
+
+
+def this_host() -> str:
+    """Return where a pid means the same process as here."""
+    return ProcessOnHost.this().place
+
+
+def holds_lease(launch: Launch, live: LiveWriter) -> bool:
+    """Return whether the launch's driver holds the live lease, wherever it runs, and not one that a person started."""
+    if launch.exit_code is not None:
+        return False
+    if launch.host != this_host():
+        return is_of(launch, live)
+    # Beside a driver that hangs and lost its lease, a command may hold it: the holder's own process tells.
+    return _is_at(live.holder, launch.host) and _is_process_of(launch, live.holder.process.pid)
+
+
+def is_of(launch: Launch, writer: LiveWriter) -> bool:
+    """Return whether the writer is the driver of a launch on another host or on YARN."""
+    is_there = launch.is_on_yarn or _is_at(writer.holder, launch.host)
+    return is_there and writer.acquired_at >= launch.launched_at
+
+
+def _is_at(holder: ProcessOnHost, host: str) -> bool:
+    """Return whether a lease's holder runs where a launch was noted; by host name if no more was noted of both."""
+    if not holder.process.boot_id or "/" not in host:
+        return holder.host == host.split("/")[0]
+    return holder.place == host
+
+
+def _is_process_of(launch: Launch, pid: int) -> bool:
+    """Return whether a process of this host is a launch's driver."""
+    try:
+        process = psutil.Process(pid)
+        try:
+            return process.environ().get("TIDEMARK_LAUNCH") == launch.id
+        except psutil.AccessDenied:
+            # Of another user's process no more than its ancestors can be seen; pages may run under another user.
+            return launch.pid in [each.pid for each in (process, *process.parents())]
+    except psutil.NoSuchProcess:
+        return False

@@ -33,7 +33,7 @@ def failures_in_a_row(pipeline: str, within: timedelta) -> list[int | None]:
 def failures_so_far(pipeline: str, within: timedelta, *, is_led: bool) -> list[int | None]:
     """Return what `failures_in_a_row` does, for a reader that comes while the newest launch may still run.
 
-    That one has not failed if no end of it is noted and a driver holds the lease (`is_led`), or it is still starting.
+    That one has not failed if no end of it is noted and its driver holds the lease (`is_led`), or it is still starting.
     Once it has run for longer than `within`, the row is over.
     """
     newest, now = _newest(pipeline)

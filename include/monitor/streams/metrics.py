@@ -23,7 +23,7 @@ from include.ledger.archive.committed import first_commit
 from include.ledger.completeness import completeness, partition_completeness
 from include.ledger.connection import check_answers, reading
 from include.ledger.intervals.states import IntervalState
-from include.ledger.streams import progress
+from include.ledger.streams import launches, progress, writers
 from include.ledger.streams.overview import RECENTLY, quarantined_by_reason
 from include.ledger.streams.restarts import failures_so_far
 from include.ledger.totals import IntervalCount, interval_counts, key_counts, ledger_bytes
@@ -113,7 +113,7 @@ def _observe(pipeline: Pipeline) -> Observed:
         {query: told[-1] for query, told in progress.recent(pipeline.name, 1).items() if query in queries_of(pipeline)},
         quarantined_by_reason(pipeline.name),
         quarantined_by_reason(pipeline.name, RECENTLY),
-        len(failures_so_far(pipeline.name, _AN_HOUR, is_led=bool(state.holder))),
+        len(failures_so_far(pipeline.name, _AN_HOUR, is_led=_is_led_by_newest(pipeline.name))),
         summarize_missing(pipeline),
         completeness(pipeline.name),
         partition_completeness(pipeline.name),
@@ -122,6 +122,12 @@ def _observe(pipeline: Pipeline) -> Observed:
         pipeline.schedule.registered_within,
         first_commit(pipeline.name),
     )
+
+
+def _is_led_by_newest(pipeline: str) -> bool:
+    """Return whether the newest launch's driver holds the lease, and not one that a person started."""
+    newest, live = launches.last(pipeline), writers.live_writer(pipeline)
+    return newest is not None and live is not None and launches.holds_lease(newest, live)
 
 
 def _keys(pipeline: Pipeline) -> dict[str, tuple[int, int]]:

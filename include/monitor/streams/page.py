@@ -13,10 +13,12 @@ from include.errors import TidemarkError, error_class
 from include.ledger.archive import row_outputs
 from include.ledger.archive.row_outputs import OutputState
 from include.ledger.connection import reading
-from include.ledger.streams import launches, progress
+from include.ledger.streams import launches, progress, writers
 from include.ledger.streams.event_gaps import EventGap, gaps_of
 from include.ledger.streams.launches import Launch
 from include.ledger.streams.overview import RECENTLY, ReasonCount, quarantined_by_reason
+from include.ledger.streams.restarts import STARTING
+from include.ledger.streams.writers import LiveWriter
 from include.monitor.history.calendar import read_calendar
 from include.monitor.history.doctor_look import Look
 from include.monitor.lag import Lag, queries_of
@@ -164,7 +166,7 @@ def stream_page(pipeline: Pipeline) -> StreamPage:
             max(0, len(alerts) - SHOWN),
             tuple(query_rates(query, each, state.held_since) for query, each in told.items()),
             quarantined_by_reason(pipeline.name, RECENTLY),
-            tuple(_restarts(started, is_live=bool(state.holder))),
+            tuple(_restarts(started, writers.live_writer(pipeline.name), state.read_at)),
             tuple(map(TopicPartitionLag.of, lags[:MOST_TOPIC_PARTITIONS])),
             max(0, len(lags) - MOST_TOPIC_PARTITIONS),
             driver_log(started[0] if started else None),
@@ -176,18 +178,23 @@ def stream_page(pipeline: Pipeline) -> StreamPage:
         )
 
 
-def _restarts(started: Sequence[Launch], *, is_live: bool) -> Iterable[Restart]:
+def _restarts(started: Sequence[Launch], live: LiveWriter | None, now: datetime) -> Iterable[Restart]:
+    """Yield each launch, newest first, with what became of it; `live` holds the lease."""
     for number, each in enumerate(started):
+        has_failed = each.exit_code != 0
         if each.ended_for:
             reason = each.ended_for
         elif each.exit_code is not None:
             reason = "stopped, or caught up" if each.exit_code == 0 else error_class(each.exit_code).meaning
-        elif number == 0 and is_live:
-            reason = "runs"
+        elif number == 0 and live is not None and launches.holds_lease(each, live):
+            reason, has_failed = "runs", False
+        elif number == 0 and now - each.launched_at < STARTING:
+            reason, has_failed = "starts", False
         else:
             reason = "it reported no exit code: killed, or it ended before its first line"
-        is_failure = each.exit_code not in (None, 0) or (each.exit_code is None and reason != "runs")
-        yield Restart(each.launched_at, each.ended_at, each.exit_code, reason, is_failure)
+            if number == 0 and live is not None:
+                reason += "; another driver runs"
+        yield Restart(each.launched_at, each.ended_at, each.exit_code, reason, has_failed)
 
 
 class _States:

@@ -11,13 +11,14 @@ from datetime import timedelta
 from pathlib import Path
 from types import ModuleType
 
+import psutil
 import psycopg2
 import pytest
 from sqlalchemy import select
 
-from include.airflow.driver import launching, liveness
+from include.airflow.driver import launching
 from include.airflow.driver.launching import stop_driver
-from include.airflow.driver.liveness import look_at, this_host
+from include.airflow.driver.liveness import look_at
 from include.airflow.driver.logs import FollowedLog, tail
 from include.airflow.on_cluster import applications
 from include.airflow.progress import Progress
@@ -197,11 +198,29 @@ def test_driver_is_adopted_with_its_launch_when_it_runs_on_another_host(in_proce
     live, launch = writers.live_writer(NAME), launches.find(elsewhere)
     assert live is not None
     assert launch is not None
-    assert liveness.holds_lease(launch, live)
+    assert launches.holds_lease(launch, live)
     change(in_process, "UPDATE writers SET holder = 'third:1:1'")
     by_hand = writers.live_writer(NAME)
     assert by_hand is not None
-    assert not liveness.holds_lease(launch, by_hand)
+    assert not launches.holds_lease(launch, by_hand)
+
+
+@pytest.mark.parametrize(("pid", "is_its_driver"), [(os.getppid(), True), (2**22 + 1, False)])
+def test_driver_of_another_user_is_told_by_its_ancestors_when_its_environment_is_hidden(
+    in_process: Home, monkeypatch: pytest.MonkeyPatch, pid: int, is_its_driver: bool
+) -> None:
+    def environ(process: psutil.Process) -> dict[str, str]:
+        raise psutil.AccessDenied(process.pid)
+
+    launches.note_intent("hidden", NAME, launches.this_host(), "/nowhere/stream.log")
+    launches.note_pid("hidden", pid)
+    lease = writers.acquire(NAME)
+    monkeypatch.setattr(psutil.Process, "environ", environ)
+    live, launch = writers.live_writer(NAME), launches.find("hidden")
+    assert live is not None
+    assert launch is not None
+    assert launches.holds_lease(launch, live) is is_its_driver
+    writers.release(lease)
 
 
 @pytest.mark.parametrize(("namespace", "is_its_driver"), [("22", True), ("33", False)])
@@ -217,7 +236,7 @@ def test_driver_is_not_taken_for_the_launched_one_when_its_container_differs(
     live, launch = writers.live_writer(NAME), launches.find("contained")
     assert live is not None
     assert launch is not None
-    assert liveness.holds_lease(launch, live) is is_its_driver
+    assert launches.holds_lease(launch, live) is is_its_driver
 
 
 def test_driver_of_another_host_is_dead_when_it_holds_no_lease_after_its_time_to_start(
@@ -243,7 +262,7 @@ def test_only_the_end_is_read_when_the_log_of_a_failed_driver_is_large(tmp_path:
         written.truncate(2**30)
         written.seek(2**30)
         written.writelines(b"line %d\n" % number for number in range(20))
-    launches.note_intent("long", NAME, this_host(), str(log))
+    launches.note_intent("long", NAME, launches.this_host(), str(log))
     launch = launches.find("long")
     tracemalloc.start()
     try:
@@ -292,7 +311,7 @@ def test_stream_is_stalled_when_records_wait_and_its_driver_only_renews_its_leas
 def hung(in_process: Home) -> Iterator[str]:
     """A launch of this host whose driver lives, but lost its lease."""
     process = subprocess.Popen(["sleep", "600"], env={**os.environ, "TIDEMARK_LAUNCH": "here"})
-    launches.note_intent("here", NAME, this_host(), "/nowhere/stream.log")
+    launches.note_intent("here", NAME, launches.this_host(), "/nowhere/stream.log")
     launches.note_pid("here", process.pid)
     yield "here"
     process.kill()
@@ -336,5 +355,5 @@ def test_failed_driver_s_lines_are_printable_and_say_no_secret(tmp_path: Path, m
     monkeypatch.setenv("OF_A_TOKEN", "canary-7d1e")
     file = tmp_path / "driver.log"
     file.write_text("one\n\ntwo \x00\x1b[31m canary-7d1e\npassword=hunter2 \u202e\n")
-    launches.note_intent("masked", NAME, this_host(), str(file))
+    launches.note_intent("masked", NAME, launches.this_host(), str(file))
     assert tail(launches.find("masked")) == ["one", "two   [31m ********", "password=********  "]

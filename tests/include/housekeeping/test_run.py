@@ -11,7 +11,6 @@ import pytest
 from sqlalchemy import create_engine, func, select, text
 
 from include import lake
-from include.airflow.driver.liveness import this_host
 from include.errors import AnotherWriter, ServiceUnreachable
 from include.housekeeping import run, sweep
 from include.housekeeping.run import holding_files, keep_house
@@ -318,7 +317,7 @@ def test_checkpoints_of_older_generations_and_logs_of_earlier_drivers_go_when_th
     for beyond in (-1, 9):
         generations.open_generation(lease, started_by="test", reason="test", beyond=beyond)
     writers.release(lease)
-    launches.note_intent("a" * 32, "gps_positions", this_host(), str(log_of("gps_positions-aaaaaaaa")))
+    launches.note_intent("a" * 32, "gps_positions", launches.this_host(), str(log_of("gps_positions-aaaaaaaa")))
 
     old, newest = datetime.now(UTC) - timedelta(days=8), datetime.now(UTC)
     kept = [

@@ -1,10 +1,11 @@
-"""The metric of failures in a row: the driver that is running has not failed."""
+"""The metric of failures in a row, and the page's list of starts: the driver that is running has not failed."""
 
 from __future__ import annotations
 
+import socket
 import uuid
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -14,6 +15,7 @@ from include.ledger.database import session
 from include.ledger.models import StreamLaunch
 from include.ledger.streams import launches, writers
 from include.monitor.streams.metrics import metrics_text
+from include.monitor.streams.page import _restarts
 from include.pipelines import load_pipeline
 from tests.conftest import Home
 
@@ -30,9 +32,9 @@ def failures(pipeline: str) -> float:
     return float(sample.value)
 
 
-def launch(pipeline: str, exit_code: int | None = None) -> str:
+def launch(pipeline: str, exit_code: int | None = None, host: str = socket.gethostname()) -> str:
     made = uuid.uuid4().hex
-    launches.note_intent(made, pipeline, "host", "/nowhere")
+    launches.note_intent(made, pipeline, host, "/nowhere")
     if exit_code is not None:
         launches.note_end(made, exit_code)
     return made
@@ -78,3 +80,31 @@ def test_metric_counts_the_newest_launch_when_it_was_killed_without_a_word(postg
     killed = launch("f_killed")
     put_back(killed, timedelta(minutes=10))
     assert failures("f_killed") == 1
+
+
+def restarts(pipeline: str) -> list[tuple[str, bool]]:
+    """What the page says of each start, and whether it counts as failed."""
+    shown = _restarts(launches.recent(pipeline, 10), writers.live_writer(pipeline), datetime.now(UTC))
+    return [(each.reason, each.is_failure) for each in shown]
+
+
+def test_killed_launch_has_failed_when_a_driver_that_a_person_started_holds_the_lease(postgres: Home) -> None:
+    pipeline = "f_by_hand"
+    killed = launch(pipeline, host="another")
+    assert restarts(pipeline) == [("starts", False)]
+    put_back(killed, timedelta(minutes=10))
+    lease = writers.acquire(pipeline)
+    words = "it reported no exit code: killed, or it ended before its first line"
+    assert restarts(pipeline) == [(f"{words}; another driver runs", True)]
+    assert failures(pipeline) == 1
+    writers.release(lease)
+    assert restarts(pipeline) == [(words, True)]
+
+
+def test_launch_runs_when_its_driver_holds_the_lease(postgres: Home) -> None:
+    pipeline = "f_launched"
+    running = launch(pipeline)
+    lease = writers.acquire(pipeline)
+    put_back(running, timedelta(minutes=10))
+    assert restarts(pipeline) == [("runs", False)]
+    writers.release(lease)

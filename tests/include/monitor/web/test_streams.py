@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
@@ -20,6 +21,8 @@ from include import alerts, pipelines
 from include.alerts import refused
 from include.errors import UsageError
 from include.ledger.alerts import Alert
+from include.ledger.database import session
+from include.ledger.models import StreamLaunch
 from include.ledger.streams import event_gaps, generations, launches, progress, writers
 from include.ledger.streams.event_gaps import RefusedAt
 from include.ledger.streams.progress import QueryProgress
@@ -66,7 +69,10 @@ def log(postgres: Home, lease: writers.Lease) -> Path:
     launches.note_intent("replaced", NAME, "host", str(path))
     launches.note_reason("replaced", "replaced: other code was deployed")
     launches.note_end("replaced", 0)
-    launches.note_intent("running", NAME, "host", str(path))
+    launches.note_intent("running", NAME, socket.gethostname(), str(path))
+    with session() as ledger:
+        # Its driver took its lease after it was launched.
+        ledger.get_one(StreamLaunch, "running").launched_at -= timedelta(minutes=5)
     progress.note(NAME, [told(number) for number in range(10)])
     progress.note(NAME, [told(number, query="hourly_counts") for number in range(3)])
     return path
