@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
+from include.errors import UsageError
 from include.monitor import exact_json
 from include.monitor.text import cell, non_negative, number
 from include.pipelines.spec import AdditiveView
@@ -22,6 +23,9 @@ ROWS = 20
 
 WIDTH = 600
 """Size of a plot, in its own units."""
+
+_MOST = Decimal(10) ** 38
+"""Spark's sums have fewer digits."""
 
 _NO_VERSION = -1
 """Version of a key that was not read yet."""
@@ -82,22 +86,25 @@ class LiveWindows:
         """When the oldest of the kept windows begins; None without any."""
         return min((window[0] for window in self.values if self._measures(window)), default=None)
 
-    def note(self, key: bytes | None, value: bytes | None, deleted_by: int | None = None) -> None:
-        """Take a message. If a key lies in two topic partitions, its higher version counts; null deletes it.
+    def note(self, key: bytes | None, value: bytes | None, deleted_by: int | None = None) -> bool:
+        """Take a message; return False for one that another program wrote: it is no key and value of the view.
 
-        `deleted_by` is the version that a deletion names; one that names none deletes what was read until then.
+        If a key lies in two topic partitions, its higher version counts; null deletes it. `deleted_by` is the version
+        that a deletion names; one that names none deletes what was read until then.
         """
-        told = json.loads(key or b"{}", parse_float=Decimal)
-        window = EVER if self.view.is_total else _window(told.get(self.view.window))
-        if window is None:
-            return
+        try:
+            told = _object(key)
+            window = EVER if self.view.is_total else _window(told.get(self.view.window))
+            measures = None if value is None else self._checked(_object(value))
+        except (ValueError, RecursionError, UsageError):
+            return False
         plain = tuple(_hashable(told.get(name)) for name in self.by)
         of_window = self.values.setdefault(window, {})
         known = of_window[plain][0] if plain in of_window else _NO_VERSION
-        measures = None if value is None else json.loads(value, parse_float=Decimal)
         version = measures.get("version", 0) if measures is not None else known if deleted_by is None else deleted_by
         if known <= version:
             of_window[plain] = (version, measures)
+        return True
 
     def forget_old(self) -> None:
         """Drop all but the newest windows."""
@@ -130,6 +137,13 @@ class LiveWindows:
             for at, (window, total) in enumerate(zip(windows, totals, strict=True))
         )
 
+    def _checked(self, measures: dict[str, Any]) -> dict[str, Any]:
+        """Return a value of the view. Raise ValueError when its version or a measure is no number."""
+        named = {name: measures.get(name) for name in self.view.measures}
+        if not isinstance(measures.get("version", 0), int) or not all(map(_is_measure, named.values())):
+            raise ValueError
+        return measures
+
     def _measures(self, window: Window) -> dict[Key, Mapping[str, Any]]:
         """Return the measures of a window's keys that are not deleted."""
         return {key: told for key, (_, told) in self.values.get(window, {}).items() if told is not None}
@@ -140,8 +154,23 @@ def _hashable(part: Any) -> Any:
     return exact_json.dumps(part, sort_keys=True) if isinstance(part, dict | list) else part
 
 
-def _window(times: Mapping[str, str] | None) -> Window | None:
-    return (parse_time(times["start"]), parse_time(times["end"])) if times else None
+def _object(text: bytes | None) -> dict[str, Any]:
+    """Return a JSON object; nothing counts as an empty one. Raise ValueError for any other text."""
+    told = json.loads(text or b"{}", parse_float=Decimal)
+    if not isinstance(told, dict):
+        raise ValueError
+    return told
+
+
+def _is_measure(value: Any) -> bool:
+    return value is None or (isinstance(value, int | Decimal) and -_MOST < value < _MOST)
+
+
+def _window(times: Any) -> Window:
+    """Return the window that a key names. Raise ValueError or UsageError when it names none."""
+    if not isinstance(times, dict) or not all(isinstance(times.get(name), str) for name in ("start", "end")):
+        raise ValueError
+    return (parse_time(times["start"]), parse_time(times["end"]))
 
 
 def _bar(window: Window, total: Any, keys: int, x: float, width: float, share: float) -> WindowBar:

@@ -37,6 +37,10 @@ class ViewPage:
     """When the topic was last read to its end."""
     is_cut: bool
     """Whether messages of the windows may not have been read."""
+    foreign: int
+    """How many messages of the topic are none of the view's; they are left out."""
+    last_foreign: str
+    """Topic partition and offset of the last one; empty without one."""
     error: str
     topic: str
     keys: int | None = None
@@ -78,6 +82,8 @@ def view_page(pipeline: Pipeline, view: AdditiveView, measure: str = "", start: 
         query_rates(view.name, told, live.acquired_at if live else None) if told else None,
         followed.read_at,
         is_cut,
+        followed.foreign,
+        followed.last_foreign if followed.foreign else "",
         followed.error,
         view.speed.topic,
         key_counts(pipeline.name).get(view.name) if view.is_total else None,

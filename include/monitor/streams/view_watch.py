@@ -15,7 +15,7 @@ from confluent_kafka import KafkaError
 from include import kafka
 from include.errors import TidemarkError, one_line
 from include.monitor.streams.live_windows import LiveWindows
-from include.offsets import TopicPartition
+from include.offsets import TopicIdentity, TopicPartition
 from include.pipelines.spec import AdditiveView, Pipeline
 from include.pipelines.spec.views import VERSION_HEADER
 from include.times import parse_duration
@@ -32,6 +32,9 @@ MOST = 200_000
 AWAY = 3.0
 """Seconds until the next look for a topic that does not exist, or whose broker does not answer; and between two checks
 whether the broker answers."""
+
+DESCRIBED = 60.0
+"""Seconds between two looks at the topic itself: topic partitions may be added, or another topic take its name."""
 
 _MARGIN = timedelta(hours=1)
 """How far a producer's clock may be from that of the stream, which writes the messages."""
@@ -60,6 +63,12 @@ class Following:
     """When the first message that is read was written; None: the topic is read from its beginning."""
     read_at: datetime | None = None
     """When its topic was last read to its end."""
+    foreign: int = 0
+    """How many messages are none of the view's; they are left out."""
+    last_foreign: str = ""
+    """Topic partition and offset of the last one."""
+    topic: TopicIdentity | None = None
+    """The topic that is read."""
     error: str = ""
 
     @property
@@ -107,21 +116,27 @@ class ViewWatch:
             return False
 
     def _read(self, key: tuple[str, str], known: Following) -> None:
-        """Read the topic's newest windows, then new messages, until no page asks. Raises ServiceUnreachable."""
+        """Read the topic's newest windows, then new messages, until no page asks, or the topic has changed.
+
+        Raises ServiceUnreachable.
+        """
         starts = _starts(known)
         if not starts:
             known.error = f"no topic {known.view.speed.topic} exists: the stream has not written it yet"
-            with known.lock:
-                # What one that was deleted since has held is no answer.
-                known.windows, known.read_at = LiveWindows(known.view), None
+            _forget(known)
             return
+        known.foreign = 0
         with kafka.reaching_kafka():
             reader = kafka.consumer(**{"enable.partition.eof": True})
             try:
                 reader.assign([confluent_kafka.TopicPartition(tp.topic, tp.partition, at) for tp, at in starts.items()])
                 at_end: set[int] = set()
-                known.error, looked = "", float("-inf")
+                known.error, looked, described = "", float("-inf"), time.monotonic()
                 while self._is_wanted(key, known):
+                    if time.monotonic() - described > DESCRIBED:
+                        if _topic_of(known) != known.topic:
+                            return
+                        described = time.monotonic()
                     self._take(reader.consume(_TOGETHER, 0.5), known, at_end)
                     if len(at_end) == len(starts) and time.monotonic() - looked > AWAY:
                         _ask(reader, starts)
@@ -136,7 +151,9 @@ class ViewWatch:
         with known.lock:
             for each in messages:
                 if (error := each.error()) is None:
-                    known.windows.note(each.key(), each.value(), _deleted_by(each))
+                    if not known.windows.note(each.key(), each.value(), _deleted_by(each)):
+                        known.foreign += 1
+                        known.last_foreign = f"{each.topic()}-{each.partition()} offset {each.offset()}"
                 elif error.code() == KafkaError._PARTITION_EOF:
                     at_end.add(each.partition() or 0)
                 elif each.topic() is not None:  # else it is about the reader's group
@@ -160,10 +177,25 @@ def _ask(reader: confluent_kafka.Consumer, topic_partitions: Iterable[TopicParti
         reader.get_watermark_offsets(confluent_kafka.TopicPartition(tp.topic, tp.partition), timeout=kafka.TIMEOUT)
 
 
+def _topic_of(known: Following) -> TopicIdentity | None:
+    """Return the view's topic as it is now; None without one. Raises ServiceUnreachable."""
+    name = known.view.speed.topic
+    return kafka.describe_topics([name]).get(name)
+
+
+def _forget(known: Following) -> None:
+    """Drop what was read: what a topic that was deleted since has held is no answer."""
+    with known.lock:
+        known.windows, known.read_at = LiveWindows(known.view), None
+
+
 def _starts(known: Following) -> dict[TopicPartition, int]:
     """Return where the newest windows may begin, by the time of their messages; empty without a topic."""
-    topics = kafka.describe_topics([known.view.speed.topic])
-    bounds = kafka.offset_bounds(kafka.topic_partitions_of(topics.values()))
+    topic, before = _topic_of(known), known.topic
+    if topic and before and topic.topic_id != before.topic_id:
+        _forget(known)
+    known.topic = topic
+    bounds = kafka.offset_bounds(kafka.topic_partitions_of([topic] if topic else []))
     since = _since(known, bounds)
     by_time = kafka.offsets_at(since, bounds) if since else {}
     starts = {}

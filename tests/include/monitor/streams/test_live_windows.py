@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime, timedelta
 
+import pytest
+
 from include.monitor.streams.live_windows import EVER, WIDTH, WINDOWS, LiveWindows
 from include.pipelines import load_pipeline
 from include.times import format_time
@@ -114,6 +116,35 @@ def test_sums_are_exact_and_keys_cleaned_when_values_are_decimals_and_keys_hosti
         live.note(key(BEGIN, category="\x1b[31mred", currency=currency), told)
     assert [bar.total for bar in live.distribution("amount")] == ["0.20"]
     assert live.top(at, "amount")[0].key == ("[31mred", "CHF")
+
+
+@pytest.mark.parametrize(
+    ("foreign_key", "foreign_value"),
+    [
+        (b"camera-7", b'{"hits": 1, "version": 9}'),
+        (b"\xff\xfe\xff", None),
+        (b"[1, 2]", b'{"hits": 1, "version": 9}'),
+        (None, b'{"hits": 1, "version": 9}'),
+        (b'{"window": "now", "zipcode": "10001"}', b'{"hits": 1, "version": 9}'),
+        (b'{"window": {"start": "soon", "end": "later"}, "zipcode": "10001"}', b'{"hits": 1, "version": 9}'),
+        (key(BEGIN, zipcode="10001"), b"hello"),
+        (key(BEGIN, zipcode="10001"), b"null"),
+        (key(BEGIN, zipcode="10001"), b"[" * 100_000),
+        (key(BEGIN, zipcode="10001"), b'{"hits": "many", "version": 9}'),
+        (key(BEGIN, zipcode="10001"), b'{"hits": 1, "version": "x"}'),
+        (key(BEGIN, zipcode="10001"), b'{"hits": NaN, "version": 9}'),
+        (key(BEGIN, zipcode="10001"), b'{"hits": 1E+9999999, "version": 9}'),
+    ],
+)
+def test_message_is_left_out_when_another_program_wrote_it(
+    foreign_key: bytes | None, foreign_value: bytes | None
+) -> None:
+    live, at = windows(), (BEGIN, BEGIN + timedelta(minutes=10))
+    assert live.note(key(BEGIN, zipcode="10001"), value(1, hits=7))
+    assert not live.note(foreign_key, foreign_value)
+    live.forget_old()
+    assert [(row.key, row.value) for row in live.top(at, "hits")] == [(("10001",), "7")]
+    assert [bar.total for bar in live.distribution("hits")] == ["7"]
 
 
 def test_nothing_is_shown_when_nothing_was_written() -> None:

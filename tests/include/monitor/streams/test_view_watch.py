@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
+from confluent_kafka.admin import NewPartitions
 
 from include import kafka
 from include.monitor.streams import view_watch
@@ -59,8 +60,14 @@ def test_view_follows_its_topic_per_window_and_key_when_it_is_watched(client: ht
     assert HOSTILE not in page.text
     assert f"{PLACE}/events?measure=hits&amp;window=" in page.text
     assert page.headers["content-security-policy"].startswith("default-src 'none'")
+    # What another program wrote there stops nothing.
+    kafka.send(TOPIC, [(b"camera-7", b"hello")])
     kafka.send(TOPIC, [message(later, "10001", 30, 2)])
     wait_for("the new value", lambda: shown()["rows"][0]["value"] == "30", 30)
+    wait_for("the foreign message", lambda: shown()["foreign"] == 1, 30)
+    assert f"1 message of the topic is left out: the stream wrote no such keys and values. The last one: {TOPIC}-" in (
+        client.get(PLACE).text
+    )
     # Topic partitions were added: older values of the key, and their deletion, lie in another one than its newest.
     producer, (key, value) = kafka.producer(), message(later, "10001", 31, 4)
     producer.produce(TOPIC, value, key, partition=0)
@@ -145,6 +152,26 @@ def test_nothing_is_shown_of_a_topic_when_it_was_deleted(monkeypatch: pytest.Mon
     view_watch.ViewWatch()._read((known.pipeline.name, known.view.name), known)
     assert f"no topic {TOPIC} exists" in known.error
     assert (known.windows.distribution("hits"), known.read_at) == ((), None)
+
+
+def test_added_topic_partitions_are_read_when_a_page_has_been_open_for_a_minute(
+    client: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def shown() -> Any:
+        return client.get(PLACE, params={"format": "json"}).json()
+
+    monkeypatch.setattr(view_watch, "DESCRIBED", 1.0)
+    kafka.create_topic(TOPIC, 2, compacted=True)
+    wait_for("the topic's end", lambda: shown()["read_at"], 60)
+    added = len(kafka.topic_partitions_of(kafka.describe_topics([TOPIC]).values()))
+    brokers = kafka.admin()
+    brokers.create_partitions([NewPartitions(TOPIC, added + 1)])[TOPIC].result(30)
+    key, value = message(BEGIN, "30003", 77, 9)
+    producer = kafka.producer()
+    wait_for("the topic partition", lambda: len(producer.list_topics(TOPIC).topics[TOPIC].partitions) > added, 30)
+    producer.produce(TOPIC, value, key, partition=added)
+    assert producer.flush(30) == 0
+    wait_for("its message", lambda: "77" in str(shown()["windows"]), 60)
 
 
 def test_view_is_told_as_old_when_the_broker_has_gone(client: httpx.Client, in_process: Home) -> None:
