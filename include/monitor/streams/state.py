@@ -47,7 +47,7 @@ class StreamLag:
     """How far the archive is behind, against the broker."""
 
     offsets: int | None
-    """None: the broker was never seen."""
+    """None: the broker was never seen, or a log has changed so that 0 would say nothing."""
     seconds: float | None
     """How long the longest waiting record has waited; None when none waits, or nothing is known."""
     direction: Direction
@@ -143,10 +143,11 @@ def assess(pipeline: Pipeline, known: StreamOverview, broker: BrokerView) -> Str
 
 def lag_now(broker: BrokerView, now: datetime) -> StreamLag:
     """Return the lag with its seconds up to now: records keep waiting while the broker is down."""
-    queries = tuple(_by_query(broker, now))
-    archive = next((each for each in queries if each.query == ARCHIVE), QueryLag(ARCHIVE, 0, 0))
+    # 0 says nothing of a log that was cut back, or of a topic that is gone.
+    queries = tuple(each for each in _by_query(broker, now) if each.offsets or not broker.log_error)
+    offsets = next((each.offsets for each in queries if each.query == ARCHIVE), None if broker.log_error else 0)
     return StreamLag(
-        archive.offsets if broker.seen_at else None,
+        offsets if broker.seen_at else None,
         _seconds(broker.waiting_since, now),
         broker.direction,
         queries,

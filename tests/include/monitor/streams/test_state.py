@@ -160,6 +160,7 @@ def test_log_is_told_instead_of_a_lag_when_it_ends_before_what_was_read(known: S
     cut = replace(seen(0), log_error=error, log_remedy="put the log back")
     state = assess(PIPELINE, known, cut)
     assert (state.tone, state.sentence, state.remedy) == ("bad", f"N{error[1:]}.", "put the log back")
+    assert (state.lag.offsets, state.lag.seconds, state.lag.queries) == (None, None, ())
     away = assess(PIPELINE, known, replace(cut, error="refused", seen_at=ago(120)))
     assert away.sentence == f"Kafka cannot be seen for 2 min; last known: {error}."
     assert away.remedy == "./tidemark status; ./tidemark up kafka"
