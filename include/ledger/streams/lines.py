@@ -225,6 +225,7 @@ def committed_span(query_id: str, batch_id: int) -> tuple[int, int]:
 def commit(lease: writers.Lease, batch: BatchCommit, read: LinesRead) -> None:
     """Commit a micro-batch of lines in one transaction: the lease, what came before, what it read, its files.
 
+    Its last statement renews the lease, as in `micro_batches.commit`.
     A patient process commits through an outage of PostgreSQL. Raises AnotherWriter, or TidemarkError when the span does
     not continue the last one or a line has no fate.
     """
@@ -259,4 +260,5 @@ def _commit(lease: writers.Lease, batch: BatchCommit, read: LinesRead) -> None:
                 )
             )
         ledger.flush()
+        writers.renew_checked(ledger, lease)
         crash_point("commit_written")

@@ -8,22 +8,29 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import psutil
 import pytest
-from sqlalchemy import func, text
+from sqlalchemy import func, select, text
 from sqlalchemy.exc import OperationalError
 
 from include.errors import AnotherWriter
+from include.ledger.archive import micro_batches, row_outputs
 from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit, commit, is_committed
+from include.ledger.archive.row_outputs import Unsent
 from include.ledger.connection import IDLE_SECONDS, LOCK_SECONDS
 from include.ledger.database import clock, session
 from include.ledger.models import Writer
-from include.ledger.streams import writers
+from include.ledger.outputs import targets
+from include.ledger.streams import flags, generations, lines, writers
+from include.ledger.streams.lines import LinesRead, NotedFile
 from include.ledger.streams.overview import overview
+from include.offsets import OffsetRange, TopicIdentity, TopicPartition
+from include.pipelines import load_pipeline
 from include.processes import ProcessIdentity
 from include.settings import REPOSITORY, settings
 from tests.conftest import Home, wait_for
@@ -238,6 +245,73 @@ def test_nothing_is_committed_when_the_lease_ran_out_and_nobody_has_taken_it(pip
     with pytest.raises(AnotherWriter, match="lease is over"):
         commit(lease, BatchCommit(pipeline, ARCHIVE, pipeline, 0))
     assert not is_committed(pipeline, 0)
+
+
+def batch(lease: writers.Lease) -> BatchCommit:
+    return BatchCommit(lease.pipeline, ARCHIVE, lease.pipeline, 0)
+
+
+BY = {"started_by": "test", "reason": "test"}
+LOST = OffsetRange(TopicPartition("events", 0), 0, 1, "id")
+SUCCESSOR = TopicIdentity("events", "other", 1)
+FILE = NotedFile("file:///1", 1, datetime(2026, 11, 20, tzinfo=UTC), "file:///1")
+
+FENCED: dict[str, Callable[[writers.Lease], object]] = {
+    "note code": lambda lease: writers.note_code(lease, {}),
+    "commit records": lambda lease: micro_batches.commit(lease, batch(lease)),
+    "move a query": lambda lease: micro_batches.move_query(lease, batch(lease)),
+    "open a generation": lambda lease: generations.open_generation(lease, **BY),
+    "leave a topic": lambda lease: generations.open_without_topic(lease, "events", left_by="test", reason="test"),
+    "accept losses": lambda lease: generations.open_with_losses(
+        lease, [LOST], [LOST], {}, accepted_by="test", reason="test"
+    ),
+    "adopt a topic": lambda lease: generations.open_with_topic(
+        lease, SUCCESSOR, None, [], adopted_by="test", reason="test"
+    ),
+    "note a source of lines": lambda lease: lines.note_source(lease, load_pipeline("nest_cameras"), "files", ""),
+    "note files": lambda lease: lines.note_files(lease, [FILE]),
+    "open a connection": lambda lease: lines.open_connection(lease, "socket://127.0.0.1:1"),
+    "note received lines": lambda lease: lines.note_received(lease, 1, FILE, 1),
+    "close a connection": lambda lease: lines.close_connection(lease, 1, "closed", 0),
+    "commit lines": lambda lease: lines.commit(lease, batch(lease), LinesRead(0, 0)),
+    "note limits": lambda lease: flags.note_limits(lease, [], []),
+    "note a run of flags": lambda lease: flags.note_run(lease, None, "code", {}, {}),
+    "note a target": lambda lease: targets.keep_target(lease, "out", "there"),
+    "go back to a target": lambda lease: targets.set_back(lease, "out", targets.Reached()),
+    "note sent rows": lambda lease: row_outputs.record_sent(
+        lease, "out", Unsent(1, (), {}, 1), [], rows=1, seconds=0.1
+    ),
+}
+"""Everything that only the holder of the lease may write; an erasure's beginning is in test_beginning.py."""
+
+
+@pytest.mark.parametrize("write", FENCED.values(), ids=FENCED)
+def test_nothing_is_written_when_another_driver_has_taken_the_lease(
+    pipeline: str, write: Callable[[writers.Lease], object]
+) -> None:
+    former = writers.acquire(pipeline)
+    let_run_out(former)
+    writers.acquire(pipeline)
+    with pytest.raises(AnotherWriter, match="lease is over"):
+        write(former)
+
+
+@pytest.mark.parametrize("lines_or_records", ["commit records", "commit lines"])
+def test_lease_lasts_from_the_end_of_the_transaction_when_a_commit_takes_long(
+    pipeline: str, monkeypatch: pytest.MonkeyPatch, lines_or_records: str
+) -> None:
+    write, written = micro_batches.write, list[datetime]()
+
+    def write_and_look_at_the_clock(*arguments: Any, **options: Any) -> Any:
+        row = write(*arguments, **options)
+        written.append(arguments[0].scalars(select(func.clock_timestamp())).one())
+        return row
+
+    monkeypatch.setattr(micro_batches, "write", write_and_look_at_the_clock)
+    FENCED[lines_or_records](writers.acquire(pipeline))
+    live = writers.live_writer(pipeline)
+    assert live is not None
+    assert live.renewed_at > written[0]
 
 
 def test_wait_for_a_lock_outlasts_a_stopped_process_that_holds_it() -> None:
