@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from include.producing.messages import format_milliseconds
-from tests.conftest import Home, end_of, iso, last_hours
+from tests.conftest import Home, end_of, iso, last_hours, settings_of
 from tests.support import audit
 
 pytestmark = pytest.mark.services
@@ -313,6 +313,18 @@ def test_stream_is_refused_with_exit_code_6_when_its_lake_is_elsewhere(landed: H
     refused = landed.run("stream", "nest_cameras", "--until-caught-up", expect=6, TIDEMARK_LAKE=elsewhere.as_uri())
     assert f"the lake {elsewhere.as_uri()} holds nothing of nest_cameras" in refused.stderr
     assert not elsewhere.exists()
+
+
+def test_stream_is_refused_with_exit_code_5_when_another_driver_holds_the_lease(landed: Home) -> None:
+    from include.ledger.streams import writers
+
+    with settings_of(landed, TIDEMARK_LEASE_SECONDS="600"):
+        lease = writers.acquire("nest_cameras")
+        try:
+            refused = landed.run("stream", "nest_cameras", "--until-caught-up", expect=5, TIDEMARK_LEASE_SECONDS="2")
+        finally:
+            writers.release(lease)
+    assert f"another driver writes this pipeline: {lease.holder} (fencing token {lease.token})" in refused.stderr
 
 
 @pytest.mark.slow
