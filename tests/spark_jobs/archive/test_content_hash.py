@@ -61,8 +61,30 @@ VALUES = {
 """SQL of values that differ, by type."""
 
 
-@pytest.mark.spark
-def test_values_of_every_type_are_distinguished_in_both_lanes_when_they_differ(spark: Any) -> None:
+GOLDEN = {
+    "STRING": "v2:83c8376c393b43b101e5b99053dbd00b",
+    "BIGINT": "v2:3c2a3dbe364090df385da5e3721df0b4",
+    "BOOLEAN": "v2:93bf212eac3acb26e6142a6189c06cad",
+    "BINARY": "v2:b1e43db2d176db78aa997282ede88d9b",
+    "DOUBLE": "v2:90cf0f341c8ca8d8124cf8ddfeb97e83",
+    "FLOAT": "v2:c61ebd08eae059300675c366dc17aa0c",
+    "DECIMAL(10,2)": "v2:3c2a3dbe364090df385da5e3721df0b4",
+    "DECIMAL(38,10)": "v2:58a833950d92cf064144cd9e3979e369",
+    "DATE": "v2:e9bda8ecbd5581f87c80794c085cccae",
+    "TIMESTAMP": "v2:9d6fed616b26c9db5916ebe0e9fc003c",
+    "TIMESTAMP_NTZ": "v2:9d6fed616b26c9db5916ebe0e9fc003c",
+    "STRUCT<a: STRING, b: STRING>": "v2:0a420b0f6a81a76aedd73ae6f55825a8",
+    "ARRAY<STRING>": "v2:486501d90936033eecf1d3228eca14da",
+    "ARRAY<ARRAY<INT>>": "v2:e9175c37fbd27ad2a5e46f2069e1e9e4",
+    "ARRAY<STRUCT<x: DOUBLE, y: INT>>": "v2:01fb333659efec20a95b367bd35d3dd1",
+    "MAP<STRING, INT>": "v2:d9e9f36ab3c5e98012c7de588e59c4bd",
+}
+"""Content hashes of these values by type. Registered hashes are compared with new ones: others are another version."""
+
+
+@pytest.fixture(scope="module")
+def hashed(spark: Any) -> list[Any]:
+    """The values with their types and the hashes of both lanes."""
     selected = []
     for kind, values in VALUES.items():
         schema = spark.sql(f"SELECT CAST(NULL AS {kind}) AS value").schema
@@ -76,11 +98,26 @@ def test_values_of_every_type_are_distinguished_in_both_lanes_when_they_differ(s
     every = selected[0]
     for each in selected[1:]:
         every = every.unionByName(each)
-    rows = every.collect()
+    rows: list[Any] = every.collect()
+    return rows
+
+
+@pytest.mark.spark
+def test_values_of_every_type_are_distinguished_in_both_lanes_when_they_differ(hashed: list[Any]) -> None:
     for lane in ("h0", "h1"):
-        of_kind = {(row.kind, row[lane]) for row in rows}
-        assert len(of_kind) == len(rows) == sum(map(len, VALUES.values()))
-    assert len({row.h0 for row in rows} & {row.h1 for row in rows}) == 0
+        of_kind = {(row.kind, row[lane]) for row in hashed}
+        assert len(of_kind) == len(hashed) == sum(map(len, VALUES.values()))
+    assert len({row.h0 for row in hashed} & {row.h1 for row in hashed}) == 0
+
+
+@pytest.mark.spark
+def test_hashes_of_every_type_are_those_that_are_registered_when_the_values_are_equal(hashed: list[Any]) -> None:
+    by_kind = {kind: [row for row in hashed if row.kind == kind] for kind in VALUES}
+    found = {
+        kind: content_hash(["value"], len(rows), sum(row.h0 for row in rows), sum(row.h1 for row in rows))
+        for kind, rows in by_kind.items()
+    }
+    assert found == GOLDEN
 
 
 @pytest.mark.spark
