@@ -33,6 +33,7 @@ from spark_jobs.reconciliation.interval_run import IntervalRun
 from tests.conftest import wait_for
 from tests.support.ledger_actors import Actor
 from tests.support.ledger_faults import Fault, Killed, end_backends, lock_holders
+from tests.support.ledger_promises import Seen
 from tests.support.ledger_stream_rules import FAULTS, ONE_OF_TWO, RARELY, StreamRules
 from tests.support.ledger_world import MemoryCatalog, hour
 
@@ -68,6 +69,8 @@ class LedgerMachine(StreamRules):
         self.land_three_hours()
         for number in range(registered):
             self.run_an_interval(number, repin=False, passes=True, fault=None, at=0)
+        seen = Seen(self.world, self.cursor)
+        assert [each.state for each in seen.intervals.values()] == ["registered"] * registered
 
     def reach(self, point: str) -> None:
         """A crash point: a job that runs step by step waits there."""
@@ -97,12 +100,19 @@ class LedgerMachine(StreamRules):
 
     @rule(number=HOURS, repin=RARELY, passes=MOSTLY, fault=FAULTS, at=st.integers(0, 2))
     def run_an_interval(self, number: int, repin: bool, passes: bool, fault: Fault | None, at: int) -> None:
-        """Pin, build, publish; a fault happens in one of them, and other rules run the rest."""
+        """Pin, build, publish; a fault happens in one of them, and other rules run the rest.
+
+        Without a fault, and alone, every build passes that the suite does not refuse.
+        """
         faults = [fault if step == at else None for step in range(3)]
+        is_undisturbed = fault is None and not self.jobs
         if (attempt := self.begin(number, repin, faults[0])) is not None:
-            self.build(attempt, False, False, True, faults[1])
+            built = self.build(attempt, False, False, True, faults[1])
             if len(self.jobs) < 2:
-                self.publish(attempt, passes, fault is None, faults[2])
+                published = self.publish(attempt, passes, fault is None, faults[2])
+                if is_undisturbed:
+                    assert built.error is None, built.error
+                    assert (published.error is None) == passes, published.error
 
     def begin(self, number: int, repin: bool, fault: Fault | None) -> int | None:
         begun = self.act(
@@ -124,13 +134,17 @@ class LedgerMachine(StreamRules):
         self, which: int, recode: bool, short: bool, unexplained: bool, whole: bool, fault: Fault | None
     ) -> None:
         self.world.code += recode
-        self.build(self.attempt(which), short, unexplained, whole, fault)
+        attempt = self.attempt(which)
+        built = self.build(attempt, short, unexplained, whole, fault)
+        if unexplained and built.is_over:
+            # Other rules seldom publish just this build.
+            self.publish(attempt, True, True, None)
 
     def attempt(self, which: int) -> int:
         """One of the attempts, mostly a late one."""
         return self.attempts[-1 - which % len(self.attempts)]
 
-    def build(self, attempt: int, short: bool, unexplained: bool, whole: bool, fault: Fault | None) -> None:
+    def build(self, attempt: int, short: bool, unexplained: bool, whole: bool, fault: Fault | None) -> Actor:
         def job() -> None:
             spec = attempts.load_attempt(attempt)
             with locks.attempt_under_way(spec.pinned.pipeline, spec.pinned.interval):
@@ -141,14 +155,14 @@ class LedgerMachine(StreamRules):
                 self.reach("revision_written")
                 builds.note_build(spec, built, findings)
 
-        self.start(job, fault, whole)
+        return self.start(job, fault, whole)
 
     @precondition(lambda self: self.attempts and len(self.jobs) < 2)
     @rule(which=ANY, passes=MOSTLY, whole=st.booleans(), fault=FAULTS)
     def publish_again(self, which: int, passes: bool, whole: bool, fault: Fault | None) -> None:
         self.publish(self.attempt(which), passes, whole, fault)
 
-    def publish(self, attempt: int, passes: bool, whole: bool, fault: Fault | None) -> None:
+    def publish(self, attempt: int, passes: bool, whole: bool, fault: Fault | None) -> Actor:
         # What was begun before is finished by whoever comes next.
         self.may_register = passes or bool(self.before and self.before.begun)
         self.world.suite_passes = passes
@@ -156,12 +170,13 @@ class LedgerMachine(StreamRules):
         def job() -> None:
             publish(IntervalRun(self.world, self.world.pipeline, attempts.load_attempt(attempt)))  # type: ignore[arg-type]
 
-        self.start(job, fault, whole)
+        return self.start(job, fault, whole)
 
-    def start(self, work: Callable[[], object], fault: Fault | None, whole: bool) -> None:
+    def start(self, work: Callable[[], object], fault: Fault | None, whole: bool) -> Actor:
         job = Actor(work)
         self.jobs.append(job)
         self.run_job(job, fault, whole)
+        return job
 
     @precondition(lambda self: self.jobs)
     @rule(which=ONE_OF_TWO, fault=FAULTS, how=st.sampled_from(("step", "whole", "kill", "cut")))

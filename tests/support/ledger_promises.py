@@ -70,6 +70,7 @@ class Seen:
             self.intervals.setdefault(key, Pinned((begin, end), state)).spans[tp] = (low, high)
         self.begun = {interval for _, _, interval, begun, done, _ in self.rows["builds"] if begun and not done}
         """Intervals with a registration that was begun and is not finished."""
+        self.published = {build for build, _, _, _, done, _ in self.rows["builds"] if done}
 
     def archived(self, spans: dict[int, Span]) -> set[Row]:
         """The records of the offsets that have a row."""
@@ -132,6 +133,12 @@ class Seen:
             if each.state in ("built", "validated"):
                 assert each.build == latest[each.attempt], f"latest_build_counts: {each}, latest {latest[each.attempt]}"
 
+    def published_is_explained(self) -> None:
+        """No registration was begun of a build that has something unexplained."""
+        for build, _, _, begun, done, findings in self.rows["builds"]:
+            unexplained = findings["reconciliation"]["unexplained"]
+            assert not (unexplained and (begun or done)), f"published_is_explained: build {build}: {findings}"
+
     def visible_once(self) -> None:
         """A reader of the catalog finds no row twice; of each published interval all rows of its latest build."""
         rows: Counter[Row] = Counter()
@@ -176,6 +183,7 @@ class Seen:
         self.intervals_tile()
         self.registered_once()
         self.latest_build_counts()
+        self.published_is_explained()
         self.visible_once()
         self.removed_landing_is_registered()
         if before is not None:

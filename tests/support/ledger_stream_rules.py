@@ -47,6 +47,8 @@ class StreamRules(RuleBasedStateMachine):
 
     checks: ClassVar[int] = 0
     """How many times all promises were asserted: once after each step."""
+    publications: ClassVar[int] = 0
+    """How many builds were published."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -75,6 +77,7 @@ class StreamRules(RuleBasedStateMachine):
         seen.check(self.before)
         if self.before is not None and not self.may_register:
             seen.failed_attempt_touches_nothing(self.before)
+        type(self).publications += len(seen.published - (self.before.published if self.before else set()))
         self.before, self.may_register = seen, False
         type(self).checks += 1
 

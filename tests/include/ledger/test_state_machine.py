@@ -14,9 +14,12 @@ import pytest
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from include.errors import ReconciliationFailed
 from include.ledger.archive import micro_batches
 from include.ledger.intervals import builds
 from include.ledger.streams import writers
+from spark_jobs.publication import publish_build
+from spark_jobs.reconciliation.interval_run import IntervalRun
 from tests.conftest import Home, settings_of
 from tests.support.ledger_machine import LedgerMachine, StreamMachine
 from tests.support.ledger_stream_rules import StreamRules
@@ -45,17 +48,19 @@ def without_clock(postgres: Home) -> Iterator[None]:
         yield
 
 
-def run(machine: type[StreamRules], examples: int, steps: int, number: int = SEED) -> int:
-    """Take the same steps each time, and return the number of steps after which every promise was asserted."""
+def run(machine: type[StreamRules], examples: int, steps: int, number: int = SEED) -> type[StreamRules]:
+    """Take the same steps each time, and return the machine, which has counted them."""
     chosen = settings(QUICK, max_examples=examples, stateful_step_count=steps)
-    counting = type(machine.__name__, (machine,), {"checks": 0})
+    counting = type(machine.__name__, (machine,), {"checks": 0, "publications": 0})
     run_state_machine_as_test(seed(number)(counting), settings=chosen)
-    return counting.checks
+    return counting
 
 
 def test_every_promise_holds_when_something_fails_between_two_statements() -> None:
     # An example may end before its last step.
-    assert run(LedgerMachine, 8, 25) >= 120
+    taken = run(LedgerMachine, 8, 25)
+    assert taken.checks >= 120
+    assert taken.publications >= 10
 
 
 @pytest.mark.slow
@@ -64,8 +69,9 @@ def test_every_promise_holds_over_ten_thousand_steps() -> None:
     taken, number = 0, SEED
     while taken < STEPS:
         now = run(LedgerMachine, STEPS // AT_ONCE, AT_ONCE, number)
-        assert now > 0
-        taken, number = taken + now, number + 1
+        assert now.checks > 0
+        assert now.publications > 0
+        taken, number = taken + now.checks, number + 1
     print(f"{taken} steps from seed {SEED}")
 
 
@@ -96,3 +102,16 @@ def test_stale_builds_are_found_when_a_build_does_not_discard_what_its_attempt_b
     monkeypatch.setattr(builds, "_unpublished", lambda ledger, attempt: [])
     with pytest.raises(AssertionError, match="latest_build_counts"):
         run(LedgerMachine, 50, 25, number=1)
+
+
+def test_unexplained_builds_are_found_when_a_publication_takes_whatever_was_built(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def without_check(of: IntervalRun) -> int:
+        if of.attempt.build is None:
+            raise ReconciliationFailed("it is not built")
+        return of.attempt.build
+
+    monkeypatch.setattr(publish_build, "_check_reconciled", without_check)
+    with pytest.raises(AssertionError, match="published_is_explained"):
+        run(LedgerMachine, 50, 25, number=2)

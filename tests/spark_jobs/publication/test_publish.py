@@ -11,10 +11,12 @@ import psycopg2
 import pytest
 
 from include import lake
+from include.catalog.columns import declared_types
 from include.doctor import repair as doctor_repair
 from include.doctor.tables import check_tables
-from include.errors import LockLost, ReconciliationFailed, UsageError, ValidationFailed
+from include.errors import AnotherWriter, LockLost, ReconciliationFailed, UsageError, ValidationFailed
 from include.ledger.intervals import attempts, builds, locks, pins, revisions
+from include.ledger.intervals.builds import TableColumns
 from include.ledger.lineage import BuiltRevision
 from include.offsets import OffsetRange
 from spark_jobs.publication.publish_build import publish
@@ -43,11 +45,18 @@ class Publications:
         self.pinned = pinned
 
     def build(
-        self, dates: Mapping[str, set[Row]] | None = None, *, code: str = "1", decoders: str = "", again: int = 0
+        self,
+        dates: Mapping[str, set[Row]] | None = None,
+        *,
+        code: str = "1",
+        decoders: str = "",
+        again: int = 0,
+        unexplained: int = 0,
+        columns: TableColumns | None = None,
     ) -> int:
         """Return an attempt that the present code has built, or one that gives the rows these dates.
 
-        `again`: an attempt that was built before.
+        `again`: an attempt that was built before; `columns`: what the files of each table have.
         """
         attempt = again or attempts.begin_attempt(self.pinned, run_by="test", code_version=code, source="kafka")
         spec, revision = attempts.load_attempt(attempt), f"r-{attempt}{'-again' if again else ''}"
@@ -55,8 +64,9 @@ class Publications:
             built = self.world.build(spec, revision, short=False)
         else:
             built = [self.world.write_revision(spec, date, revision, rows) for date, rows in sorted(dates.items())]
-        findings = self.world.findings(spec.pinned, unexplained=0)
-        builds.note_build(spec, built, replace(findings, decoder_versions=tuple(decoders.split())))
+        findings = self.world.findings(spec.pinned, unexplained=unexplained)
+        findings = replace(findings, decoder_versions=tuple(decoders.split()))
+        builds.note_build(spec, built, findings, columns=columns)
         return attempt
 
     def publish(self, attempt: int) -> None:
@@ -216,6 +226,26 @@ def test_nothing_is_registered_when_the_interval_was_pinned_again_since_it_was_b
     with pytest.raises(ReconciliationFailed, match="was pinned again since it was built"):
         publications.publish(attempt)
     assert publications.world.catalog == {}
+
+
+def test_nothing_is_registered_when_the_build_is_not_explained(publications: Publications) -> None:
+    attempt = publications.build(unexplained=1)
+    with pytest.raises(ReconciliationFailed, match="is not reconciled, nothing was registered"):
+        publications.publish(attempt)
+    assert publications.world.catalog == {}
+    assert builds.begun_registrations(publications.pinned.pipeline) == []
+
+
+def test_nothing_is_registered_when_the_files_lack_the_new_name_of_a_column(publications: Publications) -> None:
+    world = publications.world
+    attempt = publications.build(columns={world.pipeline.table: {"camera_id": "STRING"}})
+    archive = replace(world.pipeline.archive, renamed={"device_id": "camera_id"})
+    world.pipeline = replace(world.pipeline, archive=archive)
+    with pytest.raises(AnotherWriter, match=f"was built before device_id of {world.pipeline.table} was declared"):
+        publications.publish(attempt)
+    assert world.catalog == {}
+    publications.publish(publications.build(columns=declared_types(world.pipeline)))
+    assert sorted(row for _, row in world.visible()) == [A, B, C, D]
 
 
 @pytest.mark.parametrize("moved", [False, True], ids=["same rows", "rows that moved"])
