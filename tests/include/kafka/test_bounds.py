@@ -9,6 +9,8 @@ import pytest
 from confluent_kafka import TopicPartition as ClientTopicPartition
 
 from include import kafka
+from include.errors import OffsetsLost
+from include.kafka.gap_proof import prove_gaps
 from include.offsets import TopicPartition
 from tests.conftest import Home, wait_for
 from tests.support.transactions import transactional_producer
@@ -49,3 +51,19 @@ def test_bounds_are_those_of_the_log_when_it_is_empty_cut_or_held_back(in_proces
     assert kafka.newest_timestamp([empty, cut, cut]) == datetime.fromtimestamp(MOMENT + 9, UTC)
     assert kafka.newest_timestamp([empty]) is None
     assert kafka.newest_timestamp([]) is None
+
+
+def test_offsets_are_lost_when_they_are_removed_before_the_second_reader_has_read_them(in_process: Home) -> None:
+    cut = TopicPartition(f"removed-{os.getpid()}", 0)
+    kafka.create_topic(cut.topic, 1)
+    producer = in_process.producer()
+    for _ in range(10):
+        producer.produce(cut.topic, b"x")
+    assert producer.flush(30) == 0
+    client = kafka.admin()
+    for future in client.delete_records([ClientTopicPartition(cut.topic, 0, 4)]).values():
+        future.result(30)
+    with pytest.raises(OffsetsLost, match=rf"{cut} offsets 2\.\.5 were removed while they were read") as raised:
+        prove_gaps({cut: [(2, 6)]})
+    assert raised.value.exit_code == 4
+    assert prove_gaps({cut: [(4, 6)]})[cut].visible == 2

@@ -1,4 +1,4 @@
-"""From where an attempt's interval is built when a topic has left since it began: real Kafka, PostgreSQL and Spark."""
+"""From where an attempt's interval is built when its topic is no longer as it was pinned: real services and Spark."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from include.errors import TopicRecreated
 from include.intervals.pinning import pin_interval
 from include.ledger.intervals import attempts
 from include.ledger.intervals.states import Source
@@ -50,3 +51,27 @@ def test_attempt_is_built_from_the_archive_when_its_topic_left_and_was_deleted_s
     # Nothing was landed here.
     gaps = {tp: counts.gaps for tp, counts in built.findings.build.fates.items()}
     assert gaps == {TopicPartition(topic, 0): 2 for topic in both.source.subscribe}
+
+
+def test_nothing_is_built_from_kafka_when_the_topic_was_created_again_since_it_was_pinned(
+    in_process: Home, spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from spark_jobs.intervals import build
+    from spark_jobs.reconciliation.interval_run import IntervalRun
+
+    # A name of its own, because the other test pins intervals too.
+    monkeypatch.setattr(build, "code_version", lambda *_: "1")
+    nest = replace(load_pipeline("nest_cameras"), views=(), reports=())
+    log = Log(replace(nest, source=KafkaTopics(subscribe=("tried-again",)), name="tried_again"))
+    log.create(1)
+    log.send(0, 0.2, 0.8)
+    log.archive()
+    pinned = pin_interval(log.pipeline, hour(0), pinned_by="test")
+    log.delete()
+    log.create(1)
+    # The same offsets have other records.
+    log.send(0, 0.4, 0.6)
+    attempt = attempts.begin_attempt(pinned, run_by="test", code_version="1", source=Source.KAFKA)
+    with pytest.raises(TopicRecreated, match="topic tried-again was deleted and created again"):
+        build.build(IntervalRun(spark, log.pipeline, attempts.load_attempt(attempt)))
+    assert attempts.load_attempt(attempt).findings.build is None

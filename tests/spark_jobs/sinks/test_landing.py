@@ -1,19 +1,33 @@
-"""Which failures of a micro-batch's write are tried again and lead to a search, and which are of the code."""
+"""A micro-batch of the archive: failures of its write, and what it finds wrong before it commits."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import AnalysisException, PySparkException
 
-from include.errors import TidemarkError
+from include import kafka, lake
+from include.errors import AnotherWriter, TidemarkError, TopicRecreated
+from include.ledger.archive import micro_batches
+from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit
+from include.ledger.streams import writers
+from include.offsets import Fates, OffsetRange, TopicIdentity, TopicPartition
 from include.pipelines import load_pipeline
+from include.settings import settings
+from spark_jobs.lines.line_sinks import LineLandingSink
 from spark_jobs.sinks import landing
+from tests.conftest import Home
 
 DECODED: Any = SimpleNamespace(sparkSession=None)
+NEST = load_pipeline("nest_cameras")
+TP = TopicPartition("nest-logs", 0)
 
 
 @dataclass
@@ -57,3 +71,98 @@ def test_write_is_tried_again_and_searched_when_it_fails_otherwise(monkeypatch: 
     with pytest.raises(TidemarkError, match="could not be written, though all its records decode"):
         sink._write(DECODED, 7, [], "folder")
     assert writes.noted == ["PySparkException: no disk"] * landing.IDENTICAL
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The landing folder of a micro-batch in a lake without services."""
+    monkeypatch.setenv("TIDEMARK_LAKE", tmp_path.as_uri())
+    settings.cache_clear()
+    yield lake.uri("landing", NEST.name, "batch")
+    settings.cache_clear()
+
+
+def write_archived(folder: str, **columns: list[Any]) -> None:
+    path = Path(folder.removeprefix("file://")) / "fate=archived" / "date=2026-11-20" / "part-0.parquet"
+    path.parent.mkdir(parents=True)
+    pq.write_table(pa.table(columns), path)
+
+
+NO_LEASE: Any = None
+
+
+def landing_sink(lease: writers.Lease = NO_LEASE) -> landing.LandingSink:
+    pipeline = replace(NEST, name=lease.pipeline) if lease else NEST
+    return landing.LandingSink(pipeline, lease, "id", "", "noted", lambda _: None)
+
+
+@pytest.mark.parametrize(
+    ("planned", "said"),
+    [
+        (OffsetRange(TP, 4, 6), r"3 records were read of nest-logs-0 \[4, 6\): more than it has offsets"),
+        (OffsetRange(TopicPartition("nest-logs", 1), 4, 9), "3 records were read of nest-logs-0: more than"),
+    ],
+    ids=["a record too many", "another topic partition"],
+)
+def test_micro_batch_is_not_committed_when_its_files_hold_records_that_were_not_planned(
+    folder: str, planned: OffsetRange, said: str
+) -> None:
+    sink = landing_sink()
+    write_archived(folder, kafka_topic=["nest-logs"] * 3, kafka_partition=[0] * 3, kafka_element=[0] * 3)
+    with pytest.raises(TidemarkError, match=said):
+        sink._read_back(folder, [planned], "batch")
+    # Compaction leaves offsets without a record.
+    [file], fates = sink._read_back(folder, [OffsetRange(TP, 4, 9)], "batch")
+    assert (file.rows, fates) == (3, {TP: Fates(archived=3)})
+
+
+@pytest.mark.parametrize(
+    ("numbers", "first"),
+    [([1, 3], 1), ([1, 2, 2, 3], 1), ([2, 3], 1), ([1, 2, 3], None)],
+    ids=["a line is missing", "a line is there twice", "the first line is missing", "the file was not noted"],
+)
+def test_lines_are_not_committed_unless_each_has_one_fate(folder: str, numbers: list[int], first: int | None) -> None:
+    sink = LineLandingSink(NEST, NO_LEASE, "id", "", "noted", 0, lambda *_: None)
+    write_archived(folder, source_name=["a"] * len(numbers), source_line=numbers, source_element=[0] * len(numbers))
+    with pytest.raises(TidemarkError, match=f"{len(numbers)} lines were read of a, lines {min(numbers)} to 3"):
+        sink._count(folder, {} if first is None else {"a": first})
+
+
+def test_fates_of_lines_are_counted_when_some_have_several_rows(folder: str) -> None:
+    sink = LineLandingSink(NEST, NO_LEASE, "id", "", "noted", 0, lambda *_: None)
+    write_archived(folder, source_name=["a"] * 4, source_line=[5, 6, 6, 7], source_element=[0, 0, 1, 0])
+    [file], fates = sink._count(folder, {"a": 5})
+    assert (file.rows, fates) == (4, {"a": Fates(archived=3)})
+
+
+@pytest.mark.services
+@pytest.mark.parametrize("now", [{}, {"nest-logs": TopicIdentity("nest-logs", "other", 1)}], ids=["gone", "recreated"])
+def test_micro_batch_is_not_committed_when_a_topic_is_another_one_than_before(
+    postgres: Home, monkeypatch: pytest.MonkeyPatch, now: dict[str, TopicIdentity]
+) -> None:
+    lease = writers.acquire(f"landing_{len(now)}")
+    sink, before = landing_sink(lease), {"nest-logs": TopicIdentity("nest-logs", "id", 1)}
+    micro_batches.commit(lease, BatchCommit(lease.pipeline, ARCHIVE, f"query-{lease.pipeline}", 0, topics=before))
+    monkeypatch.setattr(kafka, "describe_topics", lambda _: before)
+    assert sink._topics([]) == before
+    monkeypatch.setattr(kafka, "describe_topics", lambda _: now)
+    with pytest.raises(TopicRecreated):
+        # Although none of its records is in the micro-batch.
+        sink._topics([])
+    writers.release(lease)
+
+
+@pytest.mark.services
+def test_nothing_is_appended_to_the_delta_table_when_the_lease_is_lost(
+    postgres: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    appended: list[object] = []
+    monkeypatch.setattr(landing, "append_batch", lambda *arguments: appended.append(arguments))
+    lease = writers.acquire("landing_delta")
+    sink = landing_sink(lease)
+    sink._append_to_delta(DECODED.sparkSession, [], 0)
+    assert len(appended) == 1
+    writers.release(lease)
+    with pytest.raises(AnotherWriter):
+        sink._append_to_delta(DECODED.sparkSession, [], 1)
+    assert len(appended) == 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from include.errors import TidemarkError
+from include.errors import TidemarkError, TopicRecreated
 from include.ledger.archive import micro_batches
 from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit
 from include.ledger.streams import writers
@@ -28,4 +28,20 @@ def test_nothing_is_committed_when_a_micro_batch_overlaps_the_last_one_or_leaves
     with pytest.raises(TidemarkError, match="the last commit ended at 3"):
         commit(1, begin, 6)
     assert micro_batches.positions(pipeline) == {TP: 3}
+    assert not micro_batches.is_committed(pipeline, 1)
+
+
+def test_nothing_is_committed_when_the_topic_was_created_again_since_the_last_micro_batch(pipeline: str) -> None:
+    lease = writers.acquire(pipeline)
+
+    def commit(number: int, begin: int, until: int, topic_id: str) -> None:
+        ranges = [OffsetRange(TP, begin, until, topic_id)]
+        topics = {"events": TopicIdentity("events", topic_id, 1)}
+        micro_batches.commit(lease, BatchCommit(pipeline, ARCHIVE, pipeline, number, ranges, topics))
+
+    commit(0, 0, 3, "id")
+    with pytest.raises(TopicRecreated, match="commits have the id id"):
+        commit(1, 3, 6, "other")
+    assert micro_batches.positions(pipeline) == {TP: 3}
+    assert micro_batches.stored_topics(pipeline) == {"events": "id"}
     assert not micro_batches.is_committed(pipeline, 1)

@@ -151,11 +151,11 @@ def read_topic(pipeline: str, until: int) -> TopicIdentity:
     return TopicIdentity("events", "other", 1)
 
 
-def adopt(pipeline: str, successor: TopicIdentity, begin_at: int = 0) -> None:
+def adopt(pipeline: str, successor: TopicIdentity, begin_at: int = 0, rest: generations.Rest | None = None) -> None:
     lease = writers.acquire(pipeline)
     try:
         begin = OffsetRange(TP, begin_at, begin_at, successor.topic_id)
-        generations.open_with_topic(lease, successor, None, [begin], adopted_by="test", reason="test")
+        generations.open_with_topic(lease, successor, rest, [begin], adopted_by="test", reason="test")
     finally:
         writers.release(lease)
 
@@ -206,6 +206,17 @@ def test_topic_is_not_adopted_when_its_landing_is_removed_before(pipeline: str) 
     # From there on, no row has the offset of one whose landing was removed.
     adopt(pipeline, successor, 10)
     assert closed(pipeline) == {"id"}
+
+
+@pytest.mark.parametrize("pinned", [0, 1], ids=["the same hour", "a later one"])
+def test_topic_is_not_adopted_when_the_rest_of_its_records_was_pinned_meanwhile(pipeline: str, pinned: int) -> None:
+    successor = read_topic(pipeline, 10)
+    rest = generations.Rest(Interval(DAY, DAY + timedelta(hours=1)), [span(0, 10)], {"events": "id"})
+    register(pipeline, pinned, 0, 10)
+    with pytest.raises(TidemarkError, match="was pinned meanwhile; nothing was changed"):
+        adopt(pipeline, successor, rest=rest)
+    assert closed(pipeline) == frozenset()
+    assert generations.current(pipeline) is None
 
 
 def test_rebuild_says_what_it_compares_with_when_landing_was_removed(pipeline: str) -> None:

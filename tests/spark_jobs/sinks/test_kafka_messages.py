@@ -1,0 +1,72 @@
+"""A speed view's messages for plain topics: which may be written, and which stop the stream before any is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from include import kafka
+from include.errors import TidemarkError
+from include.kafka.fenced_producer import FencedProducer
+from include.pipelines import load_pipeline
+from include.pipelines.spec import KafkaMessages
+from spark_jobs.sinks.kafka_messages import KafkaMessagesTarget
+
+pytestmark = pytest.mark.spark
+
+HITS = load_pipeline("isp_hits")
+EAST, WEST = "isp-hits-east", "isp-hits-west"
+POLICIES = {EAST: "delete", WEST: "compact,delete"}
+
+
+@pytest.fixture
+def written(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, bytes | None]]:
+    """Topic and key of each message that was handed to the producer; one of the topics is compacted."""
+    found: list[tuple[str, bytes | None]] = []
+
+    def write(_: FencedProducer, messages: Any) -> int:
+        found.extend((topic, key) for topic, key, *_ in messages)
+        return len(found)
+
+    monkeypatch.setattr(FencedProducer, "write", write)
+    monkeypatch.setattr(kafka, "cleanup_policy", POLICIES.__getitem__)
+    return found
+
+
+def write(spark: Any, sink: KafkaMessages, *zip_codes: str | None) -> None:
+    """Write a count for each zip code."""
+    rows = [(f'{{"zipcode":"{code}"}}' if code else "{}", 1) for code in zip_codes]
+    values = spark.createDataFrame(rows, "key STRING, hits BIGINT")
+    producer = FencedProducer(HITS.name, "by_zip", lambda: None)
+    KafkaMessagesTarget(HITS, HITS.views[0], sink, producer).write(values, 1)
+
+
+def test_messages_go_to_the_topics_that_their_rows_name_when_these_are_declared(
+    spark: Any, written: list[tuple[str, bytes | None]]
+) -> None:
+    write(spark, KafkaMessages(messages="regional_messages", row_topics=(EAST, WEST)), "01234", "98765")
+    assert sorted(written) == [(EAST, b"01234"), (WEST, b"98765")]
+
+
+def test_nothing_is_written_when_a_row_names_a_topic_that_is_not_declared(
+    spark: Any, written: list[tuple[str, bytes | None]]
+) -> None:
+    sink = KafkaMessages(messages="regional_messages", row_topics=(EAST,))
+    with pytest.raises(TidemarkError, match=f"a row of by_zip names the topic '{WEST}', which its sink does not"):
+        write(spark, sink, "01234", "98765")
+    assert written == []
+
+
+def test_message_without_a_key_is_written_unless_its_topic_is_compacted(
+    spark: Any, written: list[tuple[str, bytes | None]]
+) -> None:
+    # Rows without a zip code are of the west.
+    to_west, to_east = (
+        KafkaMessages(topic, messages="regional_messages", row_topics=(EAST, WEST)) for topic in ("", EAST)
+    )
+    with pytest.raises(TidemarkError, match=f"a message of by_zip for the compacted topic {WEST} has no key"):
+        write(spark, to_west, "01234", None)
+    assert written == []
+    write(spark, to_east, None)
+    assert written == [(EAST, None)]
