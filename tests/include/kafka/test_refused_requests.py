@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import nullcontext
 from datetime import UTC, datetime
-from types import SimpleNamespace
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Message
@@ -19,8 +17,10 @@ from include.kafka.gap_proof import prove_gaps
 from include.kafka.record_batches import sample_batch
 from include.kafka.sources import first_offsets
 from include.kafka.timestamps import TimestampRule
-from include.monitor.streams.view_watch import ViewWatch
+from include.monitor.streams.live_windows import LiveWindows
+from include.monitor.streams.view_watch import Following, ViewWatch
 from include.offsets import OffsetRange, TopicPartition
+from include.pipelines import load_pipeline
 from include.pipelines.spec import KafkaTopics
 from include.proof import verify
 from tests.conftest import wait_for
@@ -142,8 +142,9 @@ def test_reader_gives_up_when_nothing_but_refusals_of_its_group_comes(cluster: M
 
 def test_page_reads_on_when_the_reader_s_group_must_not_be_described(cluster: MockCluster) -> None:
     cluster.fail(Request.FIND_COORDINATOR, *[KafkaError.GROUP_AUTHORIZATION_FAILED] * 500)
-    noted: list[bytes] = []
-    windows = SimpleNamespace(note=lambda key, *_: noted.append(key), forget_old=lambda: None)
+    pipeline = load_pipeline("nest_cameras")
+    view = pipeline.views[0]
+    known = Following(pipeline, view, 0.0, LiveWindows(view))
     at_end: set[int] = set()
     messages: list[Message] = []
     reader = kafka.consumer(**{"enable.partition.eof": True})
@@ -158,8 +159,9 @@ def test_page_reads_on_when_the_reader_s_group_must_not_be_described(cluster: Mo
         wait_for("the refusal and the end of the topic partition", refused_and_at_the_end, 30)
     finally:
         reader.close()
-    ViewWatch._take(messages, SimpleNamespace(lock=nullcontext(), windows=windows), at_end)  # type: ignore[arg-type]
-    assert len(noted) == RECORDS
+    ViewWatch._take(messages, known, at_end)
+    # Every record was read; none of them is a key and value of the view.
+    assert known.foreign == RECORDS
     assert at_end == {TP.partition}
 
 
