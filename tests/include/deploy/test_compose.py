@@ -24,7 +24,7 @@ from include import lake
 from include.deploy import check_health, generate_env
 from include.lake import object_store
 from include.services.process import free_port
-from include.settings import settings
+from include.settings import Settings, settings
 from tests.conftest import wait_for
 from tests.support import s3_server
 from tests.support.compose_file import parse, parser
@@ -90,6 +90,30 @@ def test_bucket_reaches_all_readers_and_writers_when_the_lake_is_in_one(environm
     for name in ("spark-worker-1", "spark-worker-2"):
         assert services[name]["environment"]["AWS_SECRET_ACCESS_KEY"] == "x"
     assert not services["setup"]["environment"].get("AWS_SESSION_TOKEN")
+
+
+def test_setting_reaches_the_containers_when_the_shell_or_env_has_it(environment: dict[str, str | None]) -> None:
+    of_other_clusters = {
+        *("SPARK_DEPLOY_MODE", "SPARK_EXECUTORS", "EXECUTOR_MEMORY", "SPARK_IMAGE", "SPARK_NAMESPACE"),
+        *("POD_TEMPLATES", "SPARK_SUBMIT"),
+    }
+    set_here = {"HOME", "KAFKA_BOOTSTRAP", "DATABASE_URL", "REGISTRY_URL", "SPARK_MASTER"}
+    given = {
+        f"TIDEMARK_{each.upper()}": "given"
+        for each in Settings.declared()
+        if each.upper() not in of_other_clusters | set_here
+    }
+    result = parse(parser(), {**environment, **given})
+    assert result.returncode == 0, result.stderr
+    services = json.loads(result.stdout)["services"]
+    for name in ("setup", "monitor", *(each for each in services if each.startswith("airflow"))):
+        assert given.items() - services[name]["environment"].items() == set(), name
+
+
+def test_setting_stays_unset_when_neither_has_it(services: dict[str, Any]) -> None:
+    # Compose leaves a variable without a value out of the container; an empty one would be unset, too.
+    for name in ("setup", "airflow-scheduler"):
+        assert not services[name]["environment"].get("TIDEMARK_PROOF_KEY"), name
 
 
 @pytest.fixture(scope="module")
@@ -236,8 +260,9 @@ def test_secrets_come_only_from_the_environment_when_compose_starts(
 ) -> None:
     text = COMPOSE.read_text()
     used = set(re.findall(r"\$\{(\w+)", text.replace("$$", ""))) | {s["environment"] for s in model["secrets"].values()}
-    assert used == {*environment, "TIDEMARK_LAKE"}
-    expressions = set(re.findall(r"(?<!\$)\$\{(\w+)([^}]*)\}", text)) - {("TIDEMARK_LAKE", ":-file:///srv/lake")}
+    defaults = {("TIDEMARK_LAKE", ":-file:///srv/lake"), ("TIDEMARK_ARCHIVE_WAIT", ":-10m")}
+    assert used == {*environment, *(name for name, _ in defaults)}
+    expressions = set(re.findall(r"(?<!\$)\$\{(\w+)([^}]*)\}", text)) - defaults
     assert all(expression.startswith(":?run ") for _, expression in expressions)
     for service in model["services"].values():
         for name, value in (service.get("environment") or {}).items():
@@ -267,8 +292,6 @@ def test_cores_are_left_for_an_interval_when_a_stream_runs(services: dict[str, A
 
 
 def test_settings_are_known_when_compose_sets_them(services: dict[str, Any]) -> None:
-    from include.settings import Settings
-
     known = {f"TIDEMARK_{name.upper()}" for name in Settings.declared()}
     for name, service in services.items():
         assert {key for key in service.get("environment") or {} if key.startswith("TIDEMARK_")} <= known, name
