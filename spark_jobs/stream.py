@@ -9,6 +9,8 @@ import argparse
 import sys
 from functools import partial
 
+from pyspark.sql import SparkSession
+
 from include.pipelines import load_pipeline
 from include.pipelines.spec.lines import parse_line_source
 from spark_jobs.lines.line_stream import run_line_stream
@@ -31,9 +33,13 @@ def main(argv: list[str]) -> int:
         session = partial(build_session, f"stream {pipeline.name} from lines", catalog=pipeline.joins_catalog)
         source = parse_line_source(arguments.line_source)
         return run_line_stream(session, pipeline, source, until_caught_up=arguments.until_caught_up)
-    catalog = pipeline.joins_catalog
-    session = partial(build_session, f"stream {pipeline.name}", catalog=catalog, task_slots=task_slots(pipeline))
-    return noting_end(lambda: run_stream(session, pipeline, until_caught_up=arguments.until_caught_up))
+
+    def open_session() -> SparkSession:
+        # Asked under the lease: a broker that is away ends the driver as elsewhere in its start.
+        slots = task_slots(pipeline)
+        return build_session(f"stream {pipeline.name}", catalog=pipeline.joins_catalog, task_slots=slots)
+
+    return noting_end(lambda: run_stream(open_session, pipeline, until_caught_up=arguments.until_caught_up))
 
 
 if __name__ == "__main__":

@@ -36,9 +36,9 @@ def build_session(
 ) -> SparkSession:
     """Return a session with UTC, declared partition types and quiet logs; `catalog` adds the Hive catalog (2 s).
 
-    `metastore`: properties of another metastore, in place of the one in the settings. `task_slots`: the minimum, also
-    on a machine with fewer cores; without effect on a cluster. Raises ServiceUnreachable when a standalone master does
-    not answer.
+    `metastore`: properties of another metastore, in place of the one in the settings. `task_slots`: the minimum
+    with the master `local[*]`, also on a machine with fewer cores; without effect with any other. Raises
+    ServiceUnreachable when a standalone master does not answer.
     """
     builder = (
         SparkSession.builder.appName(name)

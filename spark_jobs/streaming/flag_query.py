@@ -65,9 +65,16 @@ _OTHER_QUERIES = 2
 
 
 def task_slots(pipeline: Pipeline) -> int:
-    """Return how many task slots the pipeline's stream needs, one for each topic partition in real time; 0 for any."""
-    topics = max(1, len(pipeline.source.named))
-    return pipeline.source.topic_partitions * topics + _OTHER_QUERIES if pipeline.flags else 0
+    """Return how many task slots the pipeline's stream needs to flag in real time; 0 for one without flags.
+
+    One for each topic partition that there is, or will be when the stream has created its topics, and those of its
+    other queries. Raises ServiceUnreachable.
+    """
+    if not pipeline.flags:
+        return 0
+    source = pipeline.source
+    existing = len(source_topic_partitions(source, describe_source(source)))
+    return max(source.topic_partitions * len(source.subscribe), existing) + _OTHER_QUERIES
 
 
 @dataclass

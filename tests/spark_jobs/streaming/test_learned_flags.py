@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame
 
+from include import kafka
 from include.ledger.intervals import attempts, builds
 from include.ledger.intervals.builds import Changes
 from include.ledger.intervals.findings import BuildFindings, FateCounts, RecordCounts, Validation
 from include.ledger.intervals.pins import PinnedInterval
 from include.ledger.streams import flags as flag_ledger
 from include.pipelines import load_pipeline
+from include.pipelines.spec import KafkaTopics
 from include.producing.generate import messages
 from include.reconciliation import ReconciliationCounts
 from spark_jobs.decoding.records import archive_rows, decode
@@ -21,6 +24,7 @@ from spark_jobs.intervals.write import revision_name, view_layout, write_revisio
 from spark_jobs.reconciliation.flags import reconcile_flags
 from spark_jobs.reconciliation.interval_run import IntervalRun
 from spark_jobs.spark.kafka_source import read_ranges
+from spark_jobs.streaming.flag_query import task_slots
 from spark_jobs.views.aggregate import aggregate_view
 from tests.conftest import Home, settings_of
 from tests.support import audit
@@ -107,6 +111,21 @@ def test_bids_are_flagged_by_limits_of_the_registered_hour_before_and_an_interva
         second = run_of(spark, log.pinned_hour(1))
         counts = reconcile_flags(second, rows_of(second)).counts
         assert (counts.matched, counts.pending, counts.unexplained) == (len(found), 0, 0)
+
+
+def test_slot_is_there_for_each_topic_partition_when_there_are_more_than_declared(home: Home) -> None:
+    sources = {
+        "new": KafkaTopics(subscribe=("created-by-its-stream",)),
+        "larger": KafkaTopics(subscribe=("slots-of-seven",)),
+        "pattern": KafkaTopics(pattern="slots-of-.*"),
+        "assigned": KafkaTopics(assign={"slots-of-seven": (0, 6)}),
+    }
+    with settings_of(home):
+        kafka.create_topic("slots-of-seven", 7)
+        kafka.create_topic("slots-of-three", 3)
+        slots = {name: task_slots(replace(BIDS, source=source)) for name, source in sources.items()}
+    # Two more, for the other queries.
+    assert slots == {"new": 6, "larger": 9, "pattern": 12, "assigned": 4}
 
 
 def learned_from(version: int) -> set[str]:
