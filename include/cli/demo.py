@@ -71,6 +71,7 @@ def demo(
             "Where from": f"./tidemark explain {archive['table']} {archive['partition']}" if archive else "",
             "Query": f'./tidemark sql "SELECT count(*) FROM lake.{declared.table}"',
             "Live": _live(declared),
+            "Unpause too": "watch, which alerts, and housekeeping: ./tidemark airflow dags unpause watch",
             "Stop it all": "./tidemark down",
         }
     )

@@ -35,6 +35,12 @@ from include.streams.stopping import undeclared_streams
 _MOST = 5
 """How many intervals of a pipeline that are not registered are named one by one."""
 
+_OF_ALL = {
+    "watch": "nobody is told of overdue intervals, nor that an alert is over",
+    "housekeeping": "replaced files are kept",
+}
+"""The DAGs that serve all pipelines by a schedule, and what it means that one is paused."""
+
 
 def effective_settings() -> dict[str, str]:
     """Return the settings in force by the name of their variable, secrets masked."""
@@ -92,8 +98,17 @@ def _services(states: Mapping[ServiceName, ServiceStatus]) -> Iterator[Finding]:
         elif state.address:
             where = "" if name == "postgres" else f" at {state.address}"
             yield Finding(state.healthy, f"{name}{where}", "" if state.healthy else f"./tidemark up {name}")
-            if name == "airflow" and state.healthy and (lack := airflow.lack_of_slots(state.address)):
-                yield Finding(False, *lack)
+            if name == "airflow" and state.healthy:
+                yield from _airflow(state.address)
+
+
+def _airflow(address: str) -> Iterator[Finding]:
+    """Yield what keeps intervals from their drivers, and a note of each paused DAG that serves all pipelines."""
+    if lack := airflow.lack_of_slots(address):
+        yield Finding(False, *lack)
+    for name in airflow.paused_of(address, _OF_ALL):
+        what = f"Airflow's DAG {name} is paused: {_OF_ALL[name]}"
+        yield Finding(True, what, f"./tidemark airflow dags unpause {name}", notice=True)
 
 
 def _ports(states: Mapping[ServiceName, ServiceStatus]) -> Iterator[Finding]:

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 from base64 import urlsafe_b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
@@ -190,6 +190,19 @@ def lack_of_slots(address: str) -> tuple[str, str] | None:
         return pool.lack_of_slots(address, _login())
     except ServiceUnreachable as error:
         return error.message, error.remedy
+
+
+def paused_of(address: str, dags: Iterable[str]) -> list[str]:
+    """Return those of the DAGs that are paused; none when Airflow does not answer, which has an error of its own."""
+    from include.services.spark import pool
+
+    try:
+        with pool.logged_in(address, _login(), "show") as client:
+            answers = {name: client.get(f"/api/v2/dags/{name}") for name in dags}
+    except ServiceUnreachable:
+        return []
+    # One that Airflow has not read yet is not there.
+    return [name for name, answer in answers.items() if answer.is_success and answer.json()["is_paused"]]
 
 
 def _login() -> dict[str, str]:

@@ -269,6 +269,14 @@ def test_every_option_exists_when_a_page_names_it_alone() -> None:
     assert named - known == set()
 
 
+def test_every_dag_is_named_when_a_set_up_says_what_to_unpause() -> None:
+    dags = {code_spans(name)[0] for name, _ in rows(section(docs("interface"), "## Airflow"))}
+    table = rows(section(docs("deployment"), "## DAGs to unpause"))
+    assert {code_spans(name)[0] for name, _ in table} == dags
+    for way in ("## One machine", "## Containers", "## Kubernetes"):
+        assert "(#dags-to-unpause)" in section(docs("deployment"), way), way
+
+
 def test_airflow_stops_before_the_streams_when_code_is_replaced() -> None:
     stopping = section(docs("runbook"), "### Upgrades").split("\n2. ")[0]
     # Else it starts the next driver, which goes on over the copy and the migration.

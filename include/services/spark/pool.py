@@ -26,7 +26,7 @@ def ensure(address: str, login: Mapping[str, str]) -> None:
         "description": "Spark drivers of intervals at once: one per core",
         "include_deferred": False,
     }
-    with _logged_in(address, login, "accept") as client:
+    with logged_in(address, login, "accept") as client:
         answer = client.post("/api/v2/pools", json=pool)
         if answer.status_code != httpx.codes.CONFLICT:
             answer.raise_for_status()
@@ -37,7 +37,7 @@ def ensure(address: str, login: Mapping[str, str]) -> None:
 
 def lack_of_slots(address: str, login: Mapping[str, str]) -> tuple[str, str] | None:
     """Return whose drivers would wait for ever, and what to do; None when nobody's. Raises ServiceUnreachable."""
-    with _logged_in(address, login, "show") as client:
+    with logged_in(address, login, "show") as client:
         answer = client.get(f"/api/v2/pools/{SPARK_POOL}")
         if answer.status_code == httpx.codes.NOT_FOUND:
             return f"Airflow has no pool {SPARK_POOL}: every interval waits for it", "./tidemark up airflow makes it"
@@ -59,7 +59,7 @@ def _taken() -> dict[str, int]:
 
 
 @contextmanager
-def _logged_in(address: str, login: Mapping[str, str], verb: str) -> Iterator[httpx.Client]:
+def logged_in(address: str, login: Mapping[str, str], verb: str) -> Iterator[httpx.Client]:
     """Yield a client of Airflow's API. Raises ServiceUnreachable when Airflow does not answer, or refuses."""
     try:
         with httpx.Client(base_url=address, timeout=30, mounts=PAST_PROXY) as client:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,11 +28,15 @@ class Airflow:
     """What answers for Airflow: a pool with some slots, or none."""
 
     slots: int | None = None
+    paused: Collection[str] = ()
+    """DAGs; one that is not named here is not paused."""
     address = ""
 
     def answer(self, method: str, path: str, body: dict[str, Any]) -> tuple[int, object]:
         if path == "/auth/token":
             return 201, {"access_token": "token"}
+        if path.startswith("/api/v2/dags/"):
+            return 200, {"is_paused": path.rsplit("/", 1)[-1] in self.paused}
         if method == "POST" and self.slots is None:
             self.slots = int(body["slots"])
             return 201, body
@@ -98,7 +102,17 @@ def test_doctor_names_the_pool_when_it_was_deleted_while_airflow_runs(
     assert [each.what for each in ended] == [f"airflow at {served.address}"]
 
 
+def test_doctor_notes_the_watch_when_it_is_still_paused(served: Airflow, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(examine, "read_state", lambda name: {"pid": 1})
+    served.slots, served.paused = MANY, ("watch", "stream__isp_hits")
+    running, note = examine._services({"airflow": ServiceStatus(served.address, True, 1)})
+    assert (running.what, note.ok, note.notice) == (f"airflow at {served.address}", True, True)
+    assert note.what.startswith("Airflow's DAG watch is paused: nobody is told of overdue intervals")
+    assert note.remedy == "./tidemark airflow dags unpause watch"
+
+
 def test_it_is_said_when_airflow_does_not_answer(served: Airflow) -> None:
     lack = airflow.lack_of_slots("http://127.0.0.1:9")
     assert lack is not None
     assert lack[0].startswith("Airflow at http://127.0.0.1:9 did not show the pool tidemark_spark")
+    assert airflow.paused_of("http://127.0.0.1:9", ["watch"]) == []
