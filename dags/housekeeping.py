@@ -39,7 +39,8 @@ an alert goes to the topic `{alerts}`, by e-mail and to a webhook where those ar
 
 - *another housekeeping is under way*: somebody runs `./tidemark housekeeping`; it is retried.
 - *service unreachable* (PostgreSQL): `./tidemark status`; it is retried.
-- Lines `left: …` in the log name what was due but not touched, and why: `./tidemark doctor` says what to do about it.
+- Lines `left: …` in the log name what was due but not touched, and why: include/docs/runbook.md, “Lines of housekeeping”, says what to do
+  about each.
 
 The parameter `dry_run` only counts. On the command line: `./tidemark housekeeping --dry-run`.
 """

@@ -38,7 +38,7 @@ from include.monitor.text import quantity
 from include.offsets import Fate, OffsetRange, intersection, merged
 from include.pipelines.spec import Pipeline
 from include.spark import driver_folders
-from include.times import Interval
+from include.times import Interval, format_time
 from include.waiting import wait_for
 
 _LOOK_AGAIN = 5.0
@@ -179,8 +179,13 @@ def _read_otherwise(pipeline: Pipeline, holding: Holding) -> str:
     """
     landed = set(decoders_of(pipeline.name, holding.ranges))
     builds = decoders_of_content(holding.interval_id)
-    is_otherwise = bool(builds) and not any(landed <= versions for versions in builds)
-    return "its registered build read Kafka with other code than landed it" if is_otherwise else ""
+    if not builds or any(landed <= versions for versions in builds):
+        return ""
+    bounds = f"--from {format_time(holding.from_time)} --to {format_time(holding.to_time)}"
+    return (
+        "its registered build read Kafka with other code than landed it; where both give the same rows, "
+        f"./tidemark interval {pipeline.name} {bounds} --source archive lets it go"
+    )
 
 
 def _compact(pipeline: Pipeline, times: Times, done: Done) -> set[str]:

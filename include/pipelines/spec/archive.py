@@ -285,7 +285,8 @@ class Retention:
     """How long housekeeping keeps what is no longer needed."""
 
     landing: str = "2d"
-    """Landing files whose rows lie in registered intervals, counted from their commit."""
+    """Landing files whose rows lie in registered intervals, counted from their commit; those of an interval whose build
+    read Kafka with other code than landed them stay."""
     revisions: str = "7d"
     """Revisions that are no longer registered, or never were, counted from then."""
     snapshots: int = 50

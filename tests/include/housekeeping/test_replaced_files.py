@@ -28,6 +28,7 @@ from include.ledger.models import Attempt, LandingFileRow, MicroBatch, MicroBatc
 from include.ledger.streams import generations, writers
 from include.offsets import Fate
 from include.pipelines import load_pipeline
+from include.times import format_time
 from tests.conftest import Home
 from tests.support.attempts import TOPIC, begin_attempt, hour
 from tests.support.proved import PIPELINE, register_hour
@@ -345,9 +346,13 @@ def test_landing_stays_when_other_code_landed_it_than_read_kafka_for_its_revisio
     archived = land(22, landed_by="old", decoder_versions=("new",))["archived"]
     kept = kept_house(older_than="0s")["kept"]
     assert archived.exists()
-    assert any(f"landing of {hour(22)}" in line and "with other code than landed it" in line for line in kept)
-    # Nothing else had kept it.
+    [line] = [line for line in kept if f"landing of {hour(22)}" in line]
+    assert "with other code than landed it" in line
+    bounds = f"--from {format_time(hour(22).from_time)} --to {format_time(hour(22).to_time)}"
+    assert f"./tidemark interval {PIPELINE} {bounds} --source archive lets it go" in line
+    # Such a run, whose result is the registered one.
+    register_hour(22, unchanged=True, decoder_versions=("old",))
     with session() as ledger:
-        ledger.execute(update(MicroBatch).where(MicroBatch.decoder_version == "old").values(decoder_version="new"))
+        ledger.execute(update(Attempt).values(ended_at=func.now()))
     kept_house(older_than="0s")
     assert not archived.exists()
