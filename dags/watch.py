@@ -30,8 +30,8 @@ DOC = """
 once when all are again. It also reports that a stream works again, that a failed task has since succeeded without a notice of it, and
 sends alerts that a receiver missed while it was unreachable. No Spark is started.
 
-**When**: every five minutes. Pipelines that never had an interval are left alone, and so are intervals older than {looked_back:.0f} hours:
-`./tidemark doctor` names those.
+**When**: every five minutes. A pipeline whose stream has committed nothing yet is left alone, and so are intervals older than
+{looked_back:.0f} hours: `./tidemark doctor` names those.
 
 **Reads** the ledger. **Writes** alerts: the ledger's table `alerts`, the Kafka topic `{alerts}`, and e-mail and webhook where
 `TIDEMARK_ALERT_SMTP` with `TIDEMARK_ALERT_EMAIL_TO`, or `TIDEMARK_ALERT_WEBHOOK`, are set; mails are sent by Airflow's SMTP provider. Each says what, where, since when, and what to do.

@@ -172,7 +172,10 @@ class StreamQueries(ABC):
         self._commits.tell_due()
 
     def stop_at_batch_boundary(self, patience: float = 60.0) -> None:
-        """Let each query finish the micro-batch it is in, then stop it."""
+        """Let each query finish the micro-batch it is in, then stop it.
+
+        After `patience`, s, for all queries together, stop those left as they are: such a micro-batch is not committed.
+        """
         deadline = time.monotonic() + patience
         for query in self._queries:
             begun = query.lastProgress

@@ -424,13 +424,18 @@ def _literal(node: ast.AST) -> str:
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
 
 
+def _pattern(symptom: str) -> re.Pattern[str]:
+    """The pattern of the messages that a page quotes so, with `…` for what they fill in."""
+    return re.compile(".*".join(map(re.escape, symptom.split("…"))))
+
+
 @cache
 def symptoms() -> dict[str, re.Pattern[str]]:
     """The messages that the runbook's tables quote, each with the pattern of what it stands for."""
     parts = re.findall(r"^### Exit code .*?(?=^##)", docs("runbook"), re.MULTILINE | re.DOTALL)
     cells = [row[0] for part in parts for row in rows(part)]
     quoted = [code for cell in cells for code in code_spans(cell) if " " in code and not code.startswith("./tidemark")]
-    return {symptom: re.compile(".*".join(map(re.escape, symptom.split("…")))) for symptom in quoted}
+    return {symptom: _pattern(symptom) for symptom in quoted}
 
 
 def test_symptom_of_the_runbook_is_a_message_of_the_code_when_it_is_quoted() -> None:
@@ -438,6 +443,28 @@ def test_symptom_of_the_runbook_is_a_message_of_the_code_when_it_is_quoted() -> 
     messages = {text for node in _nodes("include", "spark_jobs", "expectations") if " " in (text := _literal(node))}
     assert len(symptoms()) > 40
     assert [each for each, pattern in symptoms().items() if not any(map(pattern.search, messages))] == []
+
+
+def test_symptom_is_in_its_exit_code_s_table_when_one_error_alone_is_raised_with_it() -> None:
+    codes = {kind.__name__: kind.exit_code for kind in _kinds()}
+    nodes = _nodes("include", "spark_jobs", "expectations")
+    parts = {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
+    written = [text for node in nodes if id(node) not in parts and " " in (text := _literal(node))]
+    raised = [
+        (_literal(node.args[0]), codes[kind])
+        for node in nodes
+        if isinstance(node, ast.Call) and node.args and (kind := ast.unparse(node.func).split(".")[-1]) in codes
+    ]
+    wrong, known = set(), 0
+    for code, part in re.findall(r"^### Exit code (\d+):(.*?)(?=^##)", docs("runbook"), re.MULTILINE | re.DOTALL):
+        for symptom in {each for row in rows(part) for each in code_spans(row[0])} & symptoms().keys():
+            is_said = symptoms()[symptom].search
+            found = [of for text, of in raised if is_said(text)]
+            if found and len(found) == sum(1 for text in written if is_said(text)):
+                known += 1
+                wrong |= set() if int(code) in found else {f"{symptom}: {set(found)}, not {code}"}
+    assert known > 100
+    assert wrong == set()
 
 
 OF_OPERATION = {
@@ -464,6 +491,48 @@ def test_message_has_a_row_of_the_runbook_when_it_is_met_in_operation() -> None:
     messages = {each for each in raised if each} - FILLED_IN
     assert len(messages) > 50
     assert {each for each in messages if not any(of.search(each) for of in symptoms().values())} == set()
+
+
+def _left() -> set[str]:
+    """What housekeeping says of that which it leaves as it is."""
+    nodes = _nodes("include/housekeeping", "include/iceberg", "include/lake")
+    tells = ("done.kept.append", "left.append")
+    said = [node.args[0] for node in nodes if isinstance(node, ast.Call) and ast.unparse(node.func) in tells]
+    said += [node.value for node in nodes if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "line"]
+    whys = {"_read_otherwise", "_elsewhere", "damage_of"}
+    reasons = [node for node in nodes if isinstance(node, ast.FunctionDef) and node.name in whys]
+    assert len(reasons) == len(whys)
+    returned = [each for node in reasons for each in ast.walk(node) if isinstance(each, ast.Return)]
+    said += [part for node in returned for part in ast.walk(node) if isinstance(part, ast.JoinedStr)]
+    said += [node.value for node in returned if isinstance(node.value, ast.Constant)]
+    merging = ast.walk(parse(_text(REPOSITORY / "include" / "housekeeping" / "compaction.py")))
+    calls = [node for node in merging if isinstance(node, ast.Call)]
+    said += [node.args[0] for node in calls if ast.unparse(node.func) == "TidemarkError"]
+    # What a line begins with before its reason, and an error's message with its remedy.
+    return {text for node in said if " " in (text := _literal(node))} - {"landing of …: …", "… — …"}
+
+
+def test_line_of_housekeeping_has_a_row_when_something_is_left() -> None:
+    table = rows(section(docs("runbook"), "#### Lines of housekeeping"))
+    quoted = [_pattern(code) for row in table for code in code_spans(row[0])]
+    assert len(_left()) > 10
+    assert {text for text in _left() if not any(each.search(text) for each in quoted)} == set()
+
+
+def test_alert_has_a_row_when_a_module_raises_it() -> None:
+    words = {
+        "include/airflow/notifier.py": ("a task failed", "housekeeping of a pipeline", "a stream"),
+        "include/alerts/erasures.py": ("an [erasure]",),
+        "include/alerts/key_limits.py": ("a view without a window",),
+        "include/alerts/overdue.py": ("intervals are overdue",),
+        "include/alerts/refused.py": ("a declaration is [refused]",),
+        "include/intervals/reporting/asking.py": ("an interval waits for approval",),
+    }
+    raising = {path for path in _sources("include", "spark_jobs", "dags") if "alerts.raise_alert(" in _text(path)}
+    assert {path.relative_to(REPOSITORY).as_posix() for path in raising} == words.keys()
+    table = [row[0] for row in rows(section(docs("runbook"), "### Alerts"))]
+    begins = [begin for each in words.values() for begin in each]
+    assert [begin for begin in begins if not any(cell.startswith(begin) for cell in table)] == []
 
 
 def test_reasons_equal_the_code_when_documented() -> None:

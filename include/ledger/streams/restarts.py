@@ -23,8 +23,8 @@ _MOST = 20
 def failures_in_a_row(pipeline: str, within: timedelta) -> list[int | None]:
     """Return the exit codes of the newest launches that each failed within that time of their start, newest first.
 
-    None stands for a driver that reported none: it was killed, or died before its first line. A launch counts as ended
-    when the next one was started, the newest one now.
+    None stands for a driver that reported none: it was killed, or died before its first line. A launch whose end is not
+    noted counts as ended when the next one was started, the newest one now.
     """
     newest, now = _newest(pipeline)
     return _row(newest, now, within)
