@@ -18,11 +18,14 @@ import pytest
 import typer
 
 from include import errors
+from include.housekeeping.sweep import Done
 from include.intervals.verdict import Verdict
 from include.monitor.lag import as_metrics
 from include.pipelines import load_pipeline, nest_cameras, pipeline_names, spec
 from include.pipelines.spec.file_formats import FILE_FORMATS
 from include.pipelines.spec.lines import declared_name
+from include.producing.followed import Followed
+from include.producing.generate import Produced
 from include.reconciliation import DifferenceClass
 from include.scaffold import new_pipeline
 from include.services.supervisor import SERVICES, service_names
@@ -575,6 +578,32 @@ def test_field_is_documented_when_the_verdict_has_it() -> None:
 def _members(closed: Any) -> set[str]:
     """The members of a closed set, a Literal or an Enum of texts."""
     return {str(each) for each in get_args(closed) or closed}
+
+
+def test_verb_has_a_row_when_it_prints_json() -> None:
+    text = section(docs("interface"), "## JSON of the commands")
+    described = {usage.verb for row in rows(text) for usage in usages(row[0])}
+    assert {name for name, verb in verbs().items() if "--json" in verb.options} - described == set()
+
+
+def test_key_is_documented_when_a_command_s_json_has_it() -> None:
+    text = section(docs("interface"), "## JSON of the commands")
+    named = set(re.findall(r'"(\w+)"', text))
+    kinds: tuple[Any, ...] = (Done, Produced, Followed)
+    assert {field.name for kind in kinds for field in fields(kind)} - named == {"check"}
+
+
+def test_field_is_documented_when_a_proof_has_it() -> None:
+    [made] = [
+        node.value
+        for function in _nodes("include/proof")
+        if isinstance(function, ast.FunctionDef) and function.name == "assemble"
+        for node in ast.walk(function)
+        if isinstance(node, ast.Return) and isinstance(node.value, ast.Dict)
+    ]
+    written = {ast.literal_eval(key) for key in made.keys if key is not None}
+    table = rows(section(docs("proofs"), "## What a proof says"))
+    assert written - {name for row in table for name in code_spans(row[0])} == set()
 
 
 def test_metrics_equal_the_code_when_documented() -> None:
