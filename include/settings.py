@@ -58,7 +58,10 @@ class Settings:
     kafka_bootstrap: str = setting("", "host:port[,host:port]; default: the embedded broker")
     kafka_properties: Path | None = setting(None, "0600 file with client options and secrets", absolute_path)
     database_url: Secret | None = setting(
-        None, "postgresql://user:password@host:port; databases ledger, catalog, airflow", postgresql_url, secret=True
+        None,
+        "postgresql://user:password@host:port; databases ledger, catalog, airflow, serving",
+        postgresql_url,
+        secret=True,
     )
     jdbc_properties: Path | None = setting(None, "0600 file with connections of references and outputs", absolute_path)
     registry_url: Secret | None = setting(
@@ -87,8 +90,8 @@ class Settings:
     spark_ui: bool = setting(False, "whether drivers serve Spark's own pages, without a login", yes_or_no)
     lease_seconds: float = setting(
         15.0,
-        "how long a silent writer keeps its pipeline; for 0.7 times as long a stream, or an interval that begins, "
-        "waits for PostgreSQL",
+        "how long a silent writer keeps its pipeline; a stream, and an interval that begins, wait for PostgreSQL for "
+        "seven tenths of that",
         between(2, 3600),
     )
     max_offsets_per_trigger: int | None = setting(None, "most offsets in a micro-batch", whole_at_least(1))

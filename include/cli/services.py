@@ -193,10 +193,11 @@ def setup_database() -> None:
 
     These are the databases, the ledger's tables and the catalog's schema.
     """
-    from include.services.postgres import prepare_databases
+    from include.services.postgres import DATABASES, prepare_databases
 
     prepare_databases()
-    progress("databases ledger, catalog and airflow are ready")
+    *others, last = DATABASES
+    progress(f"databases {', '.join(others)} and {last} are ready")
     suggest("./tidemark status")
 
 

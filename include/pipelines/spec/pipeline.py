@@ -45,7 +45,8 @@ class Pipeline:
     schedule: Schedule = field(default_factory=hourly)
     retention: Retention = field(default_factory=Retention)
     spark_slots: int = field(default=1, kw_only=True)
-    """Slots that a Spark driver of its intervals takes in Airflow's pool; the pool has one per core."""
+    """Slots that a Spark driver of its intervals takes in Airflow's pool, which has one per core, or as many as the
+    largest driver takes."""
     restarts_on_new_code: bool = field(default=False, kw_only=True)
     """Whether Airflow replaces the stream's driver when deployed code can continue from the driver's checkpoints."""
     declared_as: str = ""
