@@ -36,7 +36,7 @@ _MOST = 5
 """How many intervals of a pipeline that are not registered are named one by one."""
 
 _OF_ALL = {
-    "watch": "nobody is told of overdue intervals, nor that an alert is over",
+    "watch": "nobody is told of overdue intervals, nor that a stream works again",
     "housekeeping": "replaced files are kept",
 }
 """The DAGs that serve all pipelines by a schedule, and what it means that one is paused."""

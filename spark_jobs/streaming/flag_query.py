@@ -65,16 +65,12 @@ _OTHER_QUERIES = 2
 
 
 def task_slots(pipeline: Pipeline) -> int:
-    """Return how many task slots the pipeline's stream needs to flag in real time; 0 for one without flags.
-
-    One for each topic partition that there is, or will be when the stream has created its topics, and those of its
-    other queries. Raises ServiceUnreachable.
-    """
+    """Return how many task slots the stream needs for flags in real time, 0 without any. Raises ServiceUnreachable."""
     if not pipeline.flags:
         return 0
-    source = pipeline.source
-    existing = len(source_topic_partitions(source, describe_source(source)))
-    return max(source.topic_partitions * len(source.subscribe), existing) + _OTHER_QUERIES
+    existing = source_topic_partitions(pipeline.source, describe_source(pipeline.source))
+    # A topic that is missing gets as many as declared when the stream creates it.
+    return max(pipeline.source.topic_partitions * len(pipeline.source.subscribe), len(existing)) + _OTHER_QUERIES
 
 
 @dataclass

@@ -285,8 +285,7 @@ class Retention:
     """How long housekeeping keeps what is no longer needed."""
 
     landing: str = "2d"
-    """Landing files whose rows lie in registered intervals, counted from their commit; those of an interval whose build
-    read Kafka with other code than landed them stay."""
+    """Landing files whose rows lie in registered intervals, from their commit; unless other code read Kafka there."""
     revisions: str = "7d"
     """Revisions that are no longer registered, or never were, counted from then."""
     snapshots: int = 50
