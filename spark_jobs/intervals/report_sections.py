@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from decimal import Decimal
 from types import UnionType
 from typing import Any
 
@@ -252,7 +253,7 @@ def _chart(view: AdditiveView, rows: DataFrame) -> dict[str, Any]:
     # A name of null is that of all others.
     shown = F.when(F.col("name").isin(names), F.col("name")).alias("name")
     counted = named.groupBy(shown, "x").agg(F.sum("value").alias("value")).collect()
-    values = {(row["name"], row["x"]): row["value"] for row in counted}
+    values = {(row["name"], row["x"]): _drawn(row["value"]) for row in counted}
     windows = sorted({x for _, x in values})
 
     def over_time(name: str | None) -> list[Any]:
@@ -261,6 +262,13 @@ def _chart(view: AdditiveView, rows: DataFrame) -> dict[str, Any]:
     series = [{"name": listings.plain(name), "values": over_time(name)} for name in names]
     chart = {"title": view.description, "unit": measure, "x": windows, "series": series}
     return chart | ({"others": {"keys": others, "values": over_time(None)}} if others else {})
+
+
+def _drawn(value: Any) -> Any:
+    """Return a value of the chart as the ledger's JSON holds it, which has no decimals."""
+    if not isinstance(value, Decimal):
+        return value
+    return int(value) if value == int(value) else float(value)
 
 
 def _start_format(windows: TimeWindow) -> str:

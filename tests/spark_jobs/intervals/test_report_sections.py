@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +87,17 @@ def test_chart_has_the_sums_when_windows_are_short_and_keys_have_the_same_text(s
     assert chart["x"] == ["2026-11-20 05:00:00", "2026-11-20 05:00:10", "2026-11-20 05:00:20"]
     assert chart["series"] == [{"name": "a", "values": [2, 22, 42]}, {"name": "b EUR", "values": [1, 11, 21]}]
     assert "others" not in chart
+
+
+def test_chart_is_kept_as_json_when_its_measure_is_a_decimal(spark: Any, tmp_path: Path) -> None:
+    declared = load_pipeline("nest_cameras")
+    columns = declared.views[0].columns.replace("count BIGINT", "amount DECIMAL(19,2)")
+    view = replace(declared.views[0], measures=("amount",), columns=columns)
+    later = (HOUR[1], HOUR[1] + timedelta(hours=1))
+    counted = [("94107", HOUR, Decimal("2.50")), ("94107", later, Decimal("3.00")), ("94108", HOUR, None)]
+    report = report_of(spark, tmp_path, replace(declared, views=(view,), reports=()), counted)
+    series = json.loads(json.dumps(report))["chart"]["series"]
+    assert {each["name"]: each["values"] for each in series} == {"94107": [2.5, 3], "94108": [None, 0]}
 
 
 def test_keys_above_a_threshold_are_listed_when_their_columns_names_need_quotes(
