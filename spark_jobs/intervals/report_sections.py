@@ -160,7 +160,7 @@ def _threshold(
         *(F.get_json_object(key[view.window], path).alias(name) for name, path in ends.items()),
         "batch_view",
         "speed_view",
-    ).orderBy(F.desc("batch_view"), *plain)
+    ).orderBy(F.desc("batch_view"), *plain, *ends)
     topic = view.speed.topic
     note = f"{view.description}, above {report.above}: the batch view of {scope} beside the last value of {topic}"
     return _section(report.title, note, shown)

@@ -119,6 +119,20 @@ def test_keys_above_a_threshold_are_listed_when_their_columns_names_need_quotes(
     assert {(utc(row["start"]), utc(row["end"])) for row in windows} == {HOUR}
 
 
+def test_windows_of_a_key_are_in_their_order_when_they_are_equally_far_above_a_threshold(
+    spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = load_pipeline("nest_cameras")
+    view = pipeline.views[0]
+    later = (HOUR[1], HOUR[1] + timedelta(hours=1))
+    rows = frame_of(spark, [("94107", later, 7), ("94107", HOUR, 7)], view.columns).coalesce(1)
+    monkeypatch.setattr(report_sections, "speed_values", lambda *_: rows.select(key_json(view).alias("key"), "count"))
+    monkeypatch.setattr(report_sections, "written_since", lambda *_: None)
+    report = Threshold("Busy", view=view.name, measure="count", above=5)
+    section = section_of(spark, pipeline, report, {view.name: rows}, rows, "the interval")
+    assert [row[1] for row in section["rows"]] == ["2026-11-20T05:00:00Z", "2026-11-20T06:00:00Z"]
+
+
 FAR = "20261-01-01"
 
 
