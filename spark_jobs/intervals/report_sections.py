@@ -121,8 +121,7 @@ def _noted_listing(pipeline: Pipeline, report: Listing, rows: DataFrame) -> tupl
     section = _listing(report, listed, _INTERVAL)
     # By their keys: what else changes in a row changes nothing in which ones are noted.
     noted = listed.orderBy(*_in_order(listed, report.key)).limit(notifications.MOST).collect()
-    plain = ({name: listings.plain(row[name]) for name in row.asDict()} for row in noted)
-    of_report = notifications.listed_of(report, plain)
+    of_report = notifications.listed_of(report, (row.asDict() for row in noted))
     listed.unpersist()
     return section, of_report
 
@@ -191,12 +190,7 @@ def _top(report: Top, rows: DataFrame) -> DataFrame:
 def _listed(pipeline: Pipeline, report: Listing, rows: DataFrame) -> DataFrame:
     with refused_by_spark(pipeline, report.rows):
         listed = transform(pipeline, report.rows)(rows).select(*report.columns)
-    times = [
-        F.date_format(name, f"{_SECONDS}'Z'").alias(name) if kind == "timestamp" else F.col(name)
-        for name, kind in listed.dtypes
-    ]
-    shown = listed.select(*times)
-    return _held_by_python(shown.orderBy(*_in_order(shown)))
+    return _held_by_python(listed.orderBy(*_in_order(listed)))
 
 
 def _in_order(rows: DataFrame, first: Sequence[str] = ()) -> list[Column]:

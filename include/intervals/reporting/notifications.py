@@ -35,8 +35,15 @@ MOST = 10_000
 
 
 def listed_of(listing: Listing, rows: Iterable[Mapping[str, Any]]) -> ListedReport:
-    """Return what a listing of an interval holds, as the ledger records it with the build."""
-    listed = (Listed(listings.key_of(row, listing.key), row) for row in rows)
+    """Return what a listing of an interval holds, as the ledger records it with the build.
+
+    Null is shown as an empty text; a key tells the two apart.
+    """
+    listed = []
+    for row in rows:
+        shown = {name: listings.plain(value) for name, value in row.items()}
+        key = {name: None if row[name] is None else shown[name] for name in listing.key}
+        listed.append(Listed(listings.key_of(key, listing.key), shown))
     return ListedReport(listing.title, tuple(listed))
 
 

@@ -152,7 +152,7 @@ def test_listing_shows_a_date_or_time_as_text_when_python_cannot_hold_it(
     assert far[:4] == [1, f"+{FAR}", "+57856-09-26T21:16:40Z", "+57856-09-26T21:16:40Z"]
     assert before[1] == "0000-01-01"
     assert now == [
-        3, "2026-11-20", "2026-11-20T05:00:00Z", "2026-11-20T05:00:00.500000Z", "{2026-11-20, 3}", "[3]",
+        3, "2026-11-20", "2026-11-20T05:00:00.500000Z", "2026-11-20T05:00:00.500000Z", "{2026-11-20, 3}", "[3]",
     ]  # fmt: skip
     assert none[1:4] == ["", "", ""]
 
@@ -197,6 +197,24 @@ def test_noted_rows_are_the_first_by_their_keys_when_a_listing_has_too_many(
     section, noted = report_sections._noted_listing(load_pipeline("nest_cameras"), report, rows)
     assert [row[1] for row in section["rows"]] == list(range(9, -1, -1))
     assert [each.row["device"] for each in noted.rows] == [0, 1, 2]
+
+
+def test_rows_have_keys_of_their_own_when_they_differ_in_a_fraction_of_a_second_or_in_null_and_empty(
+    spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = Listing("Alarms", rows="alarms", columns=("device", "at"), key=("device", "at"), notify="alarms")
+    monkeypatch.setattr(report_sections, "transform", lambda *_: lambda frame: frame)
+    rows = spark.sql(
+        "SELECT device, timestamp '2026-11-20 05:00:00' + make_dt_interval(0, 0, 0, second) AS at "
+        "FROM VALUES ('a', 0.2), ('a', 0.7), ('a', 1), (NULL, 0), ('', 0) AS _(device, second)"
+    )
+    section, noted = report_sections._noted_listing(load_pipeline("nest_cameras"), report, rows)
+    assert len({each.key for each in noted.rows}) == 5
+    assert [json.loads(each.key)["device"] for each in noted.rows] == [None, "", "a", "a", "a"]
+    times = ["2026-11-20T05:00:00.200000Z", "2026-11-20T05:00:00.700000Z", "2026-11-20T05:00:01Z"]
+    assert [each.row["at"] for each in noted.rows[2:]] == [row[1] for row in section["rows"][2:]] == times
+    # A row shows both alike.
+    assert [each.row["device"] for each in noted.rows[:2]] == ["", ""]
 
 
 def test_replayed_row_is_not_listed_as_the_state_at_the_end_when_replays_delivered_it(
