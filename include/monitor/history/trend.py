@@ -32,6 +32,9 @@ Kind = tuple[int, timedelta]
 _NORMAL = 1.4826
 """Standard deviation per median absolute deviation of a normal distribution."""
 
+_LEAST_SPREAD, _LEAST_SHARE = 1.0, 0.01
+"""A spread is at least so many rows, and such a share of the median: of intervals alike no row more is unusual."""
+
 
 @dataclass(frozen=True)
 class Point:
@@ -135,7 +138,8 @@ def _kind(each: IntervalFacts) -> Kind:
 def usual_rows(rows: Sequence[tuple[Kind, int]]) -> dict[Kind, tuple[float, float]]:
     """Return median and spread of the rows of each kind of interval; kinds with fewer than `FEWEST` are left out.
 
-    The spread is the median absolute deviation, scaled to a standard deviation: one bad day does not move it.
+    The spread is the median absolute deviation, scaled to a standard deviation: one bad day does not move it. Intervals
+    that are all alike have the least one.
     """
     by_kind: dict[Kind, list[int]] = {}
     for kind, count in rows:
@@ -144,7 +148,8 @@ def usual_rows(rows: Sequence[tuple[Kind, int]]) -> dict[Kind, tuple[float, floa
     for kind, counts in by_kind.items():
         if len(counts) >= FEWEST:
             middle = median(counts)
-            usual[kind] = middle, _NORMAL * median(abs(count - middle) for count in counts)
+            spread = _NORMAL * median(abs(count - middle) for count in counts)
+            usual[kind] = middle, max(spread, _LEAST_SPREAD, _LEAST_SHARE * middle)
     return usual
 
 

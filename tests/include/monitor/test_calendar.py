@@ -380,6 +380,16 @@ def test_usual_rows_are_those_of_intervals_of_the_same_length_when_the_schedule_
     assert [(each.rows, each.usual) for each in points] == [(each, each) for each in rows]
 
 
+def test_interval_is_not_unusual_when_it_has_a_row_more_than_all_others_of_its_hour(pipeline: Pipeline) -> None:
+    for ago, rows in zip(range(6, 0, -1), (190, 190, 190, 190, 191, 180), strict=True):
+        (hour,) = past_hours(24 * ago + 2)
+        attempt = begin_attempt(pipeline.name, hour)
+        register(attempt, note_build(attempt, rows=rows))
+        attempts.end_attempt(attempt, 0, {})
+    points = read_table(pipeline, pipeline.name, now=datetime.now(UTC)).points
+    assert [each.rows for each in points if each.is_unusual] == [180]
+
+
 def test_interval_without_a_row_is_unusual_when_its_hour_of_the_day_has_rows(pipeline: Pipeline) -> None:
     view = pipeline.views[0]
     later_table = f"{pipeline.name}_{view.name}"
