@@ -94,5 +94,12 @@ def bounds_of(usual: Usual, table: str, past: Sequence[PastInterval], interval: 
         return UsualBounds(
             severity, len(past), rows, not_checked=(f"whether the freshness of {table} is usual: {why}",)
         )
-    allowed = max(max(lags) * usual.factor, _LEAST_LAG)
-    return UsualBounds(severity, len(past), rows, interval.to_time - allowed)
+    try:
+        newest_after = interval.to_time - max(max(lags) * usual.factor, _LEAST_LAG)
+    except OverflowError:
+        # The newest row of an earlier interval may be centuries old.
+        why = f"its greatest lag times the factor {usual.factor} is longer than any time"
+        return UsualBounds(
+            severity, len(past), rows, not_checked=(f"whether the freshness of {table} is usual: {why}",)
+        )
+    return UsualBounds(severity, len(past), rows, newest_after)

@@ -231,6 +231,15 @@ def test_freshness_alone_is_not_checked_and_it_is_said_when_too_few_intervals_ha
     )
 
 
+@pytest.mark.parametrize("factor", [1e10, 1e300])
+def test_freshness_has_no_bound_and_it_is_said_when_no_time_is_that_far_back(factor: float) -> None:
+    bounds = bounds_of(Usual(factor=factor), "t", PAST, INTERVAL)
+    assert [each.expectation_type for each in expected(bounds, 30)] == ["expect_table_row_count_to_be_between"]
+    assert bounds.not_checked == (
+        f"whether the freshness of t is usual: its greatest lag times the factor {factor} is longer than any time",
+    )
+
+
 def test_freshness_is_not_expected_when_an_interval_has_no_row() -> None:
     bounds = bounds_of(Usual(), "t", PAST, INTERVAL)
     assert [each.expectation_type for each in expected(bounds, 0)] == ["expect_table_row_count_to_be_between"]
