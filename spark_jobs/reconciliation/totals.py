@@ -236,7 +236,8 @@ def _class(view: AdditiveView, context: Context) -> Column:
 
     speed_holds, batch_holds = F.col("speed_holds"), F.col("batch_holds")
     other_code = F.lit(context.other_code) | has("older")
-    ahead = every_measure(view, lambda m: F.col(f"speed_{m}") >= F.col(f"below_{m}"))
+    # By the number of rows, as in views.py.
+    ahead = F.col(f"speed_{view.measures[0]}") > F.col(f"below_{view.measures[0]}")
     return (
         F.when(other_code & ~(speed_holds & batch_holds), DifferenceClass.CODE)
         .when(~batch_holds, DifferenceClass.UNEXPLAINED)

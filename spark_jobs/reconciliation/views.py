@@ -182,7 +182,8 @@ def _classify(compared: DataFrame, view: AdditiveView, context: _Context) -> Rec
 def _class(view: AdditiveView, context: _Context) -> Column:
     """Return the class of a key, or `matched`, or `elsewhere`; the frame has speed_holds and batch_holds."""
     speed_holds, batch_holds = F.col("speed_holds"), F.col("batch_holds")
-    ahead = every_measure(view, lambda m: F.col(f"speed_{m}") >= F.col(f"archived_{m}"))
+    # The first measure counts rows: what is not archived yet makes it larger, and others perhaps smaller.
+    ahead = F.col(f"speed_{view.measures[0]}") > F.col(f"archived_{view.measures[0]}")
     has_late = ~every_measure(view, lambda m: F.col(f"late_{m}") == 0)
     is_ours = ~every_measure(view, lambda m: (F.col(f"batch_{m}") == 0) & (F.col(f"delivered_{m}") == 0))
     has_replayed = ~every_measure(view, lambda m: F.col(f"replayed_{m}") == 0)

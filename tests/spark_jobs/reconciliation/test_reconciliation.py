@@ -237,6 +237,16 @@ def test_speed_value_is_pending_when_it_is_above_an_archive_that_is_behind(spark
 
 
 @pytest.mark.spark
+def test_speed_value_is_pending_only_when_it_counts_more_rows_than_an_archive_that_is_behind(spark: Any) -> None:
+    sides: dict[str, dict[str, tuple[int, Any]]] = {
+        "speed": {"negative": (2, -5), "as many": (1, 9)},
+        "elsewhere": {"negative": (1, 3), "as many": (1, 5)},
+    }
+    found = classified(spark, sides, behind=True)
+    assert {each.where: each.cls for each in found.differences} == {"negative": "pending", "as many": "unexplained"}
+
+
+@pytest.mark.spark
 def test_surplus_of_the_batch_view_is_explained_when_rows_were_replayed(spark: Any) -> None:
     sides = {"speed": {"k": (2, 2)}, "batch": {"k": (3, 3)}, "inside": {"k": (2, 2)}, "replayed": {"k": (1, 1)}}
     found = classified(spark, sides)

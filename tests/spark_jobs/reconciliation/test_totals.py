@@ -116,6 +116,16 @@ def test_total_is_pending_when_it_is_above_an_archive_that_is_behind(spark: Any)
 
 
 @pytest.mark.spark
+def test_total_is_pending_only_when_it_counts_more_rows_than_an_archive_that_is_behind(spark: Any) -> None:
+    sides: Sides = {
+        "speed": {"negative": (2, -5), "as many": (1, 9)},
+        "proved": {"negative": (1, 3), "as many": (1, 5)},
+    }
+    found = classified(spark, sides, behind=True)
+    assert {each.where: each.cls for each in found.differences} == {"negative": "pending", "as many": "unexplained"}
+
+
+@pytest.mark.spark
 def test_difference_is_of_class_code_only_when_other_code_had_a_part(spark: Any) -> None:
     sides: Sides = {
         "speed": {"k": (3, 3), "l": (1, 1), "same": (4, 4)},
