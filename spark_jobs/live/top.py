@@ -10,7 +10,7 @@ import shutil
 import tempfile
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from decimal import Decimal
+from decimal import Decimal, localcontext
 from pathlib import Path
 from typing import Any
 
@@ -103,8 +103,12 @@ class LiveTop:
             "updated_at": format_time(datetime.now(UTC).replace(microsecond=0)),
             "watermark": self._watermark,
             "late": self._late,
-            "windows": [self._window(at, self.counts[at]) for at in sorted(self.counts, reverse=True)],
+            "windows": self._windows(),
         }
+
+    def _windows(self) -> list[dict[str, Any]]:
+        with localcontext(exact_json.EXACT):
+            return [self._window(at, self.counts[at]) for at in sorted(self.counts, reverse=True)]
 
     def show(self) -> None:
         """Write the file in one step: a reader never sees a part of it."""

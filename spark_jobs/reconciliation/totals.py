@@ -35,6 +35,7 @@ from include.ledger.intervals import evidence
 from include.ledger.intervals.evidence import SpeedPosition
 from include.ledger.quarantine import replays_into
 from include.ledger.streams.incarnations import closed
+from include.monitor.exact_json import EXACT
 from include.offsets import OffsetRange, without
 from include.pipelines.spec import AdditiveView
 from include.reconciliation import EXAMPLES, MATCHED, Difference, DifferenceClass, Reconciliation, against_archive
@@ -255,8 +256,9 @@ def _held(row: Row, view: AdditiveView) -> str:
     texts = []
     for m in view.measures:
         side = {name: row[f"{name}_{m}"] for name in SIDES}
+        others = EXACT.add(side["proved"], side["older"])
         texts.append(
-            f"{m}: speed view {side['speed']}; other registered intervals {side['proved'] + side['older']}, of which "
+            f"{m}: speed view {side['speed']}; other registered intervals {others}, of which "
             f"{side['delivered']} by replays, this interval {side['batch']} ({side['inside']} read by the speed view, "
             f"{side['beyond']} not yet, {side['replayed']} by replays), rows of no such interval {side['rest']}"
         )

@@ -24,6 +24,7 @@ from include.ledger.archive import micro_batches
 from include.ledger.archive.other_code import other_code
 from include.ledger.intervals import evidence
 from include.ledger.intervals.evidence import SpeedPosition
+from include.monitor.exact_json import EXACT
 from include.pipelines.spec import AdditiveView
 from include.reconciliation import EXAMPLES, MATCHED, Difference, DifferenceClass, Reconciliation, against_archive
 from include.times import format_time, utc
@@ -227,8 +228,7 @@ def _quarantined(row: Row, view: AdditiveView, context: _Context) -> Explanation
 
 def _code(row: Row, view: AdditiveView, context: _Context) -> Explanation:
     held = "; ".join(
-        f"{m}: speed view {row[f'speed_{m}']}, rows as landed {row[f'elsewhere_{m}'] + row[f'inside_{m}']}, "
-        f"batch view {row[f'batch_{m}']}"
+        f"{m}: speed view {row[f'speed_{m}']}, rows as landed {row[f'archived_{m}']}, batch view {row[f'batch_{m}']}"
         for m in view.measures
     )
     return against_topic(view), row["key"], f"computed by other code: {held}"
@@ -253,13 +253,14 @@ def _unexplained(row: Row, view: AdditiveView, context: _Context) -> Explanation
         side = {name: row[f"{name}_{m}"] for name in _SIDES}
         if not row["speed_holds"]:
             texts.append(
-                f"{m}: speed view {side['speed']}, the archive up to its position {side['elsewhere'] + side['inside']} "
+                f"{m}: speed view {side['speed']}, the archive up to its position {row[f'archived_{m}']} "
                 f"({side['inside']} of this interval, {side['elsewhere']} of others)"
             )
         if not row["batch_holds"]:
+            landed = EXACT.add(EXACT.add(side["inside"], side["late"]), side["beyond"])
             texts.append(
                 f"{m}: batch view {side['batch']}, the archive's rows of the interval "
-                f"{side['inside'] + side['late'] + side['beyond']} ({side['inside']} counted by the speed view, "
+                f"{landed} ({side['inside']} counted by the speed view, "
                 f"{side['late']} late, {side['beyond']} not yet reached)"
             )
     against = against_archive(view.name) if row["speed_holds"] else against_topic(view)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from decimal import Decimal
+from decimal import Decimal, localcontext
 from typing import Any
 
 from include.errors import UsageError
@@ -119,7 +119,8 @@ class LiveWindows:
     def top(self, window: Window, measure: str) -> tuple[TopRow, ...]:
         """Return the keys of a window with the largest measure, equal ones in the order of their keys."""
         measured = [(key, told.get(measure)) for key, told in self._measures(window).items()]
-        largest = sorted(measured, key=lambda each: (-(each[1] or 0), *map(str, each[0])))[:ROWS]
+        with localcontext(exact_json.EXACT):
+            largest = sorted(measured, key=lambda each: (-(each[1] or 0), *map(str, each[0])))[:ROWS]
         most = max((_length(value or 0) for _, value in largest), default=0.0) or 1.0
         return tuple(
             TopRow(tuple(map(cell, key)), _words(value), round(_length(value or 0) / most * WIDTH, 1))
@@ -130,7 +131,8 @@ class LiveWindows:
         """Return the sum of a measure in each window, oldest first."""
         measures = {window: self._measures(window) for window in sorted(self.values)}
         windows = [window for window, keys in measures.items() if keys]
-        totals = [sum((told.get(measure) or 0) for told in measures[each].values()) for each in windows]
+        with localcontext(exact_json.EXACT):
+            totals = [sum((told.get(measure) or 0) for told in measures[each].values()) for each in windows]
         most, width = max(map(_length, totals), default=0.0) or 1.0, WIDTH / max(1, len(windows))
         return tuple(
             _bar(window, total, len(measures[window]), at * width, width, _length(total) / most)

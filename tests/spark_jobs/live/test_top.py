@@ -40,6 +40,17 @@ def test_decimals_are_written_and_shown_with_all_digits_when_the_measure_is_one(
     assert told["windows"][0]["rows"][0] == ["94103", "123456789012345.6789"]
 
 
+def test_sums_and_order_have_all_digits_when_decimals_have_more_than_python_s_own_28(tmp_path: Path) -> None:
+    pipeline = load_pipeline("isp_hits")
+    top = LiveTop(pipeline, replace(pipeline.top_report, by=("zipcode",)), 1, tmp_path / "top.json")
+    large = 10**35
+    amounts: dict[tuple[str, ...], Decimal] = {("a",): Decimal(large + 1), ("b",): Decimal(large + 2)}
+    top.counts[START, START + timedelta(minutes=10)] = dict(amounts)
+    (window,) = top.as_json()["windows"]
+    assert [key for key, _ in window["rows"]] == ["b", "a"]
+    assert window["total"] == Decimal(2 * large + 3)
+
+
 def test_null_sum_is_the_smallest_value_and_shown_as_none(tmp_path: Path) -> None:
     pipeline = load_pipeline("isp_hits")
     top = LiveTop(pipeline, replace(pipeline.top_report, by=("zipcode",)), 1, tmp_path / "top.json")

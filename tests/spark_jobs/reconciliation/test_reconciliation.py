@@ -206,6 +206,18 @@ def test_decimals_are_compared_to_the_last_digit_when_sides_are_added(spark: Any
 
 
 @pytest.mark.spark
+@pytest.mark.parametrize("other_code", [False, True])
+def test_evidence_has_all_digits_when_decimals_have_more_than_python_s_own_28(spark: Any, other_code: bool) -> None:
+    large = 10**35
+    of_sides = {"speed": 1, "batch": 1, "inside": large, "elsewhere": large + 1, "late": large + 3, "beyond": 0}
+    sides = {side: {"k": (1, Decimal(weight))} for side, weight in of_sides.items()}
+    (difference,) = classified(spark, sides, other_code=other_code, weight="DECIMAL(38,0)").differences
+    assert f"{2 * 10**35 + 1}" in difference.evidence
+    if not other_code:
+        assert f"the archive's rows of the interval {2 * 10**35 + 3} " in difference.evidence
+
+
+@pytest.mark.spark
 def test_key_is_unexplained_when_any_measure_of_any_side_differs(spark: Any) -> None:
     found = classified(
         spark,

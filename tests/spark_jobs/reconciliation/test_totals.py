@@ -110,6 +110,18 @@ def test_decimals_are_compared_to_the_last_digit_when_sides_are_added(spark: Any
 
 
 @pytest.mark.spark
+def test_evidence_has_all_digits_when_decimals_have_more_than_python_s_own_28(spark: Any) -> None:
+    large = 10**35
+    sides: Sides = {
+        "speed": {"k": (1, Decimal(1))},
+        "proved": {"k": (1, Decimal(large + 1))},
+        "older": {"k": (1, Decimal(large + 2))},
+    }
+    (difference,) = classified(spark, sides, weight="DECIMAL(38,0)").differences
+    assert f"other registered intervals {2 * 10**35 + 3}, of which" in difference.evidence
+
+
+@pytest.mark.spark
 def test_total_is_pending_when_it_is_above_an_archive_that_is_behind(spark: Any) -> None:
     found = classified(spark, {"speed": {"above": (1, 1)}, "proved": {"below": (1, 1)}}, behind=True)
     assert {each.where: each.cls for each in found.differences} == {"above": "pending", "below": "unexplained"}

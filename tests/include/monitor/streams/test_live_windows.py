@@ -118,6 +118,15 @@ def test_sums_are_exact_and_keys_cleaned_when_values_are_decimals_and_keys_hosti
     assert live.top(at, "amount")[0].key == ("[31mred", "CHF")
 
 
+def test_sums_and_order_have_all_digits_when_decimals_have_more_than_python_s_own_28() -> None:
+    live, at = LiveWindows(load_pipeline("auction_bids").views[0]), (BEGIN, BEGIN + timedelta(minutes=10))
+    for currency, last in (("CHF", 1), ("EUR", 2)):
+        told = f'{{"amount": 1{"0" * 30}.{last}, "amount_squared": 0.01, "bids": 1, "version": 1}}'
+        live.note(key(BEGIN, category="a", currency=currency), told.encode())
+    assert [bar.total.replace(",", "") for bar in live.distribution("amount")] == [f"2{'0' * 30}.3"]
+    assert [row.key[1] for row in live.top(at, "amount")] == ["EUR", "CHF"]
+
+
 @pytest.mark.parametrize(
     ("foreign_key", "foreign_value"),
     [
