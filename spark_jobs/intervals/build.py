@@ -31,7 +31,7 @@ from include.pipelines.spec import Pipeline
 from include.pipelines.spec.references import check_references
 from include.reconciliation import Reconciliation
 from include.times import Stopwatch
-from include.versions import code_version
+from include.versions import code_version, view_version
 from spark_jobs.archive.content_hash import HashVersion, common_version
 from spark_jobs.archive.replayed import Replayed, replayed_rows
 from spark_jobs.archive.schema import archive_schema, with_partition_columns
@@ -244,6 +244,10 @@ def _findings(
         reading.changed,
         compare_revisions(run, *revisions),
         report,
+        view_versions={
+            run.pipeline.view_table(view): view_version(run.pipeline.name, view.name, run.versioned_references)
+            for view in run.pipeline.views
+        },
     )
 
 

@@ -30,7 +30,7 @@ from pyspark.sql import functions as F
 
 from include.ledger.archive import micro_batches
 from include.ledger.archive.decoders import counted_otherwise, decoded_otherwise
-from include.ledger.completeness.partials import Partial, Partials, closed_extents
+from include.ledger.completeness.partials import Partial, Partials, closed_extents, of_other_code
 from include.ledger.intervals import evidence
 from include.ledger.intervals.evidence import SpeedPosition
 from include.ledger.quarantine import replays_into
@@ -132,9 +132,10 @@ class _Meeting:
         return stored_parts(self.run.pipeline, self.view, self.left_out, read=self.position.offsets, closed=self.closed)
 
     def built_by_other_code(self) -> frozenset[int]:
-        """Return which of the registered intervals other code than the current one built."""
-        code = code_version(self.run.pipeline.name, self.run.versioned_references)
-        return frozenset(each.interval_id for each in self._held.parts if each.code_version != code)
+        """Return of which registered intervals other code than the current one added up the part."""
+        name, references = self.run.pipeline.name, self.run.versioned_references
+        code, version = code_version(name, references), view_version(name, self.view.name, references)
+        return of_other_code(self.run.pipeline.view_table(self.view), self._held.parts, code=code, view=version)
 
     def _replayed(self, side: str, rows: DataFrame, records: int) -> dict[str, DataFrame]:
         return {side: self._aggregate(rows)} if records else {}

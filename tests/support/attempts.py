@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
 
 from sqlalchemy.orm import Session
 
@@ -20,6 +21,7 @@ from include.times import Interval
 
 START = datetime(2026, 11, 20, 5, tzinfo=UTC)
 TOPIC = "nest-logs"
+NONE_NOTED: Mapping[str, str] = MappingProxyType({})
 
 
 def hour(number: int = 0) -> Interval:
@@ -57,6 +59,7 @@ def note_build(
     unexplained: int = 0,
     columns: Mapping[str, Mapping[str, str]] | None = None,
     listed: tuple[ListedReport, ...] = (),
+    view_versions: Mapping[str, str] = NONE_NOTED,
 ) -> BuiltRevision:
     """Return the result of a build of the attempt: one revision of the archive table, and its findings."""
     spec = attempts.load_attempt(attempt)
@@ -74,6 +77,7 @@ def note_build(
         ReconciliationCounts(matched=190, pending=1, unexplained=unexplained),
         differences,
         seconds={"read and compare": 3.25, "report": 0.5},
+        view_versions=view_versions,
     )
     builds.note_build(spec, [built], findings, known=last_erasure(spec.pinned.pipeline), columns=columns, listed=listed)
     return built

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from include.ledger.connection import reading
@@ -20,6 +20,8 @@ class Partial:
     files: dict[str, dict[str, object]]
     code_version: str
     """The code that last built and published the same rows: a run that gives equal ones keeps the older revision."""
+    build_id: int
+    """That build; 0 where it was not noted."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ _PARTS = """
             SELECT FROM revisions v WHERE v.interval_id = i.id AND v.table_name = %(table)s
                 AND (v.state = 'registered' OR v.build_id = last.build_id))
     )
-    SELECT h.interval_id, h.revision, h.location, h.files, h.code_version
+    SELECT h.interval_id, h.revision, h.location, h.files, h.code_version, h.build_id
     FROM held h JOIN intervals i ON i.id = h.interval_id LEFT JOIN erased e ON e.interval_id = i.id
     WHERE i.state = 'registered' AND i.pipeline = %(pipeline)s AND i.id <> ALL(%(but)s::bigint[])
         AND (e.interval_id IS NULL OR h.build_id > e.last_build)
@@ -84,6 +86,10 @@ _RANGES = """
     )
     SELECT topic, topic_partition, min(from_offset), max(until_offset), topic_id
     FROM apart GROUP BY topic, topic_partition, topic_id, stretch ORDER BY topic, topic_partition, min(from_offset)
+"""
+
+_OF_VIEW_VERSION = """
+    SELECT id FROM builds WHERE id = ANY(%(builds)s) AND findings -> 'view_versions' ->> %(table)s = %(version)s
 """
 
 _EXTENTS = """
@@ -122,6 +128,22 @@ def registered_partials(
             for topic, partition, low, high, topic_id in ledger.fetchall()
         )
     return Partials(parts, ranges)
+
+
+def of_other_code(table: str, parts: Iterable[Partial], *, code: str, view: str) -> frozenset[int]:
+    """Return the intervals whose parts of a view other code added up than that of the view version `view`.
+
+    Builds whose view versions were not noted are of other code if their code version is another than `code`, which
+    changes also with what is expected of the rows.
+    """
+    others = [each for each in parts if each.code_version != code]
+    values = {"builds": [each.build_id for each in others], "table": table, "version": view}
+    same: set[int] = set()
+    if others:
+        with reading() as ledger:
+            ledger.execute(_OF_VIEW_VERSION, values)
+            same = {build for (build,) in ledger.fetchall()}
+    return frozenset(each.interval_id for each in others if each.build_id not in same)
 
 
 def closed_extents(pipeline: str) -> list[OffsetRange]:

@@ -125,6 +125,8 @@ class BuildFindings:
     """SHA-256 of the content of each reference that it used."""
     unknown_fields: Mapping[str, Any] = field(default_factory=dict)
     """Fields that the schema does not name (`spark_jobs/intervals/drift.py`); empty where they are not kept."""
+    view_versions: Mapping[str, str] = field(default_factory=dict)
+    """By a view's table, the version of the code that added it up."""
 
 
 @dataclass(frozen=True)
@@ -249,6 +251,7 @@ def _build_json(build: BuildFindings) -> dict[str, Any]:
         "build_seconds": dict(build.seconds),
         "references": dict(build.references),
         "unknown_fields": dict(build.unknown_fields),
+        "view_versions": dict(build.view_versions),
     }
 
 
@@ -268,6 +271,7 @@ def _build_of(kept: Mapping[str, Any]) -> BuildFindings:
         kept.get("build_seconds", {}),
         kept.get("references", {}),
         kept.get("unknown_fields", {}),
+        kept.get("view_versions", {}),
     )
 
 

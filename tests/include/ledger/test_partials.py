@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from include.erasure.keys import Keys
-from include.ledger.completeness.partials import Partial, Partials, registered_partials
+from include.ledger.completeness.partials import Partial, Partials, of_other_code, registered_partials
 from include.ledger.database import session
 from include.ledger.erasures import intent
 from include.ledger.erasures.intent import Found, Request
@@ -61,10 +61,25 @@ def test_part_is_of_the_code_that_last_built_the_same_rows_when_its_files_stayed
     attempt, same = build_by(pipeline, "4d5e6f")
     assert part(pipeline) == before, "a build proves nothing before it is published"
     publish(pipeline, attempt, Changes(kept=(same,)))
-    assert part(pipeline) == replace(before, code_version="4d5e6f")
+    after = part(pipeline)
+    assert after.build_id > before.build_id
+    assert after == replace(before, code_version="4d5e6f", build_id=after.build_id)
 
     build_by(pipeline, "7a8b9c")
-    assert part(pipeline) == replace(before, code_version="4d5e6f")
+    assert part(pipeline) == after
+
+
+def test_part_is_of_the_same_code_when_another_version_of_it_differs_in_what_decides_no_row_of_the_view(
+    pipeline: str,
+) -> None:
+    views = ({pipeline: "v1"}, {pipeline: "v2"}, {"another": "v1"}, {})
+    for number, noted in enumerate(views):
+        attempt = begin_attempt(pipeline, hour(number))
+        register(attempt, note_build(attempt, view_versions=noted))
+    held = parts(pipeline)
+    others = of_other_code(pipeline, held, code="4d5e6f", view="v1")
+    assert others == {each.interval_id for each in held[1:]}
+    assert of_other_code(pipeline, held, code="1a2b3c", view="v1") == frozenset()
 
 
 def test_part_is_of_the_code_that_built_it_when_its_rows_are_others(pipeline: str) -> None:
@@ -98,7 +113,7 @@ def test_part_is_one_again_when_a_build_after_an_erasure_gives_the_same_rows(pip
     attempt, same = build_by(pipeline, "1a2b3c")
     assert parts(pipeline) == ()
     publish(pipeline, attempt, Changes(kept=(same,)))
-    assert part(pipeline) == before
+    assert part(pipeline) == replace(before, build_id=part(pipeline).build_id)
 
 
 def test_interval_holds_its_offsets_when_its_code_declared_the_view_and_gave_no_row_of_it(pipeline: str) -> None:
@@ -112,7 +127,7 @@ def test_interval_holds_its_offsets_when_its_code_declared_the_view_and_gave_no_
         return registered_partials(pipeline, VIEW, but, read=dict.fromkeys(tps, until), closed=())
 
     (only,) = held(200).parts
-    assert held(200) == Partials((Partial(only.interval_id, "", "", {}, "1a2b3c"),), second)
+    assert held(200) == Partials((Partial(only.interval_id, "", "", {}, "1a2b3c", only.build_id),), second)
     assert held(199) == held(200, only.interval_id) == Partials((), ())
     with session() as ledger:
         ledger.get_one(IntervalRow, only.interval_id).state = "pinned"

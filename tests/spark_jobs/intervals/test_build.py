@@ -13,7 +13,7 @@ import pytest
 from include import lake
 from include.errors import ServiceUnreachable, UsageError
 from include.ledger.intervals.attempts import AttemptSpec
-from include.ledger.intervals.findings import Findings
+from include.ledger.intervals.findings import BuildFindings, Findings, findings_of
 from include.ledger.intervals.pins import PinnedInterval
 from include.ledger.intervals.states import Source
 from include.ledger.lineage import BuiltRevision
@@ -22,6 +22,7 @@ from include.pipelines.spec import Listing, Report
 from include.reconciliation import Reconciliation
 from include.settings import settings
 from include.times import Interval
+from include.versions import view_version
 from spark_jobs.archive.replayed import Replayed
 from spark_jobs.archive.schema import archive_schema
 from spark_jobs.intervals import build, write
@@ -64,16 +65,18 @@ def built_here(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
     settings.cache_clear()
 
 
-def built(spark: Any, *, is_rebuild: bool, reports: tuple[Report, ...] = ()) -> list[BuiltRevision]:
-    """Build the hour as `build` does, and return the revisions."""
+def built(
+    spark: Any, *, is_rebuild: bool, reports: tuple[Report, ...] = ()
+) -> tuple[list[BuiltRevision], BuildFindings]:
+    """Build the hour as `build` does, and return the revisions and what was found."""
     pipeline = replace(load_pipeline("isp_hits"), reports=reports)
     pinned = PinnedInterval(1, pipeline.name, HOUR, (), {})
     attempt = AttemptSpec(1, pinned, Source.ARCHIVE, "1", Findings(), None, is_rebuild)
     found: list[BuiltRevision] = []
     with write.deleted_on_failure(each.location for each in found):
         names: dict[str, dict[str, str]] = {table: {} for table in pipeline.tables}
-        build._build(IntervalRun(spark, pipeline, attempt), found, {}, names)
-    return found
+        findings, _ = build._build(IntervalRun(spark, pipeline, attempt), found, {}, names)
+    return found, findings
 
 
 def files(lake_folder: Path) -> list[Path]:
@@ -87,10 +90,19 @@ def test_no_file_stays_in_the_tables_when_the_build_fails_after_they_were_writte
 
 
 def test_speed_views_are_not_asked_for_when_a_registered_partition_is_built_again(spark: Any, built_here: Path) -> None:
-    found = built(spark, is_rebuild=True)
+    found, _ = built(spark, is_rebuild=True)
     assert {each.table for each in found} == set(load_pipeline("isp_hits").tables)
     assert len([each for each in found if each.table == "isp_hits"]) == 2
     assert all(Path(each.location.removeprefix("file://")).is_dir() for each in found)
+
+
+def test_build_notes_the_version_of_each_view_when_it_is_done(spark: Any, built_here: Path) -> None:
+    pipeline = load_pipeline("isp_hits")
+    findings = built(spark, is_rebuild=True)[1]
+    assert findings.view_versions == {
+        pipeline.view_table(view): view_version(pipeline.name, view.name) for view in pipeline.views
+    }
+    assert findings_of(Findings(findings).as_json()).build == findings
 
 
 def test_no_file_stays_when_only_the_first_partition_got_its_files(

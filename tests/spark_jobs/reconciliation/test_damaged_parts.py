@@ -1,4 +1,4 @@
-"""Parts of a total that are damaged or without a row, on a real ledger: what the archive is read for."""
+"""Parts of a total that are damaged, without a row or of other code, on a real ledger."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from include.ledger.lineage import BuiltRevision
 from include.offsets import TopicPartition
 from include.pipelines import load_pipeline
 from include.reconciliation import ReconciliationCounts
+from include.versions import view_version
 from spark_jobs.reconciliation.interval_run import IntervalRun
 from spark_jobs.reconciliation.totals import _Meeting
 from tests.conftest import Home
@@ -29,8 +30,11 @@ VIEW = next(view for view in PIPELINE.views if view.is_total)
 WITHIN = TopicPartition(TOPIC, 0)
 
 
-def register_part(number: int, *, rows: int = 1) -> Path:
-    """Register an hour with its part of the total, and return the part's file; without a row there is none."""
+def register_part(number: int, *, rows: int = 1, version: str = "") -> Path:
+    """Register an hour with its part of the total, and return the part's file; without a row there is none.
+
+    `version` is the noted version of the view.
+    """
     attempt = begin_attempt(PIPELINE.name, hour(number), topic_partitions=1)
     spec = attempts.load_attempt(attempt)
     partition = f"interval={spec.pinned.interval.label}"
@@ -45,6 +49,7 @@ def register_part(number: int, *, rows: int = 1) -> Path:
         {WITHIN: FateCounts(95, 2, 3, 0)},
         RecordCounts(in_ranges=100, archived=95, empty=2, quarantined=3),
         ReconciliationCounts(matched=1),
+        view_versions={PIPELINE.view_table(VIEW): version} if version else {},
     )
     delivered = (built,) if rows else ()
     builds.note_build(spec, delivered, findings, columns={PIPELINE.view_table(VIEW): {}})
@@ -55,13 +60,19 @@ def register_part(number: int, *, rows: int = 1) -> Path:
     return file
 
 
-def held_beside(number: int, read: int = 300) -> list[tuple[int, int]]:
-    """The offsets that a run of the hour again takes from other intervals' parts; others are read from the archive."""
+def meeting_of(number: int, read: int = 300) -> _Meeting:
+    """What a run of the hour again compares."""
     spec = attempts.load_attempt(begin_attempt(PIPELINE.name, hour(number), topic_partitions=1))
     run = IntervalRun(cast("Any", None), PIPELINE, spec)
     position = SpeedPosition({WITHIN: read}, batch_id=7, query_id="speed")
-    held = _Meeting(run, VIEW, position, frozenset(), frozenset({spec.pinned.id}))._held
-    assert spec.pinned.id not in {each.interval_id for each in held.parts}
+    return _Meeting(run, VIEW, position, frozenset(), frozenset({spec.pinned.id}))
+
+
+def held_beside(number: int, read: int = 300) -> list[tuple[int, int]]:
+    """The offsets that a run of the hour again takes from other intervals' parts; others are read from the archive."""
+    meeting = meeting_of(number, read)
+    held = meeting._held
+    assert meeting.run.pinned.id not in {each.interval_id for each in held.parts}
     return [(each.from_offset, each.until_offset) for each in held.ranges]
 
 
@@ -87,3 +98,14 @@ def test_archive_is_not_read_for_an_interval_when_its_part_of_the_total_is_witho
     assert held_beside(13, read=1400)[-1] == (1000, 1300)
     assert held_beside(11, read=1400)[-2:] == [(1000, 1100), (1200, 1400)]
     assert held_beside(13, read=1299)[-1] == (1000, 1200)
+
+
+def test_part_is_of_other_code_only_when_the_code_that_counts_the_view_was_another(postgres: Home) -> None:
+    """The code version of them all is another than the current one, as after a change of a suite."""
+    for number, version in ((20, view_version(PIPELINE.name, VIEW.name)), (21, "of before"), (22, ""), (23, "")):
+        register_part(number, version=version)
+    meeting = meeting_of(23, read=2400)
+    (same, *others) = [each.interval_id for each in meeting._held.parts[-3:]]
+    older = meeting.built_by_other_code()
+    assert same not in older
+    assert older >= set(others)

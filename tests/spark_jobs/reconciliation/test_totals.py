@@ -177,6 +177,9 @@ class Archived:
             "counted_otherwise": lambda *_: False,
             "decoded_otherwise": lambda *_: [],
             "code_version": lambda *_: "now",
+            "of_other_code": lambda _, parts, **__: frozenset(
+                each.interval_id for each in parts if each.code_version == "before"
+            ),
             "replays_into": lambda _: SimpleNamespace(paths=[], records=0),
             "read_replayed": lambda *_: self.counts({}),
             "micro_batches": SimpleNamespace(stored_topics=lambda _: {}),
@@ -197,7 +200,7 @@ class Archived:
     def parts(self, pipeline: Any, view: Any, but: Collection[int], **_: Any) -> Partials:
         here = {number: each for number, each in self.built.items() if number not in but}
         held = [
-            Partial(number, "r", f"/{number}", {"part-0": {}}, code) if rows else Partial(number, "", "", {}, code)
+            Partial(number, *(("r", f"/{number}", {"part-0": {}}) if rows else ("", "", {})), code, number)
             for number, (code, _, rows) in here.items()
         ]
         return Partials(tuple(held), tuple(each for _, each, _ in here.values()))
