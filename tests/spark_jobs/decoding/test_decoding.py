@@ -15,7 +15,7 @@ import pytest
 
 from include.errors import UsageError
 from include.pipelines import load_pipeline
-from include.pipelines.spec import OWN_COLUMNS, Archive, Json, SafeValue
+from include.pipelines.spec import OWN_COLUMNS, Archive, Between, Json, SafeValue
 from include.producing.generate import messages
 from include.producing.messages import nest_cameras as producer
 from tests.support.corpora import JSON_CASES
@@ -536,11 +536,12 @@ def test_bad_message_is_quarantined_for_its_reason_when_it_is_generated(spark: A
 
 def test_detail_names_bounds_in_full_when_they_have_many_digits(spark: Any) -> None:
     from pyspark.sql import functions as F
+    from pyspark.sql.types import DoubleType
 
     from spark_jobs.decoding.rules import _out_of_range
 
     frame = spark.createDataFrame([(1234568.0,)], "reading DOUBLE")
-    _, why = _out_of_range({"reading": F.col("reading")}, "reading", 0.0001234567, 1234567)
+    _, why = _out_of_range({"reading": F.col("reading")}, "reading", 0.0001234567, 1234567, DoubleType())
     (row,) = frame.select(why.alias("why")).collect()
     assert (row.why.reason, row.why.detail) == (
         "out_of_range",
@@ -563,3 +564,33 @@ def test_transform_is_named_when_it_asks_for_a_field_that_a_message_does_not_hav
     assert "FIELD_NOT_FOUND" in said
     assert "devises" in said
     assert "\n" not in said
+
+
+@pytest.mark.parametrize(
+    ("kind", "path", "reading"),
+    [
+        ("FLOAT", "reading", "float(value)"),
+        ("DOUBLE", "reading", "double(value)"),
+        ("MAP<STRING, FLOAT>", "reading.m", "map('m', float(value))"),
+    ],
+)
+def test_value_is_within_bounds_when_it_is_one_of_them_as_its_column_holds_it(
+    spark: Any, kind: str, path: str, reading: str
+) -> None:
+    from pyspark.sql import functions as F
+
+    from spark_jobs.decoding.rules import violation
+
+    values = ("-0.7", "0.1", "-0.71", "0.11", "3.4028235e38", "Infinity", "-Infinity", "NaN")
+    rows = spark.createDataFrame([(each,) for each in values], "value STRING")
+    row = {"reading": F.expr(reading), "at": F.lit(NOW)}
+
+    def kept(low: float, high: float) -> list[str]:
+        rules = (Between(path, low, high),)
+        archive = Archive(rows="any", columns=f"reading {kind}, at TIMESTAMP", event_time="at", rules=rules)
+        pipeline = replace(load_pipeline("nest_cameras"), archive=archive, views=(), reports=())
+        return [each.value for each in rows.where(violation(pipeline, row).isNull()).collect()]
+
+    assert kept(-0.7, 0.1) == ["-0.7", "0.1"]
+    # No FLOAT is as large.
+    assert kept(-1e300, 1e300) == list(values[:5])
