@@ -24,6 +24,7 @@ from pyspark.sql import DataFrame
 
 from expectations.bounds import COLUMN, WORDS, expectations_of_bounds
 from expectations.examples import examples_of
+from expectations.sentences import columns_of, in_words
 from expectations.suite_files import check_columns, suite_file
 from expectations.usual import UNKNOWN_BOUNDS, UsualBounds
 from include.errors import UsageError
@@ -80,7 +81,7 @@ def _is_let_pass(result: Any, accepted: Collection[ExpectationKey], table: str) 
 
 def _column(result: Any) -> str:
     arguments, meta = result.expectation_config.kwargs, result.expectation_config.meta or {}
-    return str(meta.get(COLUMN) or arguments.get("column") or ", ".join(arguments.get("column_list", [])))
+    return str(meta.get(COLUMN) or columns_of(arguments))
 
 
 _SEVERITIES: Mapping[FailureSeverity, Severity] = {
@@ -257,35 +258,3 @@ def _number(value: Any) -> float | None:
     # The ledger's JSON has no NaN.
     is_number = isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
     return float(value) if is_number else None
-
-
-def in_words(kind: str, arguments: dict[str, Any]) -> str:
-    """Return an expectation as a sentence, e.g. `device_id is never null`."""
-    column = arguments.get("column", "")
-    columns = ", ".join(arguments.get("column_list", []))
-    low, high = arguments.get("min_value"), arguments.get("max_value")
-    bounds = (
-        f"between {low} and {high}"
-        if None not in (low, high)
-        else f"at least {low}"
-        if high is None
-        else f"at most {high}"
-    )
-    match kind:
-        case "expect_table_row_count_to_equal":
-            return f"the table has exactly the {arguments['value']} rows that the ledger counts"
-        case "expect_column_values_to_not_be_null":
-            return f"{column} is never null"
-        case "expect_compound_columns_to_be_unique":
-            return f"no two rows share the same {columns}"
-        case "expect_column_value_lengths_to_be_between":
-            return f"the length of {column} is {bounds}"
-        case "expect_column_values_to_be_between":
-            return f"{column} is {bounds}"
-        case "expect_column_values_to_be_in_set":
-            return f"{column} is one of {', '.join(map(str, arguments['value_set']))}"
-        case "expect_column_values_to_match_regex":
-            return f"{column} matches {arguments['regex']}"
-        case "expect_column_proportion_of_non_null_values_to_be_between":
-            return f"the share of rows with {column} is {bounds}"
-    return kind.removeprefix("expect_").replace("_", " ") + (f" ({column})" if column else "")

@@ -11,6 +11,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -80,6 +81,12 @@ def archived(spark: Any, name: str) -> Any:
     return archive_rows(pipeline, decode(pipeline, frame_of(spark, records, KAFKA_COLUMNS)))
 
 
+def columns_in(expectation: Any) -> list[str]:
+    """The columns that an expectation names."""
+    given = [getattr(expectation, name, None) for name in ("column", "column_A", "column_B")]
+    return [name for name in given if name] + list(getattr(expectation, "column_list", None) or [])
+
+
 @pytest.fixture(scope="module")
 def varied(spark: Any) -> Iterator[Callable[[str], Any]]:
     """Those rows of each pipeline, which are decoded once."""
@@ -126,6 +133,42 @@ def test_every_expectation_of_a_row_is_met_when_its_message_is_archived(
         judged = [each for each in outcomes if (each.expectation, each.column) in of_rows]
         assert {(each.expectation, each.column) for each in judged} == of_rows
         assert [each for each in judged if not each.success] == []
+
+
+def test_expectation_names_its_columns_when_it_is_put_into_words() -> None:
+    from expectations.checkpoint import _column, expectations_of
+    from expectations.sentences import in_words
+
+    keys = set()
+    for pipeline in all_pipelines():
+        for table in pipeline.tables:
+            for each in expectations_of(pipeline, table, 7):
+                config, named = each.configuration, columns_in(each)
+                words = in_words(config.type, config.kwargs)
+                assert [name for name in named if name not in words] == []
+                assert _column(SimpleNamespace(expectation_config=config)) == ", ".join(named)
+                keys.add((table, config.type, ", ".join(named)))
+    pair = "expect_column_pair_values_a_to_be_greater_than_b"
+    assert ("gps_positions_hourly_counts", pair, "positions, moving") in keys
+
+
+def test_words_say_what_passes_when_equal_values_do_or_a_share_of_rows_is_enough() -> None:
+    from great_expectations import expectations as gxe
+
+    from expectations.sentences import in_words
+
+    def words(expectation: Any) -> str:
+        return in_words(expectation.configuration.type, expectation.configuration.kwargs)
+
+    pair = {"column_A": "a", "column_B": "b"}
+    assert words(gxe.ExpectColumnPairValuesAToBeGreaterThanB(**pair, or_equal=True)) == "a is at least b"
+    assert words(gxe.ExpectColumnPairValuesAToBeGreaterThanB(**pair)) == "a is greater than b"
+    assert words(gxe.ExpectColumnPairValuesToBeEqual(**pair)) == "column pair values to be equal (a, b)"
+    kinds = gxe.ExpectColumnValuesToBeInSet(column="type", value_set=["edit", "new"], mostly=0.9)
+    assert words(kinds) == "type is one of edit, new for at least 90 % of rows"
+    assert words(gxe.ExpectColumnValuesToNotBeNull(column="user")) == "user is never null"
+    most = gxe.ExpectColumnValuesToNotBeNull(column="user", mostly=0.995)
+    assert words(most) == "user is not null for at least 99.5 % of rows"
 
 
 @pytest.mark.parametrize("name", UNUSUAL)

@@ -26,7 +26,7 @@ OWN_QUERIES = ("archive", "flags", "replay")
 """Tidemark's own queries beside those of views and outputs, which therefore have other names: the ledger knows a
 query by its name."""
 
-OWN_SUITE_MODULES = frozenset({"bounds", "checkpoint", "examples", "suite_files", "usual"})
+OWN_SUITE_MODULES = frozenset({"bounds", "checkpoint", "examples", "sentences", "suite_files", "usual"})
 """Tidemark's own modules of `expectations/`, where a pipeline's suite has the pipeline's name."""
 
 IDENTITY = ("kafka_topic", "kafka_partition", "kafka_offset", "kafka_element")
