@@ -74,11 +74,14 @@ def _registered_build(interval: int | ScalarSelect[int]) -> ScalarSelect[int]:
 
 
 @contextmanager
-def sending_new(pinned: PinnedInterval, report: str, former: Mapping[str, str] = NOT_RENAMED) -> Iterator[list[Listed]]:
+def sending_new(
+    pinned: PinnedInterval, report: str, former: Mapping[str, str] = NOT_RENAMED, most: int | None = None
+) -> Iterator[list[Listed]]:
     """Yield what is newly listed in the interval and was not sent, and mark it as sent when the block succeeds.
 
-    Only what registered builds list counts. `former`: names that key columns had before, with the present ones. The
-    rows are locked meanwhile: two runs of the interval at once send each once.
+    Only what registered builds list counts. `former`: names that key columns had before, with the present ones. Of the
+    interval before at most the first `most` rows were recorded: if it had as many, what comes after them is not new, as
+    far as anybody knows. The rows are locked meanwhile: two runs of the interval at once send each once.
     """
     before = (
         select(IntervalRow.id)
@@ -94,6 +97,7 @@ def sending_new(pinned: PinnedInterval, report: str, former: Mapping[str, str] =
     of_report, is_own = ListedRow.report == report, ListedRow.interval_id == pinned.id
     is_before = (ListedRow.interval_id == before) & (ListedRow.build_id == _registered_build(before))
     known_keys = select(ListedRow.key).where(of_report, is_before | (is_own & ListedRow.notified_at.is_not(None)))
+    keys_before = select(ListedRow.key).where(of_report, is_before)
     with session() as ledger:
         new = ledger.scalars(
             select(ListedRow)
@@ -110,6 +114,9 @@ def sending_new(pinned: PinnedInterval, report: str, former: Mapping[str, str] =
         if new:
             known = {present_key(key, former) for key in ledger.scalars(known_keys)}
             new = [row for row in new if present_key(row.key, former) not in known]
+            if most is not None and len(recorded := ledger.scalars(keys_before).all()) >= most:
+                last = max(_place(key, former) for key in recorded)
+                new = [row for row in new if _place(row.key, former) < last]
         yield [Listed(row.key, row.row) for row in new]
         for row in new:
             row.notified_at = func.now()
@@ -155,6 +162,12 @@ def present_key(key: str, former: Mapping[str, str]) -> str:
     if not former and len(key) <= LONGEST_KEY:
         return key
     return _as_key({former.get(name, name): value for name, value in json.loads(key).items()})
+
+
+def _place(key: str, former: Mapping[str, str]) -> list[tuple[int, Any]]:
+    """Return by what keys of a listing are ordered: their values by the columns' names, null first."""
+    values = json.loads(present_key(key, former)).values()
+    return [(0, 0) if value is None else (1, value) if isinstance(value, int) else (2, value) for value in values]
 
 
 def plain(value: object) -> str | int:

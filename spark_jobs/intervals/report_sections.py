@@ -119,8 +119,9 @@ def _noted_listing(pipeline: Pipeline, report: Listing, rows: DataFrame) -> tupl
     """Return the section, and its rows to notify of."""
     listed = _listed(pipeline, report, rows).persist()
     section = _listing(report, listed, _INTERVAL)
-    # By their keys: what else changes in a row changes nothing in which ones are noted.
-    noted = listed.orderBy(*_in_order(listed, report.key)).limit(notifications.MOST).collect()
+    # By their keys: what else changes in a row changes nothing in which ones are noted. As the ledger orders these: of
+    # the next interval it tells which rows may have come after them.
+    noted = listed.orderBy(*_in_order(listed, sorted(report.key))).limit(notifications.MOST).collect()
     of_report = notifications.listed_of(report, (row.asDict() for row in noted))
     listed.unpersist()
     return section, of_report

@@ -58,7 +58,8 @@ def notify(pipeline: Pipeline, pinned: PinnedInterval) -> int:
 
 
 def _notify(pipeline: Pipeline, pinned: PinnedInterval, listing: Listing) -> int:
-    with listings.sending_new(pinned, listing.title, pipeline.archive.former_in(listing.key)) as new:
+    former = pipeline.archive.former_in(listing.key)
+    with listings.sending_new(pinned, listing.title, former, most=MOST) as new:
         if not new:
             return 0
         kafka.create_topic(listing.notify, 1)

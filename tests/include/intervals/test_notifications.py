@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from include.intervals.reporting import notifications
 from include.intervals.reporting.notifications import fitting, listed_of, notify
 from include.ledger.intervals import attempts
 from include.ledger.intervals.pins import PinnedInterval
@@ -82,6 +83,28 @@ def test_nothing_is_told_again_when_the_key_s_column_is_renamed_and_intervals_ar
     assert notify(second, hours[1]) == 1
     # Of the next interval, too, what the one before lists by another name is not new.
     assert notify(back, listed(back, 2, "b", "c", "d")) == 1
+
+
+def test_row_is_not_told_when_it_may_have_been_beyond_those_recorded_of_the_interval_before(
+    in_process: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notifications, "MOST", 2)
+    listing = Listing("Hot", "found", ("device",), key=("device",), notify=f"many-{os.getpid()}")
+    pipeline = replace(load_pipeline("nest_cameras"), name=f"many_{os.getpid()}", reports=(listing,))
+
+    def told(number: int, *devices: int | None) -> int:
+        attempt = begin_attempt(pipeline.name, hour(number))
+        listed = listed_of(listing, [{"device": each} for each in devices])
+        register(attempt, note_build(attempt, listed=(listed,)))
+        return notify(pipeline, attempts.load_attempt(attempt).pinned)
+
+    assert told(0, 2, 3) == 2
+    # The second hour no longer lists 2, so the next one moves up.
+    assert told(1, 3, 10) == 0
+    assert told(2, None, 3) == 1
+    assert told(3, 3) == 0
+    # All rows of the fourth hour are recorded.
+    assert told(4, 3, 11) == 1
 
 
 def test_key_tells_its_columns_apart_when_one_has_the_name_that_another_had_before() -> None:

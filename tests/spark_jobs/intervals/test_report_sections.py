@@ -202,17 +202,17 @@ def test_noted_rows_are_the_first_by_their_keys_when_a_listing_has_too_many(
 def test_rows_have_keys_of_their_own_when_they_differ_in_a_fraction_of_a_second_or_in_null_and_empty(
     spark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    report = Listing("Alarms", rows="alarms", columns=("device", "at"), key=("device", "at"), notify="alarms")
+    report = Listing("Alarms", rows="alarms", columns=("device", "since"), key=("device", "since"), notify="alarms")
     monkeypatch.setattr(report_sections, "transform", lambda *_: lambda frame: frame)
     rows = spark.sql(
-        "SELECT device, timestamp '2026-11-20 05:00:00' + make_dt_interval(0, 0, 0, second) AS at "
+        "SELECT device, timestamp '2026-11-20 05:00:00' + make_dt_interval(0, 0, 0, second) AS since "
         "FROM VALUES ('a', 0.2), ('a', 0.7), ('a', 1), (NULL, 0), ('', 0) AS _(device, second)"
     )
     section, noted = report_sections._noted_listing(load_pipeline("nest_cameras"), report, rows)
     assert len({each.key for each in noted.rows}) == 5
     assert [json.loads(each.key)["device"] for each in noted.rows] == [None, "", "a", "a", "a"]
     times = ["2026-11-20T05:00:00.200000Z", "2026-11-20T05:00:00.700000Z", "2026-11-20T05:00:01Z"]
-    assert [each.row["at"] for each in noted.rows[2:]] == [row[1] for row in section["rows"][2:]] == times
+    assert [each.row["since"] for each in noted.rows[2:]] == [row[1] for row in section["rows"][2:]] == times
     # A row shows both alike.
     assert [each.row["device"] for each in noted.rows[:2]] == ["", ""]
 
