@@ -15,6 +15,7 @@ from include.ledger.erasures import former
 from include.ledger.erasures.unfinished import Begun
 from include.ledger.streams import lines
 from include.monitor.text import quantity
+from include.pipelines import declarations
 from include.pipelines.spec import JdbcTable, KafkaMessages, Pipeline
 from include.pipelines.spec.archive import check_subject
 from include.producing.position import refused_files
@@ -82,6 +83,7 @@ def remaining(pipeline: Pipeline) -> list[str]:
         "coordinates"
         for each in pipeline.outputs
     ]
+    told += _in_other_pipelines(pipeline)
     told += _of_former_declarations(pipeline)
     told += _in_postgres(pipeline)
     told += [f"what was read from lines as {name}" for name in lines.sources_of(pipeline.name)]
@@ -97,6 +99,21 @@ def remaining(pipeline: Pipeline) -> list[str]:
     if _has_lost_and_found():
         told.append("what doctor --repair moved to lost+found: look through it and delete it")
     return told
+
+
+def _in_other_pipelines(pipeline: Pipeline) -> list[str]:
+    """Return in words which pipelines read a topic that this one reads or writes."""
+    names = [
+        other.name
+        for other in declarations().loaded
+        if other.name != pipeline.name
+        and (other.source.common(pipeline.source) or any(map(other.source.reads, pipeline.written_topics)))
+    ]
+    if not names:
+        return []
+    return [
+        f"what other pipelines keep of topics that this one reads or writes ({', '.join(names)}): erase it there, too"
+    ]
 
 
 def _in_postgres(pipeline: Pipeline) -> list[str]:

@@ -18,24 +18,22 @@ from include.crash_points import crash_point
 from include.erasure import accounts, check, steps, views
 from include.erasure.find import Search, search
 from include.erasure.keys import Keys, hashes_of
+from include.erasure.names import columns_now
 from include.erasure.open_tables import delta_table_exists
 from include.erasure.steps import Tell
 from include.errors import ServiceUnreachable, UsageError
 from include.housekeeping import replaced
 from include.housekeeping.leftovers import left_tables
-from include.housekeeping.run import holding_files
 from include.intervals.lake_of_ledger import check_may_delete
 from include.intervals.reporting.asking import notify_overtaken
-from include.ledger import quarantine as ledger_quarantine
 from include.ledger.connection import await_ledger
 from include.ledger.erasures import intent, unfinished
 from include.ledger.erasures.coordinates import intervals_with
 from include.ledger.erasures.intent import Request
 from include.ledger.erasures.unfinished import Begun
-from include.ledger.held_locks import Check
 from include.ledger.streams import writers
 from include.ledger.streams.writers import Lease
-from include.monitor.lag import total_lag
+from include.monitor.lag import archive_lag
 from include.monitor.text import quantity
 from include.pipelines.spec import Pipeline
 from include.settings import settings
@@ -58,10 +56,10 @@ class Wish:
 def erase(pipeline: Pipeline, wish: Wish, tell: Tell) -> dict[str, Any]:
     """Erase what is kept of the keys and return the account of it.
 
-    An unfinished erasure of the same keys is finished instead. Raises the error of `check_lake`; UsageError while
-    files of another ledger are kept, for revisions outside of the lake, for signed proofs that cannot be signed again,
-    for rows of others in the same messages, and while another erasure is unfinished; AnotherWriter while a stream runs;
-    the error of an interval that fails.
+    An unfinished erasure of the same keys in the same columns is finished instead. Raises the error of `check_lake`;
+    UsageError while files of another ledger are kept, for revisions outside of the lake, for signed proofs that cannot
+    be signed again, for a reason that names a key, for rows of others in the same messages, and while another erasure
+    is unfinished; AnotherWriter while a stream runs; the error of an interval that fails.
     """
     await_ledger()
     columns = _columns_to_erase(pipeline, wish)
@@ -70,14 +68,9 @@ def erase(pipeline: Pipeline, wish: Wish, tell: Tell) -> dict[str, Any]:
         raise UsageError("a reason is needed, it is kept for ever", remedy='--reason "…"', pipeline=pipeline.name)
     keys = Keys(wish.keys)
     if (begun := unfinished.unfinished(pipeline.name)) is not None:
-        if hashes_of(wish.keys, begun.salt) != sorted(begun.key_hashes):
-            raise UsageError(
-                f"erasure {begun.id}, of other keys, is unfinished",
-                remedy=f"finish it first: ./tidemark erase {pipeline.name} --resume",
-                pipeline=pipeline.name,
-            )
+        _check_same(pipeline, begun, wish, columns)
         return {**_finished(pipeline, wish, tell), "references": check.references_naming(pipeline, keys)}
-    with no_stream(pipeline.name) as lease, _renewed(lease), _files_stay(pipeline) as check_locks:
+    with no_stream(pipeline.name) as lease, _renewed(lease), steps.files_stay(pipeline) as check_locks:
         # What this ledger names is searched, and stays when the rest of what was set aside is deleted.
         replaced.put_back(pipeline.name)
         tell(f"{pipeline.name}: searching {quantity(len(wish.keys), 'key')}")
@@ -85,6 +78,8 @@ def erase(pipeline: Pipeline, wish: Wish, tell: Tell) -> dict[str, Any]:
         _check_others(pipeline, found, whole_records=wish.whole_records)
         salt = secrets.token_hex(16)
         hashes = hashes_of(wish.keys, salt)
+        # Now, because a later step runs the stream, which archives them.
+        not_archived = _archive_lag(pipeline)
         check_locks()
         intent.begin(
             lease,
@@ -97,6 +92,7 @@ def erase(pipeline: Pipeline, wish: Wish, tell: Tell) -> dict[str, Any]:
                 hashes,
                 views.are_kept(pipeline),
                 pipeline.archive.formerly,
+                not_archived,
             ),
             found.found,
             keys,
@@ -143,8 +139,11 @@ def resume(pipeline: Pipeline, tell: Tell) -> dict[str, Any]:
     check_may_delete(pipeline, left_tables(pipeline))
     accounts.write(erasure)
     counts = erasure.counts
-    tell(f"{pipeline.name}: erasure {erasure.id}: {quantity(counts['records'], 'record')} from now on read by nobody")
-    with _files_stay(pipeline) as check_locks:
+    tell(
+        f"{pipeline.name}: erasure {erasure.id}: no build reads the {quantity(counts['records'], 'record')} any more; "
+        "tables show their rows until they are built again"
+    )
+    with steps.files_stay(pipeline) as check_locks:
         steps.rewrite(pipeline, erasure, tell, check_locks)
     steps.build_views(pipeline, erasure, tell)
     steps.build_intervals(pipeline, erasure, tell)
@@ -171,16 +170,17 @@ def account(pipeline: Pipeline, erasure: Begun) -> dict[str, Any]:
         "by": erasure.by,
         "begun_at": format_time(erasure.begun_at),
         "ended_at": format_time(erasure.ended_at) if erasure.ended_at else None,
+        # Erasures of earlier versions did not note it.
+        "not_archived_yet": None,
         **erasure.counts,
-        "not_archived_yet": _lag(pipeline),
         "remains": [*check.remaining(pipeline), *check.remaining_in_proofs(pipeline, erasure)],
     }
 
 
-def _lag(pipeline: Pipeline) -> int | None:
+def _archive_lag(pipeline: Pipeline) -> int | None:
     """Return how many offsets are not archived yet; None when Kafka does not answer, which fails no erasure."""
     try:
-        return total_lag(pipeline)
+        return archive_lag(pipeline)
     except ServiceUnreachable:
         return None
 
@@ -189,7 +189,28 @@ def _columns_to_erase(pipeline: Pipeline, wish: Wish) -> tuple[str, ...]:
     check_may_delete(pipeline, left_tables(pipeline))
     columns = check.subject_columns(pipeline, wish.columns)
     check.check_can_replace_proofs(pipeline, columns)
+    if Keys(wish.keys).named_in(wish.reason):
+        raise UsageError(
+            "the reason names a key, and it is kept for ever; nothing was changed",
+            remedy='--reason "…" without the key, e.g. with the number of the request',
+            pipeline=pipeline.name,
+        )
     return columns
+
+
+def _check_same(pipeline: Pipeline, begun: Begun, wish: Wish, columns: Sequence[str]) -> None:
+    """Raise UsageError when the unfinished erasure is of other keys, or was asked to search other columns."""
+    if hashes_of(wish.keys, begun.salt) != sorted(begun.key_hashes):
+        what = "of other keys"
+    elif (asked := columns_now(pipeline, begun.columns)) != {*columns}:
+        what = f"of the column {' and '.join(sorted(asked))}"
+    else:
+        return
+    raise UsageError(
+        f"erasure {begun.id}, {what}, is unfinished",
+        remedy=f"finish it first: ./tidemark erase {pipeline.name} --resume",
+        pipeline=pipeline.name,
+    )
 
 
 def _check_others(pipeline: Pipeline, found: Search, *, whole_records: bool) -> None:
@@ -200,21 +221,6 @@ def _check_others(pipeline: Pipeline, found: Search, *, whole_records: bool) -> 
             remedy="--whole-records erases these rows, too",
             pipeline=pipeline.name,
         )
-
-
-@contextmanager
-def _files_stay(pipeline: Pipeline) -> Iterator[Check]:
-    """Hold the locks on replaying, discarding, compacting and deleting. Raises AnotherWriter.
-
-    Yields a function that raises when one of them was lost: call it before each change.
-    """
-    with ledger_quarantine.deciding(pipeline.name) as check_quarantine, holding_files(pipeline.name) as check_files:
-
-        def check_locks() -> None:
-            check_quarantine()
-            check_files()
-
-        yield check_locks
 
 
 @contextmanager

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
@@ -18,6 +19,7 @@ from include.housekeeping.old_generations import sweep_checkpoints
 from include.housekeeping.run import holding_files
 from include.housekeeping.sweep import Done, Times, sweep_landing, sweep_tables
 from include.intervals import steps
+from include.ledger import quarantine as ledger_quarantine
 from include.ledger.erasures import named_partitions, unfinished
 from include.ledger.erasures.reports import cleaned_reports
 from include.ledger.erasures.unfinished import Begun
@@ -39,6 +41,21 @@ Tell = Callable[[str], None]
 
 _LONG_AGO = timedelta(days=30)
 """An attempt that began longer ago is no longer under way."""
+
+
+@contextmanager
+def files_stay(pipeline: Pipeline) -> Iterator[Check]:
+    """Hold the locks on replaying, discarding, compacting and deleting. Raises AnotherWriter.
+
+    Yields a function that raises when one of them was lost: call it before each change.
+    """
+    with ledger_quarantine.deciding(pipeline.name) as check_quarantine, holding_files(pipeline.name) as check_files:
+
+        def check_locks() -> None:
+            check_quarantine()
+            check_files()
+
+        yield check_locks
 
 
 def rewrite(pipeline: Pipeline, erasure: Begun, tell: Tell, check: Check) -> None:
@@ -134,12 +151,12 @@ def erase_from_delta(pipeline: Pipeline, erasure: Begun, lease: Lease, tell: Tel
 def sweep(pipeline: Pipeline, erasure: Begun, tell: Tell) -> dict[str, int]:
     """Delete what may still hold the rows: replaced revisions, removed, leftover and set aside files, old checkpoints.
 
-    Also in the tables of removed views. Raises AnotherWriter while an attempt of any interval is under way: leftovers
-    could be its files.
+    Also in the tables of removed views. Raises AnotherWriter while an attempt of any interval, or a replay, is under
+    way: leftovers could be its files.
     """
     _check_nobody_builds(pipeline, datetime.now(UTC))
     times = Times.all_due()
-    with holding_files(pipeline.name) as check:
+    with files_stay(pipeline) as check:
         done = Done(pipeline.name, dry_run=False, check=check)
         left = left_tables(pipeline)
         pointed_at = catalog.pointed_at([*pipeline.tables, *left])
@@ -153,7 +170,7 @@ def sweep(pipeline: Pipeline, erasure: Begun, tell: Tell) -> dict[str, int]:
         for location in locations:
             check()
             lake.delete(location)
-        if not sweep_landing(pipeline, times, done):
+        if not sweep_landing(pipeline, times, done, nobody_replays=True):
             raise AnotherWriter(
                 f"an interval began meanwhile: {done.kept[-1]}; the erasure is unfinished",
                 remedy=f"when it has ended: ./tidemark erase {pipeline.name} --resume",

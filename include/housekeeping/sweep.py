@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -132,11 +132,14 @@ class Times:
         )
 
 
-def sweep_landing(pipeline: Pipeline, times: Times, done: Done, merged: Collection[str] = ()) -> bool:
+def sweep_landing(
+    pipeline: Pipeline, times: Times, done: Done, merged: Collection[str] = (), *, nobody_replays: bool = False
+) -> bool:
     """Delete landing files whose rows revisions have long held, and set files aside that the ledger does not name.
 
     Folders with files that this run has `merged` are the ledger's, however new they are. What was set aside long ago is
-    deleted. Returns False when all was left, because an attempt may be reading it.
+    deleted. `nobody_replays`: the caller holds the lock on replaying, which would look like a replay's. Returns False
+    when all was left, because an attempt may be reading it.
     """
     if running := attempts_under_way(pipeline.name, times.orphans):
         attempt, interval = next(iter(running.items()))
@@ -144,6 +147,8 @@ def sweep_landing(pipeline: Pipeline, times: Times, done: Done, merged: Collecti
         done.kept += [] if line in done.kept else [line]
         return False
     in_flight = InFlight.of(pipeline.name)
+    if nobody_replays:
+        in_flight = replace(in_flight, is_replaying=False)
     for folders in scan_landing(pipeline.name):
         _sweep_folders(folders, merged, in_flight, times, done)
     for folder_parts in (("landing", pipeline.name, COMPACTED), ("quarantine", pipeline.name)):

@@ -81,6 +81,11 @@ def total_lag(pipeline: Pipeline) -> int:
     return sum(each.lag for each in lag_of(pipeline))
 
 
+def archive_lag(pipeline: Pipeline) -> int:
+    """Return how many offsets are not archived yet. Raise ServiceUnreachable when Kafka does not answer."""
+    return sum(each.lag for each in lag_of(pipeline) if each.query == ARCHIVE)
+
+
 def still_behind(pipeline: Pipeline, ends: Iterable[Lag]) -> int:
     """Return how many offsets before these ends are not committed yet, by the ledger alone."""
     positions = committed_offsets(pipeline.name)

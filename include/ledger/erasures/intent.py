@@ -46,6 +46,8 @@ class Request:
     has_views: bool
     formerly: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Names that renamed columns had before, newest first, by the present one."""
+    not_archived: int | None = None
+    """How many offsets the archive was behind at the end of the search; None when Kafka did not answer."""
 
 
 @dataclass(frozen=True)
@@ -169,6 +171,7 @@ def begin(lease: writers.Lease, request: Request, found: Found, names: KeysToFor
             "intervals": len(row.intervals),
             "ledger_entries": forgotten.rows,
             "expectations": forgotten.in_proofs,
+            "not_archived_yet": request.not_archived,
         }
         return row.id
 

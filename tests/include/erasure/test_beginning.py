@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -24,12 +25,13 @@ from include.erasure.check import remaining
 from include.erasure.files import rewrite_files
 from include.erasure.find import Search, search
 from include.erasure.keys import FORGOTTEN, Keys, hashes_of
-from include.erasure.run import Wish, account, erase, resume
+from include.erasure.run import Wish, account, dry_run, erase, resume
 from include.erasure.views import check_built
 from include.errors import AnotherWriter, ServiceUnreachable, UsageError
 from include.intervals import approving
 from include.intervals.reporting.asking import notify_asked
 from include.intervals.steps import announce, report_uri, write_report
+from include.ledger import quarantine as ledger_quarantine
 from include.ledger.alerts import open_alerts
 from include.ledger.archive import landing_files, removal
 from include.ledger.database import session
@@ -74,9 +76,10 @@ from include.ledger.models import (
 from include.ledger.quarantine import RecordKey, replayed_into
 from include.ledger.streams import generations, writers
 from include.ledger.validation import approvals
+from include.monitor.lag import Lag
 from include.offsets import Fate, Fates, OffsetRange
-from include.pipelines import load_pipeline
-from include.pipelines.spec import JdbcTable
+from include.pipelines import Declarations, load_pipeline
+from include.pipelines.spec import JdbcTable, KafkaTopics
 from include.reconciliation import Difference, DifferenceClass, ReconciliationCounts
 from include.settings import settings
 from include.spark.submission import SparkSubmission
@@ -542,6 +545,71 @@ def test_rows_of_others_in_the_same_messages_stay_when_nobody_asked_to_erase_the
     # Somebody who has read this asks for it.
     assert erase(declared, replace(wish, whole_records=True), lambda line: None)["records"] == 1
     assert landing_files.files_covering(pipeline, [span(0, 10)], Fate.ARCHIVED) != [path]
+
+
+def test_account_says_what_was_not_archived_when_it_searched_and_not_what_other_queries_lack(
+    pipeline: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Step 4 archives what waits in Kafka then, which the search has not seen."""
+    declared = replace(load_pipeline("nest_cameras"), name=pipeline)
+    lags = [Lag(pipeline, query, TP.topic, TP.partition, 10, 15) for query in ("archive", "cameras")]
+    monkeypatch.setattr("include.monitor.lag.lag_of", lambda _: lags)
+    monkeypatch.setattr("include.erasure.run.search", lambda *_: Search(Found(set(), set(), set(), 0), 0))
+    monkeypatch.setattr(steps, "build_views", lambda *_: lags.clear())
+    told = erase(declared, Wish(("cam-1",), ("device_id",), "asked", "me@here"), lambda line: None)
+    assert (lags, told["not_archived_yet"]) == ([], 5)
+
+
+def test_erasure_is_refused_when_its_reason_names_a_key(pipeline: str) -> None:
+    declared = replace(load_pipeline("nest_cameras"), name=pipeline)
+    wish = Wish(("cam-1",), ("device_id",), "cam-1 asked for it", "me@here")
+    for refused in (partial(erase, declared, wish, lambda line: None), partial(dry_run, declared, wish)):
+        with pytest.raises(UsageError, match="the reason names a key"):
+            refused()
+    assert unfinished.erasures(pipeline) == []
+
+
+def test_unfinished_erasure_is_not_taken_for_one_of_other_columns_when_the_keys_are_the_same(pipeline: str) -> None:
+    declared = replace(load_pipeline("nest_cameras"), name=pipeline)
+    erasure = begin(pipeline, set(), set())
+    with pytest.raises(UsageError, match=f"erasure {erasure}, of the column device_id, is unfinished") as refused:
+        erase(declared, Wish(("cam-1",), ("device_id", "name"), "asked", "me@here"), lambda line: None)
+    assert "--resume" in refused.value.remedy
+    assert unfinished.unfinished(pipeline) is not None
+
+
+def test_folder_of_a_killed_replay_goes_when_another_replay_runs_as_files_are_deleted(
+    pipeline: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    declared = replace(load_pipeline("nest_cameras"), name=pipeline, views=(), reports=(), outputs=())
+    left = lake.uri("landing", pipeline, "replay-0a1b2c3d", "fate=archived", "part.parquet")
+    lake.make_parents(left)
+    lake.write_bytes(left, b"cam-1")
+    begin(pipeline, set(), set())
+    at_once = partial(ledger_quarantine.deciding, patience=timedelta(0))
+    with ExitStack() as replay, monkeypatch.context() as patched:
+        patched.setattr("include.ledger.quarantine.deciding", at_once)
+        patched.setattr(steps, "build_intervals", lambda *_: replay.enter_context(at_once(pipeline)))
+        with pytest.raises(AnotherWriter, match="a replay or discard"):
+            resume(declared, lambda line: None)
+    assert unfinished.unfinished(pipeline) is not None
+    resume(declared, lambda line: None)
+    assert not lake.exists(left)
+
+
+def test_pipelines_that_keep_the_same_records_are_named_when_something_is_erased(
+    pipeline: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    declared = replace(load_pipeline("nest_cameras"), name=pipeline)
+    written = declared.views[0].speed.topic
+    same, following = (
+        replace(load_pipeline("isp_hits"), name=name, source=KafkaTopics(subscribe=(topic,)))
+        for name, topic in (("same_topic", "nest-logs"), ("following", written))
+    )
+    every = Declarations((load_pipeline("isp_hits"), declared, same, following), {})
+    monkeypatch.setattr("include.erasure.check.declarations", lambda: every, raising=False)
+    (named,) = (each for each in remaining(declared) if "same_topic" in each)
+    assert "(same_topic, following)" in named
 
 
 def test_references_that_name_a_key_are_told_when_the_command_is_repeated_after_a_kill(
