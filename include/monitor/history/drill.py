@@ -229,15 +229,17 @@ def read_record(
     batch = next(iter(pages.batches_of(page.pipeline, within)), None)
     records, unreadable = _quarantined(page.pipeline, within, 1)
     kept = next(iter(records), None)
-    file, rows = ("", ()) if kept else _rows(page.tables.get(pipeline.table, ()), within)
-    if kept is not None:
+    is_erased = bool(erased_within(page.pipeline, [within]))
+    # Registered files hold an erased record's rows until their interval is built again.
+    file, rows = ("", ()) if kept or is_erased else _rows(page.tables.get(pipeline.table, ()), within)
+    if is_erased:
+        fate, words = ERASED, "what was kept of it was erased; Kafka may still have it"
+    elif kept is not None:
         fate, words = "quarantined", "it is kept whole in quarantine"
     elif rows:
         fate, words = "archived", "it has rows in the registered archive table"
     else:
         fate, words = _fate(batch, may_be_quarantined=bool(unreadable))
-    if erased_within(page.pipeline, [within]):
-        fate, words = ERASED, "what was kept of it was erased; Kafka may still have it"
     at = (page.pipeline, page.label, fates, offset)
     return RecordPage(*at, fate, words, batch, pipeline.table, rows, file, kept, unreadable)
 

@@ -23,6 +23,7 @@ from include.ledger.database import session
 from include.ledger.intervals import attempts
 from include.ledger.intervals.findings import ExpectationResult
 from include.ledger.models import Build, ExpectationRow, IntervalRange, IntervalRow, MicroBatchRange, QuarantineCount
+from include.ledger.quarantine import RecordKey
 from include.ledger.validation import approvals
 from include.monitor.history.remedies import run_command
 from include.monitor.live_page import serving
@@ -35,6 +36,7 @@ from tests.conftest import Home, last_hours, wait_for
 from tests.support.browser import COLOURS, show_in, telephone, violations
 from tests.support.committed import commit_recreated
 from tests.support.corpora import NAUGHTY
+from tests.support.erased_records import being_erased
 from tests.support.pages_world import PER_HOUR, BadRecord, World
 
 pytestmark = pytest.mark.services
@@ -362,6 +364,16 @@ def test_erased_offsets_have_a_column_when_there_are_any(client: httpx.Client, w
         assert stack["series"][-1] == {"name": "erased", "values": [0, 3, 0, 0], "colour": "erased"}
     finally:
         erase(0, world.range(1))
+
+
+def test_erased_record_s_rows_are_not_shown_when_its_interval_is_not_built_again_yet(
+    client: httpx.Client, world: World
+) -> None:
+    at, place = record_at(world, PER_HOUR + 3), f"/intervals/{NAME}/{label(world, 1)}/record"
+    with being_erased(NAME, RecordKey(world.topic, world.range(1).topic_id, 0, PER_HOUR + 3)):
+        shown = client.get(place, params={**at, "format": "json"}).json()
+        assert (shown["fate"], shown["rows"], shown["file"]) == ("erased", [], "")
+        assert f"row of offset {PER_HOUR + 3}" not in client.get(place, params=at).text
 
 
 def erase(count: int, offsets: OffsetRange) -> None:
