@@ -25,6 +25,9 @@ from include.monitor.text import clean
 
 HOST = "127.0.0.1"
 
+MOST_EXACT = 2**53 - 1
+"""Up to it, JavaScript reads every whole number as it is."""
+
 POLICY = (
     "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'"
@@ -76,8 +79,9 @@ def clean_counts(counts: dict[str, Any]) -> dict[str, Any]:
 
 
 def _told(value: Any) -> Any:
-    """Return a text cleaned, and a decimal as text: JavaScript would read a float."""
-    return clean(str(value)) if isinstance(value, str | Decimal) else value
+    """Return a text cleaned, and a decimal or long whole number as text: JavaScript would read a float."""
+    is_rounded = isinstance(value, int) and abs(value) > MOST_EXACT
+    return clean(str(value)) if is_rounded or isinstance(value, str | Decimal) else value
 
 
 @contextmanager

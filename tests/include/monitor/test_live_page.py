@@ -68,6 +68,14 @@ def test_counts_are_those_of_the_file_with_safe_texts_when_it_is_read(client: ht
     assert len(rows[1][0]) < 300
 
 
+def test_whole_number_is_a_text_when_javascript_would_round_it(client: httpx.Client, result: Path) -> None:
+    exact, rounded = 2**53 - 1, 2**53 + 1
+    result.write_text(json.dumps(found([rounded, True, exact], [-rounded, False, rounded], total=rounded)))
+    (window,) = client.get("top.json").json()["windows"]
+    assert window["rows"] == [[str(rounded), True, exact], [str(-rounded), False, str(rounded)]]
+    assert window["total"] == str(rounded)
+
+
 @pytest.mark.parametrize("path", ["interval.html", "..%2flive_page.py", "docs", "openapi.json", "live_top.html"])
 def test_path_is_not_served_when_it_is_unknown(client: httpx.Client, path: str) -> None:
     assert client.get(path).status_code == 404
