@@ -144,7 +144,7 @@ def down(names: Sequence[str] | None = None, progress: Callable[[str], None] = l
         if "airflow" in wanted:
             # First, because Airflow relaunches a stream that ended.
             _stop("airflow", progress)
-        if {"kafka", "postgres"} & set(wanted):
+        if any(not SERVICES[name].status().external for name in ("kafka", "postgres") if name in wanted):
             _stop_streams(progress)
         elif "yarn" in wanted:
             _stop_streams(progress, only=set(yarn.containers()))
@@ -166,8 +166,8 @@ def _stop(name: ServiceName, progress: Callable[[str], None]) -> None:
 
 
 def _stop_streams(progress: Callable[[str], None], only: Set[psutil.Process] | None = None) -> None:
-    """Ask the embedded ledger's drivers on this host, or `only` some, to stop, and wait until they have ended."""
-    if not (ledger := postgres.status()).healthy or ledger.external:
+    """Ask the ledger's drivers on this host, or `only` some, to stop, and wait until they have ended."""
+    if not postgres.status().healthy:
         return
     from include.ledger.streams import writers
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from include.cli import services
 from include.doctor import examine
 from include.doctor.finding import Finding
+from include.ledger.streams import writers
 from include.services import supervisor
 from include.services.process import ServiceStatus, read_state, write_state
 from include.settings import settings
@@ -66,6 +69,33 @@ def test_nothing_is_started_when_every_service_was_stopped(started: list[str]) -
         write_state(name, port=1, pid=None)
     examine.repair_all(lambda _: None, deep=False)
     assert started == []
+
+
+@pytest.mark.parametrize(("of_kafka", "is_stopped"), [(False, True), (True, False)])
+def test_streams_of_an_external_ledger_end_when_the_kafka_that_stops_is_the_embedded_one(
+    started: list[str], monkeypatch: pytest.MonkeyPatch, of_kafka: bool, is_stopped: bool
+) -> None:
+    here = SimpleNamespace(status=lambda: ServiceStatus("127.0.0.1:1", True, None, of_kafka), down=lambda: None)
+    there = SimpleNamespace(status=lambda: ServiceStatus("127.0.0.1:1", True, None, True), down=lambda: None)
+    monkeypatch.setattr(supervisor, "SERVICES", {"kafka": here, "postgres": there})
+    monkeypatch.setattr(supervisor, "postgres", there)
+    for name in ("kafka", "postgres"):
+        write_state(name, port=1, pid=None)
+    driver = subprocess.Popen(["sleep", "600"])
+    asked: list[str] = []
+
+    def request_stop(pipeline: str) -> None:
+        asked.append(pipeline)
+        driver.terminate()
+
+    monkeypatch.setattr(writers, "live_drivers", lambda: {"isp_hits": psutil.Process(driver.pid)})
+    monkeypatch.setattr(writers, "request_stop", request_stop)
+    try:
+        supervisor.down()
+        assert asked == (["isp_hits"] if is_stopped else [])
+    finally:
+        driver.kill()
+        driver.wait()
 
 
 def test_status_names_what_a_pipeline_needs_when_nothing_was_ever_started(
