@@ -14,7 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from include.errors import UsageError
 from include.pipelines import check_apart, declarations, pipeline_names
-from include.pipelines.spec import check_topic
+from include.pipelines.spec import Pipeline, check_topic
 from include.pipelines.spec.lines import declared_name
 from include.pipelines.spec.names import check_pipeline_name
 from include.scaffold.schema import Sample, inside_literal, quoted, read_sample
@@ -76,7 +76,7 @@ def write_pipeline(
     if there := [path for path in chosen.files if (REPOSITORY / path).exists()]:
         raise UsageError(f"{there[0]} exists", remedy="choose another name, or remove the pipeline's files first")
     rendered = _rendered(chosen, sample)
-    _check_declaration(name, rendered[_FILES["pipeline.py.j2"].format(name)])
+    _check_declaration(name, topic, rendered[_FILES["pipeline.py.j2"].format(name)])
     for path, text in rendered.items():
         target = REPOSITORY / path
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -84,17 +84,24 @@ def write_pipeline(
     return chosen
 
 
-def _check_declaration(name: str, source: str) -> None:
+def _check_declaration(name: str, topic: str, source: str) -> None:
     """Raise UsageError when a declaration is refused, or shares with another pipeline what must be of one."""
     declared: dict[str, Any] = {}
     exec(compile(source, f"include/pipelines/{name}.py", "exec"), declared)  # noqa: S102
     for other in declarations().loaded:
         try:
             check_apart((other, declared["PIPELINE"]))
+            _check_topic(topic, other)
         except UsageError as error:
             raise UsageError(
                 f"{error.message}; no file was written", remedy="choose another name or another --topic"
             ) from None
+
+
+def _check_topic(topic: str, other: Pipeline) -> None:
+    """Raise UsageError when another pipeline has the topic: a new one's generator writes events that are made up."""
+    if (reads := other.source.reads(topic)) or topic in other.written_topics:
+        raise UsageError(f"{other.name} {'reads' if reads else 'writes'} the topic {topic}")
 
 
 def _check_name(name: str) -> None:

@@ -128,6 +128,25 @@ def test_nothing_is_written_when_another_pipeline_has_the_topic_of_the_view(
             del pipelines.door_a  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize(
+    ("topic", "said"),
+    [
+        ("isp-hits", "isp_hits reads the topic isp-hits"),
+        ("isp-hits-by-zip", "isp_hits writes the topic isp-hits-by-zip"),
+    ],
+)
+def test_nothing_is_written_when_another_pipeline_has_the_topic(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, topic: str, said: str
+) -> None:
+    """The next step writes messages to it that were made up."""
+    monkeypatch.setattr(new_pipeline, "REPOSITORY", tmp_path)
+    sample = sample_of(tmp_path, {"at": AT, "door": "a"})
+    with pytest.raises(UsageError, match=f"{said}; no file was written") as refused:
+        write_pipeline("doors", sample, topic=topic)
+    assert "--topic" in refused.value.remedy
+    assert list(tmp_path.iterdir()) == [sample]
+
+
 @pytest.mark.parametrize("name", ["bounds", "checkpoint", "class", "spec"])
 def test_nothing_is_written_when_a_pipeline_cannot_have_the_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
