@@ -131,7 +131,9 @@ def pin_unless_behind(pipeline: Pipeline, context: Any) -> str | None:
     try:
         interval = interval_of_run(pipeline, context)
         if wishes.dry_run:
-            for line in plan_interval(pipeline, interval, source=wishes.source, repin=wishes.repin):
+            for line in plan_interval(
+                pipeline, interval, source=wishes.source, repin=wishes.repin, new_references=wishes.new_references
+            ):
                 print(line)
             raise AirflowSkipException("a dry run: nothing was changed")
         attempt = steps.pin(

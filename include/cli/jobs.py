@@ -129,7 +129,7 @@ def interval(
     wanted = asked_interval(declared, parse_time(from_time), parse_time(to_time))
     run_by = user_at_host()
     if dry_run:
-        plan = list(plan_interval(declared, wanted, source=source, repin=repin))
+        plan = list(plan_interval(declared, wanted, source=source, repin=repin, new_references=new_references))
         if as_json:
             print_json(plan)
         else:

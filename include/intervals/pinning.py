@@ -7,7 +7,7 @@ by the intervals around them, stay theirs until they are asked for.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -27,11 +27,11 @@ from include.ledger.intervals.odd_timestamps import together
 from include.ledger.intervals.pins import Neighbours, PinnedInterval
 from include.ledger.streams.incarnations import closed
 from include.offsets import OffsetRange, TopicPartition
-from include.pipelines.spec import Pipeline
+from include.pipelines.spec import Pipeline, Schedule
 from include.settings import settings
 from include.times import Interval, format_time, parse_duration
 
-__all__ = ["NEAR", "check_apart", "check_repin", "pin_gaps", "pin_interval", "rest_of"]
+__all__ = ["NEAR", "check_apart", "check_repin", "near_steps", "pin_gaps", "pin_interval", "rest_of"]
 
 NEAR = 48
 """How many intervals between the wanted and the nearest pinned one are pinned too, at most: two days of hours."""
@@ -77,6 +77,11 @@ def pin_interval(
     return pinned
 
 
+def near_steps(schedule: Schedule, begin: datetime, end: datetime) -> list[Interval]:
+    """Return the intervals from one boundary to another; none when these are not near enough."""
+    return list(schedule.between(begin, end)) if end - begin <= NEAR * schedule.every else []
+
+
 @dataclass(frozen=True)
 class _Pinning:
     """Pins an interval that was never pinned, with a transaction for each interval that it writes."""
@@ -95,11 +100,12 @@ class _Pinning:
         _, ends = self._resolve(self.wanted, neighbours, first_time)
         limits = _offsets(ends)
         await_archive(self.log.pipeline, self.wanted, limits, patience)
-        for step in self._steps(first_time, self.wanted.from_time):
+        schedule = self.log.pipeline.schedule
+        for step in near_steps(schedule, first_time, self.wanted.from_time):
             self._pin(step, first_time, limits)
         pinned = self._pin(self.wanted, first_time, limits)
         if neighbours.after is not None:
-            for step in self._steps(self.wanted.to_time, neighbours.after.interval.from_time):
+            for step in near_steps(schedule, self.wanted.to_time, neighbours.after.interval.from_time):
                 self._pin(step, first_time, {})
         return pinned
 
@@ -111,12 +117,6 @@ class _Pinning:
         if first_time is None:
             return self.wanted.from_time
         return min(self.wanted.from_time, self.log.pipeline.schedule.floor(first_time))
-
-    def _steps(self, begin: datetime, end: datetime) -> Iterator[Interval]:
-        """Yield the intervals from one boundary to another, when these are near enough."""
-        schedule = self.log.pipeline.schedule
-        if end - begin <= NEAR * schedule.every:
-            yield from schedule.between(begin, end)
 
     def _pin(self, step: Interval, first_time: datetime, limits: Offsets) -> PinnedInterval:
         """Return an interval as this or another process pins it; nothing of it lies beyond the limits."""

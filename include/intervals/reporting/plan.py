@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
+
 from include.errors import UsageError
-from include.intervals.pinning import check_apart, check_repin
+from include.intervals.pinning import NEAR, check_apart, check_repin, near_steps
 from include.intervals.reporting.summary import bounded
 from include.ledger import lineage
 from include.ledger.archive.positions import positions
@@ -11,15 +13,19 @@ from include.ledger.intervals import pins, revisions
 from include.ledger.intervals.pins import Neighbours, PinnedInterval
 from include.ledger.intervals.states import Source
 from include.ledger.lineage import BuiltRevision
-from include.pipelines.spec import Pipeline
+from include.monitor.text import quantity
+from include.pipelines.spec import Pipeline, Schedule
 from include.times import Interval
 from include.versions import code_version
 
 
-def plan_interval(pipeline: Pipeline, interval: Interval, *, source: Source, repin: bool) -> list[str]:
+def plan_interval(
+    pipeline: Pipeline, interval: Interval, *, source: Source, repin: bool, new_references: bool = False
+) -> list[str]:
     """Return what a run would do, in a few lines. Only the ledger is read: neither Kafka nor Spark is used.
 
-    Raises UsageError for an interval that overlaps a pinned one of another schedule.
+    `new_references`: it would read the references as they are now. Raises UsageError for an interval that overlaps a
+    pinned one of another schedule.
     """
     known = pins.find_interval(pipeline.name, interval.from_time)
     around = pins.find_neighbours(pipeline.name, interval)
@@ -28,7 +34,7 @@ def plan_interval(pipeline: Pipeline, interval: Interval, *, source: Source, rep
             check_apart(pipeline, interval, each)
     lines = [f"{pipeline.name} {interval}: dry run, nothing is changed"]
     if known is None:
-        return bounded([*lines, *_would_pin(pipeline, around)])
+        return bounded([*lines, *_would_pin(pipeline, interval, around)])
     registered = revisions.registered_of_interval(known.id)
     return bounded(
         [
@@ -41,18 +47,29 @@ def plan_interval(pipeline: Pipeline, interval: Interval, *, source: Source, rep
                 f"content {each.content_hash[:16]}"
                 for each in registered
             ),
-            _expected(pipeline, registered, repin),
+            _expected(pipeline, registered, repin, pipeline.references if new_references else ()),
         ]
     )
 
 
-def _would_pin(pipeline: Pipeline, neighbours: Neighbours) -> list[str]:
+def _would_pin(pipeline: Pipeline, interval: Interval, neighbours: Neighbours) -> list[str]:
     before, after = (each.interval if each else "none" for each in (neighbours.before, neighbours.after))
     return [
         f"would pin: it has no ranges yet; pinned before it is {before}, after it {after}",
+        *_would_pin_too(pipeline.schedule, interval, neighbours),
         *(f"archived: {tp} below {offset}" for tp, offset in sorted(positions(pipeline.name).items())[:8]),
         "would wait for the archive to reach the interval's end, then build, reconcile, validate and register it",
     ]
+
+
+def _would_pin_too(schedule: Schedule, interval: Interval, neighbours: Neighbours) -> Iterator[str]:
+    """Yield which intervals between it and the nearest pinned ones are pinned with it."""
+    if neighbours.before is None:
+        yield f"would pin, too: those from the topics' first record to it, if no more than {NEAR}"
+    elif before := near_steps(schedule, neighbours.before.interval.to_time, interval.from_time):
+        yield f"would pin, too: {quantity(len(before), 'interval')} before it, from {before[0]} on"
+    if neighbours.after and (after := near_steps(schedule, interval.to_time, neighbours.after.interval.from_time)):
+        yield f"would pin, too: {quantity(len(after), 'interval')} after it, until {after[-1]}"
 
 
 def _would_repin(pipeline: Pipeline, known: PinnedInterval) -> list[str]:
@@ -63,7 +80,7 @@ def _would_repin(pipeline: Pipeline, known: PinnedInterval) -> list[str]:
     return ["would resolve again: the ranges begin where they do, and may become longer"]
 
 
-def _expected(pipeline: Pipeline, registered: list[BuiltRevision], repin: bool) -> str:
+def _expected(pipeline: Pipeline, registered: list[BuiltRevision], repin: bool, read_anew: Collection[str]) -> str:
     if not registered:
         return "would register: nothing is registered of it yet"
     now = code_version(pipeline.name)
@@ -71,6 +88,6 @@ def _expected(pipeline: Pipeline, registered: list[BuiltRevision], repin: bool) 
     before = next(each.code_version for each in histories if each.built.revision == registered[0].revision)
     if before != now:
         return f"would replace: built by code {before[:12]}, the code is {now[:12]}; the build counts what that changes"
-    if repin:
-        return "would replace what late records change"
+    if changing := [*(["late records"] if repin else []), *(f"the reference {each}" for each in sorted(read_anew))]:
+        return f"would replace what {' and '.join(changing)} change"
     return "would change nothing: same ranges, same code, so the same content is expected"

@@ -6,6 +6,7 @@ import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,11 +15,14 @@ from include import lake
 from include.errors import UsageError
 from include.intervals import references
 from include.intervals.references import as_file, keep_content, keep_references, references_of
+from include.intervals.reporting import plan
+from include.intervals.reporting.plan import plan_interval
 from include.ledger.database import session
 from include.ledger.intervals import attempts, builds, pins
 from include.ledger.intervals.builds import Changes
 from include.ledger.intervals.findings import BuildFindings, RecordCounts, Validation
 from include.ledger.intervals.pins import PinnedInterval
+from include.ledger.intervals.states import Source
 from include.ledger.lineage import BuiltRevision
 from include.pipelines import load_pipeline
 from include.pipelines.spec import CatalogTable, Pipeline
@@ -161,3 +165,27 @@ def test_versions_are_those_of_the_used_content_when_an_interval_is_built() -> N
     for of in versions:
         assert of(((NAME, digest),)) == of()
         assert of(((NAME, "0" * 64),)) != of()
+
+
+def test_plan_expects_other_rows_when_the_references_are_read_anew(
+    with_reference: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan, "code_version", lambda _: "1")
+    known = pinned(with_reference)
+    built_by(known, {})
+    planned = partial(plan_interval, with_reference, known.interval, source=Source.KAFKA, repin=False)
+    assert planned()[-1].startswith("would change nothing")
+    assert planned(new_references=True)[-1] == "would replace what the reference device_locations change"
+
+
+def test_plan_names_the_intervals_that_are_pinned_too_when_it_has_no_ranges(with_reference: Pipeline) -> None:
+    def planned(number: int) -> list[str]:
+        return plan_interval(with_reference, hour(number), source=Source.KAFKA, repin=False)
+
+    assert "would pin, too: those from the topics' first record to it, if no more than 48" in planned(3)
+    with session() as ledger:
+        for number in (0, 5, 200):
+            pins.write(ledger, with_reference.name, hour(number), [], {}, pinned_by="test@host")
+    assert f"would pin, too: 2 intervals before it, from {hour(1)} on" in planned(3)
+    assert f"would pin, too: 1 interval after it, until {hour(4)}" in planned(3)
+    assert not any("too" in each for each in planned(100))
