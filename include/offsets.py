@@ -54,6 +54,10 @@ Coordinates = tuple[str, int, int]
 """Topic, topic partition number and offset of a record."""
 
 
+LAST_OFFSET = 2**63 - 1
+"""Greater than all offsets: a range until it has no end yet."""
+
+
 @dataclass(frozen=True, order=True)
 class OffsetRange:
     """Offsets of one topic partition: `from_offset` included, `until_offset` not."""

@@ -22,7 +22,9 @@ from pyspark.sql.types import StructType
 from include import lake
 from include.errors import TidemarkError
 from include.ledger.archive import landing_files
-from include.pipelines.spec import Pipeline
+from include.ledger.erasures.coordinates import being_erased, in_file
+from include.offsets import Coordinates
+from include.pipelines.spec import IDENTITY, Pipeline
 from include.settings import settings
 from include.times import parse_time
 from spark_jobs.archive.schema import archive_schema
@@ -70,6 +72,8 @@ class LandedPart(InputPartition):
     """One file, read by one task."""
 
     path: str
+    erased: frozenset[Coordinates] = frozenset()
+    """Records whose rows the file still has, and that are being erased."""
 
 
 class LandingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -119,7 +123,9 @@ class LandingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 remedy="begin later (--since); older windows are in the registered batch view",
                 pipeline=self._pipeline,
             )
-        return [LandedPart(lake.uri(file.path)) for file in files]
+        erased = being_erased(self._pipeline)
+        topic_ids = landing_files.topic_ids_of_files([file.path for file in files]) if erased else {}
+        return [LandedPart(lake.uri(each.path), in_file(erased, topic_ids.get(each.path, {}))) for each in files]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Return the file's rows as Arrow batches of the declared schema; columns that it lacks are null."""
@@ -129,6 +135,9 @@ class LandingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             wanted = {*names, *self._renamed}
             for batch in file.iter_batches(columns=[name for name in file.schema_arrow.names if name in wanted]):
                 table = pa.Table.from_batches([batch])
+                if partition.erased:
+                    at = zip(*(table[name].to_pylist() for name in IDENTITY[:3]), strict=True)
+                    table = table.filter(pa.array([each not in partition.erased for each in at], pa.bool_()))
                 table = table.rename_columns([self._renamed.get(name, name) for name in table.column_names])
                 for field in self._schema:
                     if field.name not in table.column_names:

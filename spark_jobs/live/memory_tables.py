@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -16,8 +16,9 @@ from include import kafka
 from include.errors import TidemarkError
 from include.kafka.sources import describe_source, existing_bounds, first_offsets, source_topic_partitions
 from include.ledger.archive.committed import first_committed_offsets
-from include.offsets import TopicPartition
+from include.offsets import LAST_OFFSET, OffsetRange, TopicPartition
 from include.pipelines.spec import EVENT_TIMES, AdditiveView, Pipeline
+from spark_jobs.archive.erased import without_erased
 from spark_jobs.archive.reader import CLOSED_TOPIC_ID, read_archived_by_event_time
 from spark_jobs.decoding.records import archive_rows, decode, load_references
 from spark_jobs.spark.kafka_source import read_stream
@@ -55,7 +56,10 @@ class MemoryTables:
         return f"{self._pipeline.table}_live"
 
     def start(self) -> None:
-        """Start a query per view from where the pipeline begins, into a table that holds all of its keys."""
+        """Start a query per view from where the pipeline begins, into a table that holds all of its keys.
+
+        Records that were erased before are left out.
+        """
         begin = _beginning(self._pipeline)
         self._queries = [self._start(view, begin) for view in self._pipeline.views]
 
@@ -91,8 +95,9 @@ class MemoryTables:
                     query.awaitTermination()
             time.sleep(LOOK_AGAIN)
 
-    def _start(self, view: AdditiveView, begin: Mapping[TopicPartition, int]) -> StreamingQuery:
-        records = read_stream(self._spark, self._pipeline.source, begin)
+    def _start(self, view: AdditiveView, begin: Sequence[OffsetRange]) -> StreamingQuery:
+        starts = {each.topic_partition: each.from_offset for each in begin}
+        records = without_erased(read_stream(self._spark, self._pipeline.source, starts), self._pipeline.name, begin)
         rows = archive_rows(self._pipeline, decode(self._pipeline, records))
         aggregates = aggregate_view(self._pipeline, view, rows, load_references(self._spark, self._pipeline))
         return (
@@ -104,14 +109,19 @@ class MemoryTables:
         )
 
 
-def _beginning(pipeline: Pipeline) -> dict[TopicPartition, int]:
-    """Return where the archive of each topic partition begins, as far as Kafka still has it; else the declared start.
+def _beginning(pipeline: Pipeline) -> list[OffsetRange]:
+    """Return a range without an end from where each topic partition's archive begins, else from the declared start.
 
-    The declared start itself may have moved since: `latest` is resolved once. Empty before a topic exists.
+    Only as far as Kafka still has it. The declared start itself may have moved since: `latest` is resolved once. Empty
+    before a topic exists.
     """
-    bounds = kafka.offset_bounds(source_topic_partitions(pipeline.source, describe_source(pipeline.source)))
+    topics = describe_source(pipeline.source)
+    bounds = kafka.offset_bounds(source_topic_partitions(pipeline.source, topics))
     begin = {**first_offsets(pipeline.source, bounds), **first_committed_offsets(pipeline.name)}
-    return {tp: min(max(begin[tp], low), end) for tp, (low, end) in bounds.items()}
+    return [
+        OffsetRange(tp, min(max(begin[tp], low), end), LAST_OFFSET, topics[tp.topic].topic_id)
+        for tp, (low, end) in bounds.items()
+    ]
 
 
 def _unread(query: StreamingQuery, bounds: Bounds) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -19,9 +19,10 @@ from pyspark.sql import functions as F
 
 from include import kafka
 from include.kafka.sources import existing_bounds
+from include.ledger.erasures.coordinates import erased_within
 from include.monitor import exact_json
 from include.monitor.text import clean
-from include.offsets import Fate, OffsetRange, TopicPartition
+from include.offsets import ERASED, Coordinates, Fate, OffsetRange, TopicPartition
 from include.pipelines.spec import Avro, Pipeline
 from include.times import format_time
 from spark_jobs.decoding.poison import find_poison, thrown_by, withhold
@@ -57,7 +58,8 @@ class TailedRecord:
     offset: int
     timestamp: str
     """ISO time in UTC, as Kafka has it."""
-    fate: Fate
+    fate: str
+    """A `Fate`, or `erased`."""
     row: dict[str, Any] | None
     """What was decoded, by the archive's columns; None unless archived."""
     reason: str | None
@@ -99,8 +101,8 @@ class TopicTail:
     def next_records(self, until: Mapping[TopicPartition, int] | None = None) -> list[TailedRecord]:
         """Return records that were not returned before, at most `AT_ONCE` offsets of each topic partition.
 
-        Empty when there are none, or none below the offsets in `until`. Raises ServiceUnreachable, and UsageError
-        without a topic.
+        Empty when there are none, or none below the offsets in `until`. Raises ServiceUnreachable, also of the ledger,
+        which knows what was erased, and UsageError without a topic.
         """
         while True:
             ranges = self._next_ranges(until)
@@ -150,7 +152,12 @@ class TopicTail:
                 raise
             rows = self._shown(decoded(ranges, withhold(poison))).collect()
         has_decimals = "decimal(" in struct_of(self._pipeline.archive_columns).simpleString()
-        return [_record(row.asDict(), has_decimals) for row in rows]
+        return list(_without_erased((_record(row.asDict(), has_decimals) for row in rows), self._erased(ranges)))
+
+    def _erased(self, ranges: Sequence[OffsetRange]) -> Collection[Coordinates]:
+        topics = kafka.describe_topics({each.topic_partition.topic for each in ranges})
+        named = (replace(each, topic_id=topics[each.topic_partition.topic].topic_id) for each in ranges)
+        return frozenset(erased_within(self._pipeline.name, named))
 
     def _shown(self, decoded: DataFrame) -> DataFrame:
         is_row = F.col("fate") == Fate.ARCHIVED
@@ -172,6 +179,18 @@ def _record(row: Mapping[str, Any], has_decimals: bool) -> TailedRecord:
         row["detail"],
         None if value is None else bytes(value).decode(errors="replace"),
     )
+
+
+def _without_erased(records: Iterable[TailedRecord], erased: Collection[Coordinates]) -> Iterator[TailedRecord]:
+    """Yield the records; an erased one, which Kafka still has, once and without what it holds."""
+    shown: set[Coordinates] = set()
+    for each in records:
+        at = (each.topic_partition.topic, each.topic_partition.partition, each.offset)
+        if at not in erased:
+            yield each
+        elif at not in shown:
+            shown.add(at)
+            yield replace(each, fate=ERASED, row=None, reason=None, detail=None, value=None)
 
 
 def _time(millis: int) -> str:

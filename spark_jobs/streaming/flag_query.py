@@ -35,7 +35,7 @@ from include.ledger.streams import flags as flag_ledger
 from include.ledger.streams import writers
 from include.ledger.streams.flags import FLAGS, RevisionKey
 from include.ledger.streams.generations import StreamGeneration
-from include.offsets import OffsetRange, TopicPartition
+from include.offsets import LAST_OFFSET, OffsetRange, TopicPartition
 from include.pipelines.spec import AdditiveView, Limit, Pipeline
 from include.streams.checkpoints import checkpoint_uri, has_started
 from include.times import in_words, parse_duration
@@ -56,9 +56,6 @@ _LOOK_EVERY = 2.0
 
 _REGISTERING = 30.0
 """Time that a cluster's executors get to register, s; with fewer task slots, flags are raised in micro-batches."""
-
-_LAST = 2**63 - 1
-"""Greater than all offsets."""
 
 _OTHER_QUERIES = 2
 """Task slots that the stream's other queries need in addition to the real-time query's."""
@@ -189,7 +186,7 @@ class FlagQuery:
 
     def _is_erased(self, topic_ids: Mapping[str, str]) -> Column:
         """Return whether a row's record was erased after the archive query, which may be ahead, had read it."""
-        rest = [OffsetRange(tp, at, _LAST, topic_ids[tp.topic]) for tp, at in self._starts.items()]
+        rest = [OffsetRange(tp, at, LAST_OFFSET, topic_ids[tp.topic]) for tp, at in self._starts.items()]
         by_log: dict[tuple[str, int], list[int]] = defaultdict(list)
         for topic, partition, offset in erased_within(self.pipeline.name, rest):
             by_log[topic, partition].append(offset)

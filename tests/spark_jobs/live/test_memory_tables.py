@@ -16,12 +16,14 @@ from include import kafka
 from include.errors import UsageError
 from include.ledger.database import session
 from include.ledger.models import Position, Topic
+from include.ledger.quarantine import RecordKey
 from include.pipelines import load_pipeline
 from include.pipelines.spec import KafkaTopics
 from spark_jobs.live.memory_tables import MemoryTables
 from tests.conftest import Home, iso, last_hours
 from tests.support import audit
 from tests.support.committed import TP, commit
+from tests.support.erased_records import being_erased
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(600)]
 
@@ -101,6 +103,22 @@ def test_tables_begin_where_the_pipeline_does_when_it_does_not_read_the_topic_s_
     try:
         tables.refresh()
         assert spark.sql("SELECT coalesce(sum(hits), 0) FROM zip_totals").collect() == [(counted,)]
+    finally:
+        for query in spark.streams.active:
+            query.stop()
+
+
+def test_tables_leave_out_a_record_when_it_was_erased(in_process: Home, spark: SparkSession) -> None:
+    source = KafkaTopics(subscribe=(TP.topic,))
+    pipeline = replace(PIPELINE, name="some_hits", declared_as=PIPELINE.name, source=source, views=TOTALS, reports=())
+    _write_five_hits_to_each_of_two_topic_partitions(in_process)
+    topic_id = kafka.describe_topics([TP.topic])[TP.topic].topic_id
+    tables = MemoryTables(spark, pipeline)
+    try:
+        with being_erased(pipeline.name, RecordKey(TP.topic, topic_id, 1, 3)):
+            tables.start()
+            tables.refresh()
+        assert spark.sql("SELECT sum(hits) FROM zip_totals").collect() == [(9,)]
     finally:
         for query in spark.streams.active:
             query.stop()

@@ -14,13 +14,16 @@ import pytest
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 
+from include import kafka
 from include.errors import UsageError
+from include.ledger.quarantine import RecordKey
 from include.offsets import Fate
 from include.pipelines import load_pipeline
 from spark_jobs.live.tail import TailedRecord, TopicTail, print_records
 from spark_jobs.transforms import nest_cameras
 from tests.conftest import Home, end_of, iso, last_hours
 from tests.support import audit
+from tests.support.erased_records import being_erased
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(600)]
 
@@ -51,6 +54,19 @@ def test_record_is_shown_with_its_rows_or_its_reason_when_it_comes(produced: Hom
     for each in records:
         assert (each.reason is not None) == (each.fate is Fate.QUARANTINED)
         assert each.in_words().isprintable()
+
+
+def test_record_is_shown_once_and_without_its_rows_when_it_was_erased(produced: Home, spark: SparkSession) -> None:
+    topic = audit.read_topic(produced.kafka, TOPIC)
+    rows = Counter(at[:3] for at in audit.expected(topic).rows)
+    (erased_at, several), *_ = rows.most_common(1)
+    assert several > 1
+    topic_id = kafka.describe_topics([TOPIC])[TOPIC].topic_id
+    with being_erased(PIPELINE.name, RecordKey(TOPIC, topic_id, *erased_at[1:])):
+        records = TopicTail(spark, PIPELINE, 1000).next_records()
+    assert coordinates(records) == set(topic)
+    (shown,) = (each for each in records if coordinates([each]) == {erased_at})
+    assert (shown.fate, shown.row, shown.value) == ("erased", None, None)
 
 
 def test_only_later_records_are_shown_when_earlier_ones_were(produced: Home, spark: SparkSession) -> None:

@@ -9,13 +9,22 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from include import lake
 from include.cli.live import render
+from include.ledger.archive import landing_files
+from include.ledger.quarantine import RecordKey
 from include.monitor import exact_json
 from include.monitor.live_page import clean_counts
 from include.pipelines import load_pipeline
+from spark_jobs.live.landing_source import LandingReader
 from spark_jobs.live.top import LiveTop
+from tests.conftest import Home, iso
+from tests.support.committed import DAY, commit
+from tests.support.erased_records import being_erased
 
 WINDOW = "window STRUCT<start: TIMESTAMP, end: TIMESTAMP>, hits BIGINT"
 START = datetime(2026, 11, 20, 5, tzinfo=UTC)
@@ -103,3 +112,23 @@ def test_key_is_counted_when_its_parts_are_arrays(spark: Any, tmp_path: Path, ki
     for number in range(2):
         top.keep(spark.createDataFrame(rows, f"zipcode {kind}, {WINDOW}"), number)
     assert [each["rows"] for each in top.as_json()["windows"]] == [[[shown, 7]]]
+
+
+@pytest.mark.services
+def test_row_is_not_read_when_its_record_is_being_erased_and_its_file_is_not_written_again_yet(postgres: Home) -> None:
+    name = "hits_to_erase"
+    batch = commit(name, 0, 0, 5, archived=5)
+    (file,) = landing_files.archived_between(name, 0, batch)
+    _, place = lake.filesystem(lake.uri(file.path))
+    where = {"kafka_topic": ["events"] * 5, "kafka_partition": pa.array([0] * 5, pa.int32())}
+    pq.write_table(pa.table({**where, "kafka_offset": range(5), "former": list("abcde")}), place)
+    schema = pa.schema({"kafka_topic": pa.string(), "kafka_partition": pa.int32(), "kafka_offset": pa.int64()})
+    reader = LandingReader(name, iso(DAY), 10, schema.append(pa.field("now", pa.string())), {"former": "now"})
+
+    def read() -> list[str]:
+        (part,) = reader.partitions({"micro_batch": 0}, {"micro_batch": batch})
+        return [each for rows in reader.read(part) for each in rows.column("now").to_pylist()]
+
+    assert read() == list("abcde")
+    with being_erased(name, RecordKey("events", "id", 0, 1), RecordKey("events", "another id", 0, 2)):
+        assert read() == list("acde")
