@@ -100,8 +100,10 @@ def _check_declaration(name: str, topic: str, source: str) -> None:
 
 def _check_topic(topic: str, other: Pipeline) -> None:
     """Raise UsageError when another pipeline has the topic: a new one's generator writes events that are made up."""
-    if (reads := other.source.reads(topic)) or topic in other.written_topics:
-        raise UsageError(f"{other.name} {'reads' if reads else 'writes'} the topic {topic}")
+    if other.source.reads(topic):
+        raise UsageError(f"{other.name} reads the topic {topic}")
+    if topic in other.written_topics:
+        raise UsageError(f"{other.name} writes the topic {topic}")
 
 
 def _check_name(name: str) -> None:
