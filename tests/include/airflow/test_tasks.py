@@ -8,11 +8,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from airflow.sdk.exceptions import AirflowSkipException
 
 from include.airflow.tasks import pin_unless_behind
 from include.errors import ServiceUnreachable
 from include.ledger.archive.micro_batches import ARCHIVE
 from include.ledger.intervals.attempts import load_attempt
+from include.ledger.intervals.states import Source
 from include.ledger.streams import generations
 from include.pipelines import load_pipeline
 from include.times import format_time
@@ -65,3 +67,22 @@ def test_task_waits_as_long_as_the_archive_may_when_the_lake_is_away(
     attempt = Run(None).pin(log)
     assert attempt is not None
     assert len(load_attempt(int(attempt)).pinned.ranges) == 1
+
+
+def test_plan_is_of_all_that_the_form_wishes_when_the_run_is_a_dry_one(
+    in_process: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned: dict[str, Any] = {}
+
+    def plan_interval(*_: Any, **wishes: Any) -> list[str]:
+        planned.update(wishes)
+        return []
+
+    monkeypatch.setattr("include.airflow.tasks.plan_interval", plan_interval)
+    wishes = {"source": Source.ARCHIVE, "repin": True, "new_references": True}
+    run = Run(None)
+    begin, end = format_time(hour(0).from_time), format_time(hour(0).to_time)
+    context = {"dag_run": run, "ti": run, "params": {"from": begin, "to": end, "dry_run": True, **wishes}}
+    with pytest.raises(AirflowSkipException, match="dry run"):
+        pin_unless_behind(load_pipeline(PIPELINE), context)
+    assert planned == wishes
