@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 from include.errors import UsageError
 from include.pipelines import pipeline_names
 from tests.benchmarks import (
+    ablation,
     archive,
     batches,
     commands,
@@ -26,6 +27,7 @@ from tests.benchmarks import (
 from tests.benchmarks.targets import Target
 
 BENCHMARKS = {
+    "ablation": ablation,
     "archive": archive,
     "batches": batches,
     "commands": commands,

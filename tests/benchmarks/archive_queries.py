@@ -50,20 +50,20 @@ class Queries:
 
         self.records = self.rows = 0
         self._pipeline = pipeline
-        self._spark = build_session(f"bench {pipeline.name}")
+        self.spark = build_session(f"bench {pipeline.name}")
         self._lease = writers.acquire(pipeline.name)
         create_written_topics(pipeline)
         self._generation = generations.current_or_first(pipeline.name, "bench")
-        self._bare = BareQueries(self._spark, pipeline)
+        self._bare = BareQueries(self.spark, pipeline)
 
     def bare(self, number: int) -> DataStreamWriter:
         """Bare PySpark in this session, into files."""
-        writers.renew(self._lease)
+        self.renew()
         return self._bare.archive(f"bare-{number}")
 
     def bare_speed(self, view: AdditiveView, number: int) -> DataStreamWriter:
         """Bare PySpark's speed query in this session, into a topic."""
-        writers.renew(self._lease)
+        self.renew()
         return self._bare.speed(view, f"bare-{view.name}-{number}")
 
     def read(self, view: AdditiveView, number: int) -> DataStreamWriter:
@@ -128,7 +128,7 @@ class Queries:
             sink.emit(batch, batch_id)
 
         rows = archive_rows(self._pipeline, decode(self._pipeline, self._read()))
-        aggregates = aggregate_stream(self._spark, self._pipeline, view, rows)
+        aggregates = aggregate_stream(self.spark, self._pipeline, view, rows)
         query = aggregates.writeStream.outputMode(view.mode).option("checkpointLocation", checkpoint)
         return query.trigger(availableNow=True).foreachBatch(emit)
 
@@ -136,13 +136,17 @@ class Queries:
         """The number of rows that bare PySpark's archive query wrote into files of that name."""
         return self._bare.rows(name)
 
+    def renew(self) -> None:
+        """Keep the lease while other queries run."""
+        writers.renew(self._lease)
+
     def end(self) -> None:
         """Release the lease, stop Spark."""
         writers.release(self._lease)
-        self._spark.stop()
+        self.spark.stop()
 
     def _read(self) -> DataFrame:
-        writers.renew(self._lease)
+        self.renew()
         return self._bare.records()
 
 

@@ -89,10 +89,7 @@ class BareQueries:
 
     def archive(self, name: str) -> DataStreamWriter:
         """The archive query, ready to be run, into files of that name."""
-        from pyspark.sql import functions as F
-
-        dated = self._rows().withColumn("date", F.date_format(self._pipeline.archive.event_time, "yyyy-MM-dd"))
-        return to_files(dated, name, "date")
+        return to_files(self.dated_rows(), name, "date")
 
     def speed(self, view: AdditiveView, name: str) -> DataStreamWriter:
         """The speed query of a view, ready to be run, into a topic of that name: keys and values as JSON."""
@@ -112,17 +109,31 @@ class BareQueries:
         query = write_stream(messages, name).outputMode(view.mode).option("checkpointLocation", checkpoint)
         return query.trigger(availableNow=True)
 
+    def messages(self) -> DataFrame:
+        """The decoded messages, with the columns that say where they were."""
+        from pyspark.sql import functions as F
+
+        from spark_jobs.decoding.records import COORDINATES
+
+        # Named like the archive's: a row may have a `timestamp` of its own.
+        return self.records().select(
+            *(F.col(name.removeprefix("kafka_")).alias(name) for name in COORDINATES),
+            self._message().alias("message"),
+        )
+
+    def dated_rows(self) -> DataFrame:
+        """The rows of the messages, with their date."""
+        from pyspark.sql import functions as F
+
+        return self._rows().withColumn("date", F.date_format(self._pipeline.archive.event_time, "yyyy-MM-dd"))
+
     def _rows(self) -> DataFrame:
         from pyspark.sql import functions as F
         from pyspark.sql.types import ArrayType
 
         from spark_jobs.decoding.records import COORDINATES, transform
 
-        # Named like the archive's: a row may have a `timestamp` of its own.
-        message = self.records().select(
-            *(F.col(name.removeprefix("kafka_")).alias(name) for name in COORDINATES),
-            self._message().alias("message"),
-        )
+        message = self.messages()
         rows = transform(self._pipeline, self._pipeline.archive.rows)(F.col("message"))
         found = message.select(*COORDINATES, rows.alias("row"))
         made = found.schema["row"]
