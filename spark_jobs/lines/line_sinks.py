@@ -61,7 +61,7 @@ class LineLandingSink:
         # Of this driver alone: one that was frozen meanwhile writes under names of its own when it goes on.
         name = f"{self.query_id[:8]}-{batch_id:09d}-{self.lease.token}"
         folder = lake.uri("landing", self.pipeline.name, name)
-        write_landing(decoded, folder)
+        write_landing(self.pipeline, decoded, folder)
         crash_point("landing_written")
         # If a connection has several files, the first line of the first one: earlier lines are not of this batch.
         first_lines = {file.source_name: file.first_line for file in reversed(noted)}

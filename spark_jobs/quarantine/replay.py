@@ -128,7 +128,7 @@ def _land(spark: SparkSession, pipeline: Pipeline, tried: Sequence[Quarantined],
 
     spanned = _spanned(tried)
     try:
-        _write(decoded(spanned, poison), folder)
+        _write(pipeline, decoded(spanned, poison), folder)
     except SPARK_FAILURES:
         more = find_poison(
             spanned,
@@ -137,7 +137,7 @@ def _land(spark: SparkSession, pipeline: Pipeline, tried: Sequence[Quarantined],
         )
         if not more:
             raise
-        _write(decoded(spanned, {**poison, **more}), folder)
+        _write(pipeline, decoded(spanned, {**poison, **more}), folder)
     return _read_landed(pipeline, folder, {each.key.coordinates: each.key for each in tried})
 
 
@@ -169,8 +169,8 @@ def _spanned(tried: Sequence[Quarantined]) -> list[OffsetRange]:
     return [OffsetRange(tp, min(each), max(each) + 1) for tp, each in sorted(offsets.items())]
 
 
-def _write(decoded: DataFrame, folder: str) -> None:
-    write_landing(decoded.drop("key", "value", "headers").coalesce(1), folder)
+def _write(pipeline: Pipeline, decoded: DataFrame, folder: str) -> None:
+    write_landing(pipeline, decoded.drop("key", "value", "headers").coalesce(1), folder)
 
 
 def _read_landed(pipeline: Pipeline, folder: str, keys: Mapping[Coordinates, RecordKey]) -> LandedReplay:

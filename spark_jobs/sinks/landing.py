@@ -140,7 +140,7 @@ class LandingSink:
         """
         for _ in range(TRIES):
             try:
-                write_landing(decoded, folder)
+                write_landing(self.pipeline, decoded, folder)
             except AnalysisException:
                 # Spark refuses the plan or the schema, whatever the records are: none of them is to blame.
                 raise
@@ -174,7 +174,7 @@ class LandingSink:
             ranges, lambda part: thrown_by(decoded(part)), lambda part: thrown_by(read_ranges(spark, part))
         )
         try:
-            write_landing(decoded(ranges, withhold(poison)), folder)
+            write_landing(self.pipeline, decoded(ranges, withhold(poison)), folder)
         except SPARK_FAILURES as error:
             if poison or translate(error) is not None:
                 raise

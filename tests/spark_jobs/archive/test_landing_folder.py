@@ -146,7 +146,7 @@ def test_spark_and_python_mean_one_folder_when_its_path_has_blanks_and_signs(
     monkeypatch.setenv("TIDEMARK_LAKE", str(folder))
     settings.cache_clear()
     rows = spark.range(7).selectExpr("id", "'archived' AS fate", "'2026-11-20' AS date")
-    write_landing(rows, lake.uri("landing", "p"))
+    write_landing(load_pipeline("nest_cameras"), rows, lake.uri("landing", "p"))
     found = [file for file, _ in read_back(load_pipeline("nest_cameras"), lake.uri("landing", "p"))]
     settings.cache_clear()
     assert sum(file.rows for file in found) == 7
@@ -156,7 +156,7 @@ def test_spark_and_python_mean_one_folder_when_its_path_has_blanks_and_signs(
     }
 
 
-def test_columns_have_a_dictionary_only_when_their_values_repeat(spark: Any, landing: Path) -> None:
+def test_columns_have_a_dictionary_when_values_repeat_and_bounds_when_these_are_read(spark: Any, landing: Path) -> None:
     from spark_jobs.archive.landing_folder import write_landing
     from spark_jobs.decoding.records import decode
     from spark_jobs.spark.frames import frame_of
@@ -171,17 +171,21 @@ def test_columns_have_a_dictionary_only_when_their_values_repeat(spark: Any, lan
         for _ in range(20)
     ]
     decoded = decode(pipeline, frame_of(spark, rows, KAFKA_COLUMNS)).persist()
-    write_landing(decoded, landing.as_uri())
+    write_landing(pipeline, decoded, landing.as_uri())
     encoded: dict[str, set[bool]] = {}
+    bounded: set[str] = set()
     for path in (landing / "fate=archived").rglob("*.parquet"):
         group = pq.ParquetFile(path).metadata.row_group(0)
         for column in (group.column(number) for number in range(group.num_columns)):
-            if column.statistics.null_count < column.num_values:
-                encoded.setdefault(column.path_in_schema, set()).add(column.has_dictionary_page)
+            encoded.setdefault(column.path_in_schema, set()).add(column.has_dictionary_page)
+            if column.is_stats_set:
+                bounded.add(column.path_in_schema)
     unlike = {"kafka_offset", "kafka_timestamp", "last_event.start_time", "last_event.end_time"}
     assert {name: encoded[name] for name in unlike} == {name: {False} for name in unlike}
     alike = {"kafka_topic", "kafka_partition", "device_id", "name_long"}
     assert {name: encoded[name] for name in alike} == {name: {True} for name in alike}
+    of_kafka = {f"kafka_{name}" for name in ("topic", "partition", "offset", "timestamp", "element")}
+    assert bounded == {*of_kafka, "last_event.start_time", "is_online"}
     written = spark.read.schema(decoded.schema).parquet(landing.as_uri())
     order = ["kafka_offset", "kafka_element"]
     assert written.select(decoded.columns).orderBy(order).collect() == decoded.orderBy(order).collect()
@@ -222,7 +226,8 @@ def test_records_are_landed_when_their_event_time_is_a_date_or_a_text(
     too_early = "2026-10-01" + times[0][10:]
     values = [b'{"hittime": "%s"}' % each.encode() for each in (*times, too_early)]
     rows = [(None, value, "hits", 0, n, START, 0, []) for n, value in enumerate(values)]
-    write_landing(decode(pipeline, frame_of(spark, rows, KAFKA_COLUMNS).coalesce(1)), landing.as_uri())
+    decoded = decode(pipeline, frame_of(spark, rows, KAFKA_COLUMNS).coalesce(1))
+    write_landing(pipeline, decoded, landing.as_uri())
     found = [file for file, _ in read_back(pipeline, landing.as_uri())]
     assert sorted((file.fate, file.rows) for file in found) == [("archived", 1), ("archived", 1), ("quarantined", 1)]
     bounds = sorted(file.event_times or () for file in found if file.fate == "archived")

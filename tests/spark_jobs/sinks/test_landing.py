@@ -38,7 +38,7 @@ class Writes:
     tried: int = 0
     noted: list[str] = field(default_factory=list)
 
-    def write(self, decoded: object, folder: str) -> None:
+    def write(self, pipeline: object, decoded: object, folder: str) -> None:
         self.tried += 1
         raise self.error
 
