@@ -28,6 +28,9 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 _PLACE = ("kafka_topic", "kafka_partition", "kafka_offset", "kafka_element")
 
+_ROW, _IS_FIRST = "tidemark_row", "tidemark_first"
+"""A row's position among those read, and whether it is its thing's first one. No column of an archive is named so."""
+
 
 def find_changes(pipeline: Pipeline, files: Sequence[LandingFile]) -> list[StateChange]:
     """Return the changes of state in the rows of a micro-batch's files, by report in the log's order."""
@@ -46,21 +49,34 @@ def _down(pipeline: Pipeline, report: Listing) -> dict[str, str]:
 def _changes(report: Listing, files: Sequence[LandingFile], down: Mapping[str, str]) -> list[StateChange]:
     if not files or not (down or any(_may_be_down(report, file) for file in files)):
         return []
-    columns = list(dict.fromkeys([*_PLACE, "kafka_timestamp", report.up, *report.key, *report.columns]))
+    # Mostly nothing has changed, and no other column is read.
+    states = _read(files, [*_PLACE, report.up, *report.key])
+    states = states.append_column(_ROW, pa.array(np.arange(states.num_rows)))
+    found = _first_and_changed(report, states.filter(pc.is_valid(states[report.up])))
+    if not down:
+        # The first row of a thing may repeat the known state, which is up.
+        found = found.filter(pc.invert(pc.and_(found[_IS_FIRST], found[report.up])))
+    changed = [
+        row[_ROW]
+        for row in lake.python_rows(_counted(found))
+        if not row[_IS_FIRST] or row[report.up] == (listings.key_of(row, report.key) in down)
+    ]
+    if not changed:
+        return []
+    rows = _read(files, [*_PLACE, "kafka_timestamp", report.up, *report.key, *report.columns]).take(changed)
+    kinds = {field.name: field.type for field in rows.schema}
+    changes = [_change(report, row, kinds) for row in lake.python_rows(_counted(rows))]
+    told = (replace(change, key=down.get(change.key, change.key)) for change in changes)
+    return sorted(told, key=lambda change: change.place)
+
+
+def _read(files: Sequence[LandingFile], columns: Sequence[str]) -> pa.Table:
+    """Return columns of the files' rows, always in the same order."""
     tables = []
     for file in files:
         with lake.open_parquet(lake.uri(file.path)) as parquet:
-            tables.append(parquet.read(columns=columns))
-    rows = pa.concat_tables(tables)
-    kinds = {field.name: field.type for field in rows.schema}
-    changes = []
-    found = _first_and_changed(report, rows.filter(pc.is_valid(rows[report.up])))
-    for row in lake.python_rows(_counted(found)):
-        change = _change(report, row, kinds)
-        # The first row of a thing may repeat the known state.
-        if not row["is_first"] or change.is_up == (change.key in down):
-            changes.append(replace(change, key=down.get(change.key, change.key)))
-    return sorted(changes, key=lambda change: change.place)
+            tables.append(parquet.read(columns=list(dict.fromkeys(columns))))
+    return pa.concat_tables(tables)
 
 
 def _may_be_down(report: Listing, file: LandingFile) -> bool:
@@ -69,7 +85,7 @@ def _may_be_down(report: Listing, file: LandingFile) -> bool:
 
 
 def _first_and_changed(report: Listing, rows: pa.Table) -> pa.Table:
-    """Return each thing's first row, and its rows whose state differs from the one before; with `is_first`."""
+    """Return each thing's first row, and its rows whose state differs from the one before; with `_IS_FIRST`."""
     thing = np.zeros(rows.num_rows, dtype=np.int64)
     for name in report.key:
         codes = _codes(rows[name])
@@ -81,7 +97,7 @@ def _first_and_changed(report: Listing, rows: pa.Table) -> pa.Table:
     is_first[1:] = things[1:] != things[:-1]
     is_changed[1:] = states[1:] != states[:-1]
     kept = is_first | is_changed
-    return rows.take(order[kept]).append_column("is_first", pa.array(is_first[kept]))
+    return rows.take(order[kept]).append_column(_IS_FIRST, pa.array(is_first[kept]))
 
 
 def _codes(column: pa.ChunkedArray) -> Any:
