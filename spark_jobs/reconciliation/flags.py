@@ -40,11 +40,11 @@ from include.times import parse_duration
 from include.versions import rules_version
 from include.waiting import wait_for
 from spark_jobs.archive.files import within
-from spark_jobs.reconciliation.cut_flags import may_be_cut, of_deleted_topics
 from spark_jobs.reconciliation.interval_run import IntervalRun
 from spark_jobs.spark.frames import empty_frame, frame_of
 from spark_jobs.spark.kafka_source import read_topic
 from spark_jobs.spark.schemas import struct_of
+from spark_jobs.views.cut_flags import may_be_cut, of_deleted_topics
 from spark_jobs.views.flags import VALUE, declared, flags
 from spark_jobs.views.speed_topic import CLOCKS_APART
 

@@ -38,22 +38,15 @@ from include.ledger.streams.incarnations import closed
 from include.monitor.exact_json import EXACT
 from include.offsets import OffsetRange, without
 from include.pipelines.spec import AdditiveView
-from include.reconciliation import EXAMPLES, MATCHED, Difference, DifferenceClass, Reconciliation, against_archive
+from include.reconciliation import MATCHED, Difference, DifferenceClass, Reconciliation, against_archive
 from include.versions import code_version, decoder_version, view_version
 from spark_jobs.archive.files import read_files, within
 from spark_jobs.archive.reader import read_archived, read_replayed
 from spark_jobs.archive.replayed import Replayed
 from spark_jobs.decoding.records import load_references
 from spark_jobs.reconciliation.interval_run import IntervalRun
-from spark_jobs.reconciliation.views import (
-    Explanation,
-    against_topic,
-    all_sides,
-    await_archive,
-    every_measure,
-    summed,
-    summed_by_side,
-)
+from spark_jobs.reconciliation.sides import all_sides, by_class, every_measure, summed, summed_by_side
+from spark_jobs.reconciliation.views import Explanation, against_topic, await_archive
 from spark_jobs.spark.frames import empty_frame
 from spark_jobs.spark.log import log_of
 from spark_jobs.spark.schemas import struct_of
@@ -218,16 +211,14 @@ def classify(compared: DataFrame, view: AdditiveView, context: Context) -> Recon
         "speed_holds": every_measure(view, lambda m: F.col(f"speed_{m}") == F.col(f"below_{m}")),
         "batch_holds": every_measure(view, lambda m: F.col(f"batch_{m}") == F.col(f"own_{m}")),
     }
-    classed = compared.withColumns(holds).withColumn("class", _class(view, context)).persist()
-    counts = {row["class"]: int(row["count"]) for row in classed.groupBy("class").count().collect()}
+    classed = compared.withColumns(holds).withColumn("class", _class(view, context))
+    found = by_class(classed, F.lit(1), ["key"], _EXPLANATIONS)
     named = [
         Difference(cls, *explain(row, view, context))
         for cls, explain in _EXPLANATIONS.items()
-        if cls in counts
-        for row in classed.where(F.col("class") == cls).orderBy("key").limit(EXAMPLES).collect()
+        for row in found[cls].first
     ]
-    classed.unpersist()
-    return Reconciliation.of(named, counts)
+    return Reconciliation.of(named, {cls: each.count for cls, each in found.items()})
 
 
 def _class(view: AdditiveView, context: Context) -> Column:

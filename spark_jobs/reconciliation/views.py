@@ -11,11 +11,9 @@ one took part in the window, the difference is of class `code`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import reduce
-from operator import and_
 
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
@@ -26,12 +24,13 @@ from include.ledger.intervals import evidence
 from include.ledger.intervals.evidence import SpeedPosition
 from include.monitor.exact_json import EXACT
 from include.pipelines.spec import AdditiveView
-from include.reconciliation import EXAMPLES, MATCHED, Difference, DifferenceClass, Reconciliation, against_archive
+from include.reconciliation import MATCHED, Difference, DifferenceClass, Reconciliation, against_archive
 from include.times import format_time, utc
 from include.versions import decoder_version, view_version
 from include.waiting import wait_for
 from spark_jobs.archive.replayed import Replayed
 from spark_jobs.reconciliation.interval_run import IntervalRun
+from spark_jobs.reconciliation.sides import all_sides, by_class, every_measure, summed, summed_by_side
 from spark_jobs.reconciliation.view_parts import BATCH_HOLDS, PARTS, SPEED_HOLDS, Meeting
 from spark_jobs.spark.frames import frame_of
 from spark_jobs.views.speed_topic import speed_values, with_window, written_since
@@ -132,34 +131,6 @@ def _side_by_side(view: AdditiveView, sides: DataFrame, windows: DataFrame) -> D
     )
 
 
-def all_sides(sides: Mapping[str, DataFrame]) -> DataFrame:
-    """Return the rows of all sides, with the column `side`."""
-    return reduce(DataFrame.unionByName, (frame.withColumn("side", F.lit(name)) for name, frame in sides.items()))
-
-
-def summed_by_side(view: AdditiveView, sides: Iterable[str]) -> list[Column]:
-    """Return the sums `<side>_<measure>` of `all_sides`, 0 where there is nothing, which a null sum is too."""
-    return [each for side in sides for each in summed(view, side, [side])]
-
-
-def summed(view: AdditiveView, name: str, sides: Sequence[str], less: Sequence[str] = ()) -> list[Column]:
-    """Return the sums `<name>_<measure>` of `all_sides` over the sides, less those of others; 0 as above.
-
-    They are sums of rows: where two sums of decimals are added, Spark takes digits off the result.
-    """
-    side = F.col("side")
-
-    def of(measure: str) -> Column:
-        return F.when(side.isin(*sides), F.col(measure)).when(side.isin(*less), -F.col(measure))
-
-    return [F.coalesce(F.sum(of(measure)), F.lit(0)).alias(f"{name}_{measure}") for measure in view.measures]
-
-
-def every_measure(view: AdditiveView, condition: Callable[[str], Column]) -> Column:
-    """Return whether a condition holds of every measure."""
-    return reduce(and_, (condition(measure) for measure in view.measures))
-
-
 def _classify(compared: DataFrame, view: AdditiveView, context: _Context) -> Reconciliation:
     """Count the keys of each class, and name the first ones with what all sides hold."""
     holds = {
@@ -168,16 +139,14 @@ def _classify(compared: DataFrame, view: AdditiveView, context: _Context) -> Rec
     }
     # The first measure of an additive view counts rows.
     weight = F.when(F.col("class") == DifferenceClass.LATE, F.col(f"late_{view.measures[0]}")).otherwise(1)
-    classed = compared.withColumns(holds).withColumn("class", _class(view, context)).persist()
-    totals = {row["class"]: int(row["n"]) for row in classed.groupBy("class").agg(F.sum(weight).alias("n")).collect()}
+    classed = compared.withColumns(holds).withColumn("class", _class(view, context))
+    found = by_class(classed, weight, ["start", "key"], _EXPLANATIONS)
     named = [
-        Difference(cls, *_EXPLANATIONS[cls](row, view, context))
-        for cls in _EXPLANATIONS
-        if cls in totals
-        for row in classed.where(F.col("class") == cls).orderBy("start", "key").limit(EXAMPLES).collect()
+        Difference(cls, *explain(row, view, context))
+        for cls, explain in _EXPLANATIONS.items()
+        for row in found[cls].first
     ]
-    classed.unpersist()
-    return Reconciliation.of(named, totals)
+    return Reconciliation.of(named, {cls: each.count for cls, each in found.items()})
 
 
 def _class(view: AdditiveView, context: _Context) -> Column:

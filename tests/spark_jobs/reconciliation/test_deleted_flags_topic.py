@@ -8,8 +8,8 @@ import pytest
 
 from include.ledger.streams.flags import InForce
 from include.offsets import OffsetRange, TopicIdentity, TopicPartition
-from spark_jobs.reconciliation import cut_flags
-from spark_jobs.reconciliation.cut_flags import of_deleted_topics
+from spark_jobs.views import cut_flags
+from spark_jobs.views.cut_flags import of_deleted_topics
 
 TP = TopicPartition("auction-bids", 0)
 

@@ -18,8 +18,9 @@ from include.pipelines import load_pipeline
 from include.reconciliation import EXAMPLES, Difference, DifferenceClass, Reconciliation, ReconciliationCounts
 from spark_jobs.reconciliation.against_kafka import MissingOffsets, compare_offsets, missing_spans, reconcile_archive
 from spark_jobs.reconciliation.counted import Counted
+from spark_jobs.reconciliation.sides import all_sides
 from spark_jobs.reconciliation.view_parts import PARTS
-from spark_jobs.reconciliation.views import _classify, _Context, _side_by_side, all_sides
+from spark_jobs.reconciliation.views import _classify, _Context, _side_by_side
 from spark_jobs.spark.frames import frame_of
 
 TP = TopicPartition("logs", 0)
