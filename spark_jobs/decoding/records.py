@@ -88,14 +88,14 @@ def decode(pipeline: Pipeline, records: DataFrame, withheld: Column | None = Non
     could not be read as declared.
     """
     decoding = decoding_of(pipeline.decoder)
-    messages, value = parsed(pipeline, records, withheld)
+    parsed, value = _parsed(pipeline, records, withheld)
     given = [decoding.message(F.col("parsed")), *([_record()] if pipeline.archive.takes_record else [])]
     with refused_by_spark(pipeline, pipeline.archive.rows):
         rows = transform(pipeline, pipeline.archive.rows)(*given)
     undecodable = decoding.failure(pipeline.decoder, F.col(value), F.col("parsed"))
     if isinstance(pipeline.decoder, Avro) and pipeline.decoder.mode == "FAILFAST":
         undecodable = _failing_fast(undecodable, F.lit(False) if withheld is None else F.col("withheld").isNotNull())
-    looked_at = messages.withColumn("undecodable", undecodable)
+    looked_at = parsed.withColumn("undecodable", undecodable)
     if isinstance(pipeline.decoder, Json) and pipeline.keeps_unknown_fields:
         message = F.when(F.col("undecodable").isNull(), F.col(value))
         looked_at = looked_at.withColumn(UNKNOWN_FIELDS, unknown_fields(pipeline.decoder, message))
@@ -136,7 +136,7 @@ def _check_types(pipeline: Pipeline, made: DataType) -> None:
         )
 
 
-def parsed(pipeline: Pipeline, records: DataFrame, withheld: Column | None = None) -> tuple[DataFrame, str]:
+def _parsed(pipeline: Pipeline, records: DataFrame, withheld: Column | None) -> tuple[DataFrame, str]:
     """Parse each record's value once. Returns the records, and the name of the column that was parsed.
 
     Columns: key, value, headers, the coordinates, parsed; with `withheld` also withheld and decodable (null where

@@ -63,10 +63,11 @@ class Steps:
         from pyspark.sql import functions as F
 
         from spark_jobs.archive.landing_folder import write_landing
-        from spark_jobs.decoding.records import archive_columns, decode, parsed
+        from spark_jobs.decoding.decoders import decoding_of
+        from spark_jobs.decoding.records import archive_columns, decode
         from spark_jobs.spark.schemas import struct_of
 
-        pipeline = self._pipeline
+        pipeline, decoding = self._pipeline, decoding_of(self._pipeline.decoder)
         lenient = replace(pipeline, archive=replace(pipeline.archive, rules=()))
         rows = ("fate", *archive_columns(pipeline), "date")
 
@@ -77,7 +78,8 @@ class Steps:
             return self._bare.records().select("*", F.from_json(F.col("value").cast("string"), schema, options))
 
         def sealed() -> DataFrame:
-            return parsed(pipeline, self._bare.records())[0]
+            read = self._bare.records().withColumn("parsable", decoding.parsable(pipeline.decoder, F.col("value")))
+            return read.select("*", decoding.parse(pipeline.decoder, F.col("parsable")).alias("parsed"))
 
         def decoded(of: Pipeline = pipeline) -> DataFrame:
             return decode(of, self._bare.records())
