@@ -67,7 +67,8 @@ class Chart:
 def chart(data: dict[str, Any] | None) -> Chart | None:
     """Return the chart of `{"title", "unit", "x", "series": [{"name", "values"}]}`; None without a value above 0.
 
-    `"others": {"keys", "values"}` adds up keys that have no series; reports of earlier versions left them out.
+    `"others": {"keys", "values"}` adds up keys that have no series; reports of earlier versions left them out, and
+    erasures by earlier versions may have replaced a name or a number in it.
     """
     if not data or not data.get("x") or not data.get("series"):
         return None
@@ -77,9 +78,9 @@ def chart(data: dict[str, Any] | None) -> Chart | None:
     def shown(values: list[Any]) -> list[float]:
         return ([non_negative(v) for v in values] + [0.0] * len(data["x"]))[left_out : left_out + len(x)]
 
-    series = [(clean(str(each.get("name", "")), 40) or "–", shown(each.get("values", []))) for each in data["series"]]
-    rest = data.get("others") or {"keys": 0, "values": []}
-    others = rest["keys"], shown(rest["values"])
+    series = [(clean(str(each.get("name", "")), 40) or "–", shown(each.get("values") or [])) for each in data["series"]]
+    rest = data.get("others") or {}
+    others = int(non_negative(rest.get("keys"))), shown(rest.get("values") or [])
     if not any(any(values) for _, values in series):
         return None
     series.sort(key=lambda each: -sum(each[1]))

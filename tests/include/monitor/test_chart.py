@@ -31,6 +31,13 @@ def test_others_are_the_last_row_when_they_are_more_than_any_key() -> None:
     assert [(row.name, row.values) for row in drawn.rows[-2:]] == [("k5", ("95",)), ("1 other", ("5,000",))]
 
 
+@pytest.mark.parametrize("others", [{"(erased)": 4, "values": [1]}, {"keys": "(erased)", "(erased)": [1]}])
+def test_chart_is_drawn_when_an_earlier_erasure_has_replaced_a_name_in_it(others: dict[str, Any]) -> None:
+    drawn = chart(data(TEN_MINUTES, 2, others=others))
+    assert drawn is not None
+    assert drawn.columns[:3] == ("Window", "k0", "k1")
+
+
 def test_windows_before_the_drawn_ones_are_left_out_of_the_others_too() -> None:
     x = [f"2026-11-20 {minute // 60:02}:{minute % 60:02}" for minute in range(60)]
     drawn = chart(data(x, 6, others={"keys": 1, "values": list(range(60))}))
