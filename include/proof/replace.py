@@ -74,7 +74,11 @@ def _replacement(proof: dict[str, Any], replaced: Mapping[str, str], names: Name
         for table, each in proof["previous"].items()
     }
     told = {"expectations": names.without_keys(proof["expectations"]), "previous": previous}
-    return {**names.without(proof), **told}
+    clean = {**names.without(proof), **told}
+    if decision := clean["validation"].get("decision"):
+        reason = names.without_keys(decision["reason"])
+        clean["validation"] = {**clean["validation"], "decision": {**decision, "reason": reason}}
+    return clean
 
 
 def _write(pipeline: Pipeline, path: str, proof: dict[str, Any], before: Mapping[str, Any], erasure: int) -> None:

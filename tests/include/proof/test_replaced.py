@@ -99,6 +99,14 @@ def test_proofs_name_nothing_and_hold_with_all_that_follow_when_they_were_replac
     assert [each["erasure"] for each in json.loads(chain[2].read_text())["replaces"]] == [3, 4]
 
 
+def test_reason_of_an_approval_names_no_key_when_its_proof_was_replaced() -> None:
+    decision = {"decision": "approved", "by": "me@here", "reason": f"all of {ZIP}", "at": "2026-11-20T05:00:00Z"}
+    validation = {"success": True, "suite": "s", "decision": decision}
+    for given, wanted in ((decision, {**decision, "reason": "(erased)"}), (None, None)):
+        proof = {"validation": {**validation, "decision": given}, "expectations": [], "previous": {}}
+        assert replace._replacement(proof, {}, ERASED)["validation"] == {**validation, "decision": wanted}
+
+
 def test_former_proof_holds_by_what_stands_for_it_when_it_was_signed(chain: list[Path], copies: list[bytes]) -> None:
     replace_proofs(NAMES, 3, ERASED)
     for number, copy in enumerate(copies):
