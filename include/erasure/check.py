@@ -150,13 +150,17 @@ def _of_former_declarations(pipeline: Pipeline) -> list[str]:
 
 
 def remaining_in_proofs(pipeline: Pipeline, erasure: Begun) -> list[str]:
-    """Return in words which results in earlier proofs quote a key; none where these proofs are replaced."""
-    quoted = erasure.counts.get("expectations", 0)
-    if not quoted or columns_now(pipeline, erasure.columns) <= set(pipeline.archive.partition_by.values()):
+    """Return in words what in earlier proofs quotes a key; none where these proofs are replaced."""
+    if columns_now(pipeline, erasure.columns) <= set(pipeline.archive.partition_by.values()):
         return []
-    results = quantity(quoted, "result")
+    counted = (
+        ("expectations", "result of an expectation", "results of expectations"),
+        ("reasons", "reason of an approval", "reasons of approvals"),
+    )
     return [
-        f"{results} of expectations in earlier proofs, below proofs/{pipeline.name}, which quote a key: kept as signed"
+        f"{quantity(many, *of)} in earlier proofs, below proofs/{pipeline.name}, which quote a key: kept as signed"
+        for name, *of in counted
+        if (many := erasure.counts.get(name, 0))
     ]
 
 

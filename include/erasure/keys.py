@@ -7,6 +7,7 @@ import json
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,7 @@ from include.ledger.listings import LEAST_ABBREVIATED, hashed
 FORGOTTEN = "(erased)"
 """What replaces a key in the ledger."""
 
-_FATES = {"archived", "empty", "quarantined", "gaps", "erased"}
-_RECORDS = {*_FATES, "in_ranges", "replayed", "lost", "compacted_since", "from_offset", "until_offset", "partition"}
-_OTHERS = {"matched", "pending", "late", "unexplained", "rows", "added", "removed", "changed", "unexpected_count"}
-COUNTS = frozenset({*_RECORDS, *_OTHERS})
-"""Names of numbers in the ledger's JSON that count or locate records: none is a key, whatever its value."""
+_SHORT_NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,5})(\.[0-9]+)?")
 
 _ESCAPED = r"(?:(?:\\u[0-9a-fA-F]{4})+|\\[\"\\/bfnrt])"
 _ESCAPE, _ESCAPE_BEFORE = re.compile(_ESCAPED), re.compile(_ESCAPED + r"\Z")
@@ -69,6 +66,11 @@ class Keys:
         # Reports record a long key so.
         self.forms = (*self.keys, *(hashed(key) for key in self.keys if len(json.dumps(key)) >= LEAST_ABBREVIATED))
 
+    @cached_property
+    def words(self) -> Keys:
+        """Those that are no short numbers: such a number also counts something, or is a part of a time."""
+        return Keys([key for key in self.keys if not _SHORT_NUMBER.fullmatch(key)])
+
     def named_in_bytes(self, value: bytes | None) -> bool:
         """Return whether one of the keys occurs in a value, in UTF-8 or in any spelling of JSON's escapes."""
         # Bytes that are no UTF-8, as lengths in Avro, become single characters of no word: the text around them stays.
@@ -86,17 +88,14 @@ class Keys:
         return any(said == form or (form not in self.keys and said.endswith(form)) for form in self.forms)
 
     def without(self, value: Any) -> Any:
-        """Return a JSON value in which each text that names one of the keys is replaced."""
+        """Return a JSON value in which each text that names one of the keys is replaced; names of values stay."""
         if isinstance(value, str):
             return FORGOTTEN if self.named_in(value) else value
         if isinstance(value, list):
             return [self.without(each) for each in value]
         if isinstance(value, dict):
-            return {self.without(name): self._without_in(name, each) for name, each in value.items()}
-        return value if isinstance(value, bool) or str(value) not in self.keys else FORGOTTEN
-
-    def _without_in(self, name: str, value: Any) -> Any:
-        return value if isinstance(value, int) and name in COUNTS else self.without(value)
+            return {name: self.without(each) for name, each in value.items()}
+        return value
 
 
 def _readings(text: str) -> Iterator[str]:

@@ -172,6 +172,7 @@ def begin(lease: writers.Lease, request: Request, found: Found, names: KeysToFor
             "ledger_entries": forgotten.rows,
             "expectations": forgotten.in_proofs,
             "not_archived_yet": request.not_archived,
+            "reasons": forgotten.reasons_in_proofs,
         }
         return row.id
 

@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 from sqlalchemy import ARRAY, ColumnElement, Select, Text, any_, cast, func, inspect, literal, select, tuple_
 from sqlalchemy.orm import InstrumentedAttribute, Session, undefer
 
 from include.ledger.alerts import CAUSE_OVER
+from include.ledger.erasures.columns import KeyColumns
+from include.ledger.erasures.findings import MEASURED, SAID, FindingsScrub, without_observed
+from include.ledger.erasures.former import views_in
 from include.ledger.erasures.to_forget import KeysToForget
 from include.ledger.models import (
     AlertRow,
@@ -22,6 +26,7 @@ from include.ledger.models import (
     BatchFailure,
     Build,
     ExpectationRow,
+    Generation,
     IntervalRow,
     LimitsVersion,
     ListedRow,
@@ -34,16 +39,10 @@ from include.pipelines.spec import Limit
 
 Row = TypeVar("Row", bound=Base)
 
-_OF_DATA = frozenset({"sections", "chart", "unknown_fields", "examples", "where", "evidence", "observed", "words"})
-"""Names of the parts of findings and verdicts that come from records."""
-
-_NOT_OF_DATA = frozenset({"ranges", "fates", "class", "severity"})
-"""Names of the parts that never do, and that the code reads: a topic may have the same name as a person."""
-
 _NOT_OF_ALERTS = frozenset(
     {"dag", "run", "task", "query", "interval", "intervals", "until", "keys", "max_keys", CAUSE_OVER}
 )
-"""Names of the facts of alerts that never do: by these their end is found, and a key may be a part of any time."""
+"""Names of the facts of alerts that hold no key: by these their end is found, and a key may be a part of any time."""
 
 _AT_ONCE = 200
 """Rows in memory at once."""
@@ -52,13 +51,19 @@ _LIKE, _ESCAPED = re.compile(r"[\\%_]"), r"\\\g<0>"
 """Characters that LIKE does not take for themselves, and how they are written."""
 
 
+_KEY = "key"
+"""Column of a row's whole key in examples."""
+
+
 @dataclass(frozen=True)
 class Forgotten:
-    """How many rows of the ledger named a key."""
+    """How many rows of the ledger were changed, and what proofs still repeat of them."""
 
     rows: int
     in_proofs: int
-    """Those of them that are results of expectations in published builds: their proofs repeat these."""
+    """Results of expectations in published builds that named a key."""
+    reasons_in_proofs: int
+    """Reasons of approvals of published builds that named one."""
 
 
 def forget(
@@ -68,13 +73,15 @@ def forget(
 
     `columns`: those that hold the keys, each with the names that it had before, newest first.
 
-    Builds, attempts and verdicts of the intervals that held the records are cleaned of every text. Those of the others,
-    where a total names keys of any interval, are not built again: only what comes from records is cleaned.
+    Of the intervals that held the records, builds, attempts and verdicts lose everything that shows values of records.
+    Those of the others, where a total names keys of any interval, are not built again: only what names a key goes.
     """
-    found = _forget_things(ledger, pipeline, names, columns)
-    found += _forget_findings(ledger, pipeline, frozenset(intervals), names)
-    observed = _forget_observed(ledger, pipeline, names)
-    found += sum(observed.values())
+    held = KeyColumns(names, frozenset({_KEY, *_last_parts(columns), *_view_keys(ledger, pipeline)}))
+    found = _forget_things(ledger, pipeline, held, columns)
+    found += _forget_findings(ledger, pipeline, frozenset(intervals), held)
+    reasons = _forget_reasons(ledger, pipeline, names)
+    observed = _forget_observed(ledger, pipeline, held)
+    found += sum(observed.values()) + sum(reasons.values())
     for owner, *said in (
         (QuarantineNote.pipeline, QuarantineNote.detail, QuarantineNote.reason),
         (BatchFailure.pipeline, BatchFailure.error),
@@ -82,13 +89,23 @@ def forget(
         (RowOutput.pipeline, RowOutput.waits_for),
     ):
         for row in _naming(ledger, names, owner == pipeline, owner.property.parent.class_, *said):
-            found += _clean(row, names, *said)
-    in_alerts = _Findings(names, is_own=True, not_of_data=_NOT_OF_ALERTS)
+            found += _change(row, names.without, *said)
     for alert in _naming(ledger, names, AlertRow.pipeline == pipeline, AlertRow, AlertRow.alert):
-        found += _clean(alert, in_alerts, AlertRow.alert)
+        found += _change(alert, partial(_without_in_alert, names), AlertRow.alert)
     for version in _naming(ledger, names, LimitsVersion.pipeline == pipeline, LimitsVersion, LimitsVersion.limits):
         found += _drop_limits(version, names)
-    return Forgotten(found, sum(observed[build] for build in _published(ledger, observed)))
+    return Forgotten(found, *(sum(each[build] for build in _published(ledger, each)) for each in (observed, reasons)))
+
+
+def _last_parts(columns: Sequence[Sequence[str]]) -> set[str]:
+    """Return the names that reports give to columns by default: those of values inside others are their last part."""
+    return {part for each in columns for name in each for part in (name, name.rpartition(".")[2])}
+
+
+def _view_keys(ledger: Session, pipeline: str) -> set[str]:
+    """Return the columns by which views add up, also those of views that are not declared any more."""
+    started = ledger.scalars(select(Generation.fingerprints).where(Generation.pipeline == pipeline))
+    return {name for each in started for facts in views_in(each).values() for name in facts.get("key", ())}
 
 
 def _intervals_of(pipeline: str) -> Select[int]:
@@ -99,28 +116,43 @@ def _builds_of(pipeline: str) -> Select[int]:
     return select(Build.id).where(Build.interval_id.in_(_intervals_of(pipeline)))
 
 
-def _forget_findings(ledger: Session, pipeline: str, own: Collection[int], names: KeysToForget) -> int:
+def _forget_findings(ledger: Session, pipeline: str, own: Collection[int], held: KeyColumns) -> int:
     every, builds = _intervals_of(pipeline), _builds_of(pipeline)
-    texts = {is_own: _Findings(names, is_own) for is_own in (True, False)}
     found = 0
-    for build in _naming(ledger, names, Build.interval_id.in_(every), Build, Build.findings):
-        found += _clean(build, texts[build.interval_id in own], Build.findings)
-    for attempt in _naming(ledger, names, Attempt.interval_id.in_(every), Attempt, Attempt.verdict):
-        found += _clean(attempt, texts[attempt.interval_id in own], Attempt.verdict)
-    for interval in _naming(ledger, names, IntervalRow.id.in_(every), IntervalRow, IntervalRow.verdict):
-        found += _clean(interval, texts[interval.id in own], IntervalRow.verdict)
-    for asked in _naming(ledger, names, Approval.build_id.in_(builds), Approval, Approval.warnings):
-        found += _clean(asked, texts[asked.interval_id in own], Approval.warnings)
+    for of_interval, is_of_pipeline, said in (
+        (Build.interval_id, Build.interval_id.in_(every), Build.findings),
+        (Attempt.interval_id, Attempt.interval_id.in_(every), Attempt.verdict),
+        (IntervalRow.id, IntervalRow.pipeline == pipeline, IntervalRow.verdict),
+        (Approval.interval_id, Approval.build_id.in_(builds), Approval.warnings),
+    ):
+        model: type[Base] = said.property.parent.class_
+        keys = ledger.execute(select(*inspect(model).primary_key).where(of_interval.in_(own)))
+        for row in _locked(ledger, model, [tuple(each) for each in keys], said):
+            found += _change(row, FindingsScrub(held, is_own=True).without, said)
+        for row in _naming(ledger, held.keys, is_of_pipeline & of_interval.not_in(own), model, said):
+            found += _change(row, FindingsScrub(held, is_own=False).without, said)
     return found
 
 
-def _forget_observed(ledger: Session, pipeline: str, names: KeysToForget) -> Counter[int]:
+def _forget_reasons(ledger: Session, pipeline: str, names: KeysToForget) -> Counter[int]:
+    """Clean the reasons of approvals and refusals, and return how many named a key, by build."""
+    found: Counter[int] = Counter()
+    for asked in _naming(ledger, names, Approval.build_id.in_(_builds_of(pipeline)), Approval, Approval.reason):
+        found[asked.build_id] += _change(asked, names.without, Approval.reason)
+    return found
+
+
+def _forget_observed(ledger: Session, pipeline: str, held: KeyColumns) -> Counter[int]:
     """Clean the results of expectations, and return how many named a key, by build."""
     found: Counter[int] = Counter()
     said = ExpectationRow.observed, ExpectationRow.words
     of_pipeline = ExpectationRow.build_id.in_(_builds_of(pipeline))
-    for each in _naming(ledger, names, of_pipeline, ExpectationRow, *said):
-        found[each.build_id] += _clean(each, names, *said)
+    for each in _naming(ledger, held.keys, of_pipeline, ExpectationRow, *said):
+        before = {name: getattr(each, name) for name in (*SAID, *MEASURED)}
+        clean = without_observed(held, before, each.column_name)
+        for name, value in clean.items():
+            setattr(each, name, value)
+        found[each.build_id] += before != {**before, **clean}
     return found
 
 
@@ -134,8 +166,8 @@ def _naming(
     condition: ColumnElement[bool],
     model: type[Row],
     *columns: InstrumentedAttribute[Any],
-) -> list[Row]:
-    """Return the rows that meet a condition and in which one of the columns names a key, locked.
+) -> Iterator[Row]:
+    """Yield the rows that meet a condition and in which one of the columns names a key, locked.
 
     They are read as texts: a pipeline may have many years of builds, and few of them name one. PostgreSQL
     leaves out nearly all that name none: builds wait meanwhile.
@@ -144,15 +176,22 @@ def _naming(
     texts = select(said, *key).where(condition, _may_name(said, names))
     read = ledger.execute(texts.execution_options(yield_per=_AT_ONCE))
     named = [tuple(at) for said, *at in read if names.named_in(said)]
+    return _locked(ledger, model, named, *columns)
+
+
+def _locked(
+    ledger: Session, model: type[Row], keys: Sequence[tuple[Any, ...]], *columns: InstrumentedAttribute[Any]
+) -> Iterator[Row]:
+    """Yield the rows with these primary keys, locked, and write what was changed of them."""
     # With columns that are read only when they are asked for, also of rows that the session has without them.
     rows = select(model).options(*map(undefer, columns)).execution_options(populate_existing=True)
     # With the lock of a change, which follows: whoever dismisses an alert changes the same column.
     rows = rows.with_for_update(key_share=True)
-    return [
-        row
-        for start in range(0, len(named), _AT_ONCE)
-        for row in ledger.scalars(rows.where(tuple_(*key).in_(named[start : start + _AT_ONCE])))
-    ]
+    for start in range(0, len(keys), _AT_ONCE):
+        at_once = keys[start : start + _AT_ONCE]
+        yield from ledger.scalars(rows.where(tuple_(*inspect(model).primary_key).in_(at_once))).all()
+        # What is written is no longer kept in memory.
+        ledger.flush()
 
 
 def _may_name(said: ColumnElement[str], names: KeysToForget) -> ColumnElement[bool]:
@@ -165,65 +204,52 @@ def _may_name(said: ColumnElement[str], names: KeysToForget) -> ColumnElement[bo
     return said.like(any_(literal([f"%{_LIKE.sub(_ESCAPED, part)}%" for part in parts], ARRAY(Text))))
 
 
-@dataclass(frozen=True)
-class _Findings:
-    """The keys to forget in findings, verdicts and alerts, of which the code reads what does not come from records."""
-
-    names: KeysToForget
-    is_own: bool
-    """Whether the interval held erased records: then every text is cleaned that nothing depends on."""
-    not_of_data: Collection[str] = _NOT_OF_DATA
-
-    def named_in(self, value: str) -> bool:
-        return self.names.named_in(value)
-
-    def without(self, value: Any) -> Any:
-        if isinstance(value, list):
-            return [self.without(each) for each in value]
-        if isinstance(value, dict):
-            return {name: self._without_in(name, each) for name, each in value.items()}
-        return self.names.without(value) if self.is_own else value
-
-    def _without_in(self, name: str, value: Any) -> Any:
-        if name in self.not_of_data:
-            return value
-        if name in _OF_DATA:
-            return self.names.without(value)
-        if isinstance(value, dict | list) or not self.is_own:
-            return self.without(value)
-        # With its name: a number that counts something is no key.
-        (clean,) = self.names.without({name: value}).values()
-        return clean
+def _without_in_alert(names: KeysToForget, value: Any) -> Any:
+    if isinstance(value, list):
+        return [_without_in_alert(names, each) for each in value]
+    if not isinstance(value, dict):
+        return names.without(value)
+    return {n: each if n in _NOT_OF_ALERTS else _without_in_alert(names, each) for n, each in value.items()}
 
 
-def _forget_things(ledger: Session, pipeline: str, names: KeysToForget, columns: Sequence[Sequence[str]]) -> int:
+def _forget_things(ledger: Session, pipeline: str, held: KeyColumns, columns: Sequence[Sequence[str]]) -> int:
     """Delete listed rows and noted outages of the things themselves, and clean what those of others say of them.
 
-    An outage of another thing stays with its places: the rows of that thing still give it.
+    An outage of another thing stays with its places: the rows of that thing still give it. So does one of which only
+    one end has a key in a column that holds keys.
     """
-    listed = ListedRow.interval_id.in_(_intervals_of(pipeline))
+    listed, names = ListedRow.interval_id.in_(_intervals_of(pipeline)), held.keys
     found = 0
     for row in _naming(ledger, names, listed, ListedRow, ListedRow.key, ListedRow.row):
-        found += _delete(ledger, row, names, columns) or _clean(row, names, ListedRow.row)
+        if _is_of_keys(row.key, row.row, names, columns):
+            ledger.delete(row)
+            found += 1
+        else:
+            found += _change(row, held.without, ListedRow.row)
     rows = OutageRow.row, OutageRow.end_row
     for outage in _naming(ledger, names, OutageRow.pipeline == pipeline, OutageRow, OutageRow.key, *rows):
-        found += _delete(ledger, outage, names, columns) or _clean(outage, names, *rows)
+        said = {each: row for each in rows if (row := getattr(outage, each.key)) is not None}
+        of_keys = [each for each, row in said.items() if _is_of_keys(outage.key, row, names, columns)]
+        if len(of_keys) == len(said):
+            ledger.delete(outage)
+            found += 1
+        else:
+            changed = [_change(outage, held.alone if each in of_keys else held.without, each) for each in said]
+            found += max(changed)
     ledger.flush()
     return found
 
 
-def _delete(ledger: Session, row: ListedRow | OutageRow, names: KeysToForget, columns: Sequence[Sequence[str]]) -> int:
-    """Delete the row if a column of its key is one of the keys, as in archive rows: a mention is not enough.
+def _is_of_keys(key: str, row: Mapping[str, Any], names: KeysToForget, columns: Sequence[Sequence[str]]) -> bool:
+    """Return whether a column that holds keys is one of them, as in archive rows: a mention is not enough.
 
-    Where the key has columns that hold keys, only these count: the number of a slot is no device's.
+    Where neither the row nor its key has such a column, any of the key counts.
     """
-    values: dict[str, Any] = json.loads(row.key)
+    of_key: dict[str, Any] = json.loads(key)
+    values = {**row, **of_key}
     # A former name only without the present one: the report's function may give it to another column.
     own = [name for each in columns if (name := next((name for name in each if name in values), None))]
-    if not any(names.is_one(values[name]) for name in own or values):
-        return 0
-    ledger.delete(row)
-    return 1
+    return any(names.is_one(values[name]) for name in own or of_key)
 
 
 def _drop_limits(version: LimitsVersion, names: KeysToForget) -> int:
@@ -236,12 +262,11 @@ def _drop_limits(version: LimitsVersion, names: KeysToForget) -> int:
     return 1
 
 
-def _clean(row: object, names: KeysToForget | _Findings, *columns: InstrumentedAttribute[Any]) -> int:
+def _change(row: object, without: Callable[[Any], Any], *columns: InstrumentedAttribute[Any]) -> int:
     changed = 0
     for column in columns:
         value = getattr(row, column.key)
-        said = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        if value is not None and names.named_in(said) and (clean := names.without(value)) != value:
+        if value is not None and (clean := without(value)) != value:
             setattr(row, column.key, clean)
             changed = 1
     return changed

@@ -13,6 +13,10 @@ class KeysToForget(Protocol):
     def forms(self) -> Sequence[str]:
         """Texts of which each text that names a key holds one, if none of JSON's escapes is in it."""
 
+    @property
+    def words(self) -> KeysToForget:
+        """Those that are no short numbers, which also count something."""
+
     def named_in(self, value: str) -> bool:
         """Return whether a text holds one of the keys."""
 
@@ -20,7 +24,7 @@ class KeysToForget(Protocol):
         """Return whether a JSON value is one of the keys."""
 
     def without(self, value: Any) -> Any:
-        """Return a JSON value whose texts hold none of the keys."""
+        """Return a JSON value whose texts hold none of the keys; numbers and names of values stay."""
 
 
 class NamesToForget(Protocol):

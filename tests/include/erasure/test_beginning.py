@@ -100,7 +100,7 @@ Step = Callable[[], object]
 @pytest.fixture
 def pipeline(postgres: Home, request: pytest.FixtureRequest) -> str:
     """A pipeline that has read the topic `events`."""
-    name = str(request.node.name)[:60]
+    name = re.sub(r"\W", "_", request.node.name)[:60]
     with session() as ledger:
         ledger.add(Topic(pipeline=name, topic="events", topic_id="id", topic_partitions=1))
     return name
@@ -464,6 +464,8 @@ def test_earlier_proofs_remain_when_their_expectations_observed_a_key(pipeline: 
     assert begun is not None
     (named,) = (each for each in account(declared, begun)["remains"] if "expectation" in each)
     assert named.startswith("2 results of expectations in earlier proofs")
+    of_reasons = replace(begun, counts={"reasons": 1})
+    assert any(each.startswith("1 reason of an approval") for each in account(declared, of_reasons)["remains"])
     assert not any("expectation" in each for each in remaining(declared))
     assert any("results of Airflow's tasks and its questions" in each for each in remaining(declared))
 
@@ -492,7 +494,8 @@ def test_reports_of_other_intervals_keep_no_key_when_a_difference_of_theirs_name
         spec = attempts.load_attempt(attempt)
         assert spec.findings.build is not None
         assert {each.topic_partition.topic for each in spec.findings.build.ranges} == {key}
-        assert spec.findings.build.differences == (replace(named, where=FORGOTTEN, evidence=FORGOTTEN),)
+        evidence = FORGOTTEN if attempt == other else ""
+        assert spec.findings.build.differences == (replace(named, where=FORGOTTEN, evidence=evidence),)
     with session() as ledger:
         verdict = ledger.get_one(IntervalRow, spec.pinned.id).verdict or {}
     assert [each["evidence"] for each in verdict["differences"]] == [FORGOTTEN]
@@ -503,6 +506,31 @@ def test_reports_of_other_intervals_keep_no_key_when_a_difference_of_theirs_name
     assert not lake.exists(pages[0]), "it is built again"
     assert FORGOTTEN in lake.read_text(pages[1])
     assert "3 instead of 2" not in lake.read_text(pages[1])
+
+
+@pytest.mark.parametrize("key", ["keys", "values", "34"])
+def test_pages_are_drawn_when_their_chart_names_the_key(pipeline: str, key: str) -> None:
+    declared = replace(load_pipeline("nest_cameras"), name=pipeline)
+    own, other = (made.begin_attempt(pipeline, made.hour(each)) for each in range(2))
+    for attempt in (own, other):
+        made.register(attempt, made.note_build(attempt))
+        attempts.end_attempt(attempt, 0, {"pipeline": pipeline})
+    series = [{"name": f"{key} in front" if not n else f"cam-{n}", "values": [9 - n]} for n in range(7)]
+    shown = {"title": "Views", "unit": "n", "x": ["2026-11-20 06:00"], "series": series}
+    with session() as ledger:
+        build = ledger.get_one(Build, attempts.load_attempt(other).build)
+        report = {"sections": [], "chart": {**shown, "others": {"keys": 34, "values": [34]}}}
+        build.findings = {**build.findings, "report": report}
+        ledger.add(Topic(pipeline=pipeline, topic=made.TOPIC, topic_id="id", topic_partitions=2))
+    begin(pipeline, {RecordKey(made.TOPIC, "id", 0, 1)}, set(), key)
+    begun = unfinished.unfinished(pipeline)
+    assert begun is not None
+    steps.rewrite(declared, begun, lambda line: None, lambda: None)
+    page = lake.read_text(lake.uri("reports", pipeline, f"{made.hour(1).label}.html"))
+    assert FORGOTTEN in page
+    assert "cam-1" in page
+    assert "34 others" in page
+    assert f"{key} in front" not in page
 
 
 def test_what_was_taken_out_of_the_declaration_is_erased_or_named_when_it_may_hold_a_key(

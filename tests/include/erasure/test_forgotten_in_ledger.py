@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from contextlib import nullcontext
+from copy import deepcopy
 from itertools import product
+from typing import Any
 
 import pytest
-from sqlalchemy import literal, select
+from sqlalchemy import literal, select, update
 from sqlalchemy.orm import Session
 
 from include.erasure.keys import FORGOTTEN, Keys
@@ -17,8 +19,20 @@ from include.ledger.alerts import DISMISSED, Alert, dismissed_alerts, noted, ope
 from include.ledger.alerts.noted import close_alert, note_alert
 from include.ledger.database import session
 from include.ledger.erasures import named_partitions, scrub, unfinished
-from include.ledger.models import ListedRow, OutageRow
+from include.ledger.intervals import attempts
+from include.ledger.intervals.findings import Validation
+from include.ledger.models import (
+    Approval,
+    Attempt,
+    Build,
+    ExpectationRow,
+    Generation,
+    IntervalRow,
+    ListedRow,
+    OutageRow,
+)
 from tests.conftest import Home
+from tests.support import attempts as made
 from tests.support.committed import DAY, register
 from tests.support.ledger_waits import waits_with
 
@@ -137,6 +151,194 @@ def test_outage_of_another_stays_when_a_former_name_is_now_another_column_s(
     with session() as ledger:
         scrub.forget(ledger, pipeline, [], Keys(["7"]), [("camera_id", "device_id")])
     assert things(pipeline) == [{"camera_id": "8", "device_id": "7"}]
+
+
+@pytest.mark.parametrize(("house", "is_kept"), [("house-7", False), ("next to house-7", True), ("house-8", True)])
+def test_outages_of_a_thing_go_when_their_row_has_the_key_in_another_column(
+    postgres: Home, request: pytest.FixtureRequest, house: str, is_kept: bool
+) -> None:
+    pipeline = str(request.node.name)[-50:]
+    row: dict[str, object] = {"name_long": "Nursery (Anna)", "structure_id": house}
+    interval = note(pipeline, {"device_id": "cam-9"})
+    with session() as ledger:
+        ledger.execute(update(OutageRow).where(OutageRow.pipeline == pipeline).values(row=row))
+        ledger.execute(update(ListedRow).where(ListedRow.interval_id == interval).values(row=row))
+        scrub.forget(ledger, pipeline, [], Keys(["house-7"]), [("structure_id",)])
+    assert bool(things(pipeline)) is is_kept
+    with session() as ledger:
+        listed = ledger.scalars(select(ListedRow).where(ListedRow.interval_id == interval)).all()
+        assert [each.row["name_long"] for each in listed] == ["Nursery (Anna)"] * is_kept
+        assert "house-7" not in str([each.row for each in listed])
+
+
+@pytest.mark.parametrize(("began", "ended"), [("house-7", "house-8"), ("house-8", "house-7")])
+def test_outage_of_a_moved_thing_keeps_only_the_end_at_which_it_had_another_owner(
+    postgres: Home, request: pytest.FixtureRequest, began: str, ended: str
+) -> None:
+    """The rows of the other owner still give it."""
+    pipeline = str(request.node.name)[-50:]
+    note(pipeline, {"device_id": "cam-9"})
+    row, end_row = ({"name_long": "Nursery", "structure_id": house} for house in (began, ended))
+    with session() as ledger:
+        ledger.execute(update(OutageRow).where(OutageRow.pipeline == pipeline).values(row=row, end_row=end_row))
+        scrub.forget(ledger, pipeline, [], Keys(["house-7"]), [("structure_id",)])
+    gone = {"name_long": None, "structure_id": FORGOTTEN}
+    with session() as ledger:
+        kept = ledger.scalars(select(OutageRow).where(OutageRow.pipeline == pipeline)).one()
+        assert [kept.row, kept.end_row] == [
+            gone if each["structure_id"] == "house-7" else each for each in (row, end_row)
+        ]
+
+
+def found(pipeline: str, findings: dict[str, Any], key: str, *, is_own: bool = False) -> dict[str, Any]:
+    """What is left of a published build's findings when a key in the column `device_id` is forgotten."""
+    attempt = made.begin_attempt(pipeline)
+    made.register(attempt, made.note_build(attempt))
+    spec = attempts.load_attempt(attempt)
+    with session() as ledger:
+        build = ledger.get_one(Build, spec.build)
+        build.findings = findings
+        for row in (ledger.get_one(Attempt, attempt), ledger.get_one(IntervalRow, spec.pinned.id)):
+            row.verdict = {**findings, "report": "/reports/of/12.html"}
+        ledger.flush()
+        scrub.forget(ledger, pipeline, [spec.pinned.id] if is_own else [], Keys([key]), [("last_event.device_id",)])
+        ledger.expire_all()
+        for row in (ledger.get_one(Attempt, attempt), ledger.get_one(IntervalRow, spec.pinned.id)):
+            assert row.verdict == {**build.findings, "report": "/reports/of/12.html"}
+        return build.findings
+
+
+REPORT: dict[str, Any] = {
+    "sections": [
+        {
+            "title": "Top 12 devices", "note": "above 12, in cells of 34", "columns": ["device_id", "hits", "seen"],
+            "rows": [
+                ["12", 34, "2026-11-12 12:00"], ["34", 12, "12"], ["keys", 12, "34"], [12, 5, "at 34"],
+                ["cam-4", 4915112345678, True],
+            ],
+            "truncated": 12, "grid": {"size": 12, "x": [12, 34], "y": [34, 12], "cells": [[12, 34, 12]]},
+        }
+    ],
+    "chart": {
+        "title": "hits of 12", "unit": "values", "x": ["2026-11-12 12:00"],
+        "series": [{"name": "keys", "values": [12]}, {"name": "porch 34", "values": [34]}],
+        "others": {"keys": 34, "values": [12]},
+    },
+}  # fmt: skip
+"""A report whose numbers and names may all be keys."""
+
+
+@pytest.mark.parametrize(
+    ("key", "rows", "series"),
+    [
+        ("12", {0: [FORGOTTEN, None, None], 3: [FORGOTTEN, None, None]}, {}),
+        ("34", {1: [FORGOTTEN, None, None]}, {1: FORGOTTEN}),
+        ("keys", {2: [FORGOTTEN, None, None]}, {0: FORGOTTEN}),
+        ("values", {}, {}),
+        ("true", {}, {}),
+        ("4915112345678", {4: [None, FORGOTTEN, None]}, {}),
+        ("2026", {}, {}),
+    ],
+)
+def test_report_of_another_interval_keeps_its_form_and_counts_when_one_is_equal_to_the_key(
+    postgres: Home, request: pytest.FixtureRequest, key: str, rows: dict[int, list[Any]], series: dict[int, str]
+) -> None:
+    wanted = deepcopy(REPORT)
+    for at, row in rows.items():
+        wanted["sections"][0]["rows"][at] = row
+    for at, name in series.items():
+        wanted["chart"]["series"][at]["name"] = name
+    assert found(str(request.node.name)[-50:], {**REPORT, "records": {"archived": 12}}, key) == {
+        **wanted,
+        "records": {"archived": 12},
+    }
+
+
+def test_number_is_a_key_when_a_view_counts_by_its_column(postgres: Home, request: pytest.FixtureRequest) -> None:
+    """The view's function has renamed the archive's column."""
+    pipeline = str(request.node.name)[-50:]
+    with session() as ledger:
+        started = {"pipeline": pipeline, "number": 1, "started_by": "me@here", "reason": "first start", "positions": {}}
+        ledger.add(Generation(**started, fingerprints={"archive": {}, "by_camera": {"key": ["camera", "window"]}}))
+    section = {"title": "Top", "columns": ["camera", "hits"], "rows": [[12, 34], [34, 12]]}
+    left = found(pipeline, {"sections": [section]}, "12")
+    assert left["sections"][0]["rows"] == [[FORGOTTEN, None], [34, 12]]
+
+
+def test_nothing_of_the_rows_stays_when_the_interval_held_the_erased_ones(
+    postgres: Home, request: pytest.FixtureRequest
+) -> None:
+    mark = "Nursery (Anna)"
+    result = {"table": "cameras", "column": "name_long", "observed": "3 % unexpected", "value": 0.97, "success": False}
+    changed = {"table": "cameras", "added": 1, "examples": [{"change": "added", "key": mark}]}
+    findings = {
+        "report": {"sections": [{"title": "Offline", "columns": ["id", "name"], "rows": [["cam-1", mark]]}]},
+        "expectations": [{**result, "examples": [{"kafka_offset": "5", "name_long": mark}]}],
+        "revision_differences": [changed],
+        "differences": [{"class": "unexplained", "what": "w", "where": "t-0 offset 5", "evidence": f"Kafka '{mark}'"}],
+        "unknown_fields": {"records": 1, "paths": [{"path": mark, "records": 1}]},
+        "records": {"archived": 1},
+    }  # fmt: skip
+    left = found(str(request.node.name)[-50:], findings, "cam-1", is_own=True)
+    assert mark not in json.dumps(left)
+    assert left["expectations"] == [{**result, "examples": []}]
+    assert left["revision_differences"] == [{**changed, "examples": []}]
+    assert left["differences"] == [{"class": "unexplained", "what": "w", "where": "t-0 offset 5", "evidence": ""}]
+    assert left["records"] == {"archived": 1}
+
+
+def test_examples_of_another_interval_lose_what_is_beside_the_key(
+    postgres: Home, request: pytest.FixtureRequest
+) -> None:
+    examples = [{"device_id": "cam-1", "name_long": "Nursery"}, {"device_id": "cam-2", "name_long": "by cam-1"}]
+    left = found(str(request.node.name)[-50:], {"expectations": [{"observed": "1", "examples": examples}]}, "cam-1")
+    assert left["expectations"][0]["examples"] == [
+        {"device_id": FORGOTTEN, "name_long": None},
+        {"device_id": "cam-2", "name_long": FORGOTTEN},
+    ]
+
+
+def test_numbers_of_a_result_go_with_its_text_when_the_column_holds_keys(
+    postgres: Home, request: pytest.FixtureRequest
+) -> None:
+    """The number of rows is the same number, and nobody's key."""
+    pipeline = str(request.node.name)[-50:]
+    attempt = made.begin_attempt(pipeline)
+    made.register(attempt, made.note_build(attempt))
+    build = attempts.load_attempt(attempt).build
+    said = {"build_id": build, "table_name": "t", "success": True, "unexpected_count": 0, "low": 1.0, "high": 199.0}
+    with session() as ledger:
+        for number, column in enumerate(("device_id", "")):
+            of_column = {"number": number, "column_name": column, "expectation": "max", "words": "is at most 199"}
+            ledger.add(ExpectationRow(**said, **of_column, observed="199", value=199.0))
+        ledger.flush()
+        forgotten = scrub.forget(ledger, pipeline, [], Keys(["199"]), [("device_id",)])
+        assert (forgotten.rows, forgotten.in_proofs) == (1, 1)
+        rows = ledger.scalars(select(ExpectationRow).where(ExpectationRow.build_id == build)).all()
+        kept = {each.column_name: (each.observed, each.value, each.low, each.high) for each in rows}
+    assert kept == {"device_id": (FORGOTTEN, None, None, None), "": ("199", 199.0, 1.0, 199.0)}
+
+
+def test_reason_of_an_approval_is_forgotten_and_counted_when_a_proof_repeats_it(
+    postgres: Home, request: pytest.FixtureRequest
+) -> None:
+    pipeline = str(request.node.name)[-50:]
+    decision = {"decision": "approved", "by": "me@here", "reason": "cam-1 was moved", "at": "2026-11-20T05:00:00Z"}
+    attempt = made.begin_attempt(pipeline)
+    made.register(attempt, made.note_build(attempt), Validation(True, "s", decision=decision))
+    spec = attempts.load_attempt(attempt)
+    with session() as ledger:
+        asked = Approval(
+            build_id=spec.build, interval_id=spec.pinned.id, suite="s", warnings=[], approved=True, reason="of cam-1"
+        )
+        ledger.add(asked)
+        ledger.flush()
+        forgotten = scrub.forget(ledger, pipeline, [], Keys(["cam-1"]), [("device_id",)])
+        assert (forgotten.in_proofs, forgotten.reasons_in_proofs) == (0, 1)
+        assert asked.reason == FORGOTTEN
+    validation = attempts.load_attempt(attempt).findings.validation
+    assert validation is not None
+    assert validation.decision == {**decision, "reason": FORGOTTEN}
 
 
 def test_alert_says_no_key_and_still_tells_what_it_is_about_when_the_key_is_a_part_of_a_time(postgres: Home) -> None:

@@ -119,11 +119,16 @@ def test_only_the_key_is_replaced_when_a_text_names_it() -> None:
     assert Keys(["cam-1"]).without(told) == {
         "rows": [[FORGOTTEN, 3], ["cam-10", 1]],
         "note": FORGOTTEN,
-        FORGOTTEN: None,
+        "cam-1": None,
         "ok": True,
         "share": 0.5,
     }
-    assert Keys(["17"]).without({"id": 17, "other": 170}) == {"id": FORGOTTEN, "other": 170}
+    assert Keys(["17"]).without({"17": 17, "said": "17"}) == {"17": 17, "said": FORGOTTEN}
+
+
+def test_key_is_no_word_when_it_is_a_short_number() -> None:
+    given = ["cam-1", "12", "-0.5", "07", "4915112345678", "1e3"]
+    assert Keys(given).words.keys == ("cam-1", "07", "4915112345678", "1e3")
 
 
 def test_key_counts_once_when_file_and_command_line_name_it(tmp_path: Path) -> None:
