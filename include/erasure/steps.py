@@ -61,8 +61,8 @@ def files_stay(pipeline: Pipeline) -> Iterator[Check]:
 def rewrite(pipeline: Pipeline, erasure: Begun, tell: Tell, check: Check) -> None:
     """Rewrite landing and quarantine without the records, and delete reports that may list them.
 
-    Reports of intervals that are not built again are written again without the keys. Raises AnotherWriter when one is
-    announced for longer than the lock's patience.
+    Reports of intervals that are not built again are written from what the ledger has left of them. Raises
+    AnotherWriter when one is announced for longer than the lock's patience.
     """
     written = rewrite_files(pipeline, erasure, check)
     for interval in unfinished.intervals_to_report_again(erasure):

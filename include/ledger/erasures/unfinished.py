@@ -194,7 +194,7 @@ def intervals_to_build(erasure: Begun) -> list[PinnedInterval]:
     """Return the registered intervals whose registered revisions were built before the erasure, oldest first."""
     with session() as ledger:
         return [
-            pinned_of(ledger, row) for row in _registered(ledger, erasure) if _old(ledger, row.id, erasure.last_build)
+            pinned_of(ledger, row) for row in registered(ledger, erasure) if _old(ledger, row.id, erasure.last_build)
         ]
 
 
@@ -202,7 +202,7 @@ def attempts_to_announce(erasure: Begun) -> list[int]:
     """Return the attempts whose builds replaced the old revisions, and which nobody has announced."""
     with session() as ledger:
         found = []
-        for row in _registered(ledger, erasure):
+        for row in registered(ledger, erasure):
             wanted = (
                 select(Attempt.id)
                 .join(Build, Build.attempt_id == Attempt.id)
@@ -215,7 +215,8 @@ def attempts_to_announce(erasure: Begun) -> list[int]:
         return found
 
 
-def _registered(ledger: Session, erasure: Begun) -> Sequence[IntervalRow]:
+def registered(ledger: Session, erasure: Begun) -> Sequence[IntervalRow]:
+    """Return the intervals of an erasure that it builds again: those that are or were registered, oldest first."""
     wanted = select(IntervalRow).where(IntervalRow.id.in_(list(erasure.intervals)))
     ever = select(Revision.id).where(
         Revision.interval_id == IntervalRow.id,
@@ -273,7 +274,7 @@ def finish(erasure: int, counts: Mapping[str, Any]) -> Begun:
             LandingFileRow.path.like(f"%-e{erasure}.parquet"),
             LandingFileRow.micro_batch_id.in_(select(MicroBatch.id).where(MicroBatch.pipeline == row.pipeline)),
         )
-        done = {"rewritten_files": ledger.scalar(written), "built_intervals": len(_registered(ledger, begun))}
+        done = {"rewritten_files": ledger.scalar(written), "built_intervals": len(registered(ledger, begun))}
         row.counts = {**row.counts, **done, **counts}
         row.ended_at = row.ended_at or func.now()
         ledger.flush()

@@ -81,7 +81,9 @@ def report(pipeline: ReadablePipeline, label: str) -> Response:
     interval_page = _interval(pipeline, label)
     location = _report_location(interval_page)
     if not lake.exists(location):
-        raise HTTPException(404, f"no attempt of {interval_page.interval} has written a report yet")
+        raise HTTPException(
+            404, f"{interval_page.interval} has no report: no attempt has ended, or an erasure builds it anew"
+        )
     written = lake.read_text(location)
     # It is complete in itself: its one style is allowed by its hash, and nothing else is.
     digest = base64.b64encode(hashlib.sha256(_style_of(written).encode()).digest()).decode()

@@ -533,6 +533,37 @@ def test_pages_are_drawn_when_their_chart_names_the_key(pipeline: str, key: str)
     assert f"{key} in front" not in page
 
 
+def test_page_is_written_again_when_its_interval_was_never_registered(pipeline: str) -> None:
+    declared = replace(load_pipeline("nest_cameras"), name=pipeline)
+    registered, failed = (made.begin_attempt(pipeline, made.hour(each)) for each in range(2))
+    pages = [lake.uri("reports", pipeline, f"{made.hour(each).label}.html") for each in range(2)]
+    for attempt, page in zip((registered, failed), pages, strict=True):
+        built = made.note_build(attempt)
+        if attempt == registered:
+            made.register(attempt, built)
+        spec = attempts.load_attempt(attempt)
+        with session() as ledger:
+            build = ledger.get_one(Build, spec.build)
+            section = {"title": "Offline", "columns": ["name"], "rows": [["Nursery (Anna)"]]}
+            build.findings = {**build.findings, "report": {"sections": [section]}}
+        verdict = {"pipeline": pipeline, "records": {"in_ranges": 200, "archived": 190}}
+        attempts.end_attempt(attempt, 2, {**verdict, "expectations": [{"examples": [{"name": "Nursery (Anna)"}]}]})
+        lake.make_parents(page)
+        lake.write_text(page, "Nursery (Anna)")
+    with session() as ledger:
+        ledger.add(Topic(pipeline=pipeline, topic=made.TOPIC, topic_id="id", topic_partitions=2))
+    begin(pipeline, {RecordKey(made.TOPIC, "id", 0, offset) for offset in (1, 101)}, set())
+    begun = unfinished.unfinished(pipeline)
+    assert begun is not None
+    assert len(begun.intervals) == 2
+    for _ in ("first", "after a kill"):
+        steps.rewrite(declared, begun, lambda line: None, lambda: None)
+        assert not lake.exists(pages[0]), "it is built again"
+        page = lake.read_text(pages[1])
+        assert "Not published" in page
+        assert "Nursery" not in page
+
+
 def test_what_was_taken_out_of_the_declaration_is_erased_or_named_when_it_may_hold_a_key(
     pipeline: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
