@@ -8,7 +8,7 @@ import pytest
 
 from include.pipelines import load_pipeline
 from include.spark.submission import FIRST_COMPILER
-from tests.benchmarks import archive, batches, commands, flags, interval, pages, pipelines, reads, scale
+from tests.benchmarks import ablation, archive, batches, commands, flags, interval, pages, pipelines, reads, scale
 from tests.support.shipped import SHIPPED
 
 pytestmark = [pytest.mark.services, pytest.mark.benchmarks]
@@ -73,6 +73,18 @@ def test_archive_benchmark_lands_every_record_and_reports_a_ratio() -> None:
     assert found["throughput_ratio"]["min"] > 0
     assert found["in_our_session"]["cpu_ratio"]["min"] > 0
     assert [target.figure for target in archive.targets(found)] == ["throughput_ratio"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SHIPPED)
+def test_steps_of_an_archive_query_add_up_to_what_it_costs(name: str) -> None:
+    found = ablation.run([name], events=2000, rounds=1)[name]
+    assert found["records"] == 2000
+    for side in ("tidemark", "bare"):
+        *steps, whole = found[side].values()
+        assert sum(steps) == pytest.approx(whole, abs=0.1)
+        assert whole > 0
+    assert list(found["tidemark"])[0] == list(found["bare"])[0] == "read from Kafka"
 
 
 @pytest.mark.slow
