@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from include.producing.messages import format_milliseconds
@@ -14,6 +14,9 @@ ZIP_CODES = tuple(
 )
 DEVICES = tuple(f"cam-{number:04d}" for number in range(400))
 
+_OUTAGE, _CYCLE = timedelta(minutes=15), timedelta(hours=25)
+"""Each camera is offline once in a cycle, for so long: a hundredth of the cameras at any time."""
+
 
 def location(device_id: str) -> str:
     """Return the zip code of a camera; a third of the cameras share the first one."""
@@ -21,8 +24,17 @@ def location(device_id: str) -> str:
     return ZIP_CODES[0] if number % 3 == 0 else ZIP_CODES[number % len(ZIP_CODES)]
 
 
+def _state(device_id: str, moment: datetime) -> tuple[bool, datetime]:
+    """Return whether a camera is online at a moment, and since when."""
+    # The cameras' turns are evenly spread over the cycle, those of a home far apart.
+    turn = int(device_id[4:]) * 7 % len(DEVICES) * _CYCLE / len(DEVICES)
+    went_offline = moment - (moment - datetime.fromtimestamp(0, UTC) - turn) % _CYCLE
+    online = moment >= went_offline + _OUTAGE
+    return online, went_offline + _OUTAGE if online else went_offline
+
+
 def _camera(device_id: str, moment: datetime, rng: random.Random) -> dict[str, Any]:
-    online = rng.random() > 0.01
+    online, since = _state(device_id, moment)
     base = f"https://home.example/cameras/{device_id}"
     return {
         "device_id": device_id,
@@ -33,9 +45,10 @@ def _camera(device_id: str, moment: datetime, rng: random.Random) -> dict[str, A
         "name": device_id,
         "name_long": f"Camera {device_id}",
         "is_online": online,
-        "is_streaming": online and rng.random() < 0.9,
+        # Drawn in any state: a seed's messages differ by their start in nothing else.
+        "is_streaming": rng.random() < 0.9 and online,
         "is_audio_input_enable": rng.random() < 0.5,
-        "last_is_online_change": format_milliseconds(moment - timedelta(seconds=rng.randint(60, 86_400))),
+        "last_is_online_change": format_milliseconds(since),
         "is_video_history_enabled": rng.random() < 0.7,
         "web_url": base,
         "app_url": f"nestmobile://cameras/{device_id}",

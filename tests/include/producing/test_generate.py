@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -92,6 +94,33 @@ def test_pipeline_cannot_follow_a_stream_when_nothing_describes_its_events(
     pipeline = with_generator(text)
     with pytest.raises(UsageError, match=f"{pipeline.name} cannot follow an event stream"):
         follower.follow(pipeline, "http://127.0.0.1:1/", until=1, seconds=None, tell=lambda _: None)
+
+
+def generated(name: str, events: int, **changes: Any) -> list[dict[str, Any]]:
+    """Valid messages as the demo produces them, from the beginning of an hour on."""
+    arguments = {"seed": 1, "bad_fraction": 0.0, "start": datetime(2026, 11, 20, 5, tzinfo=UTC), **changes}
+    found = generate.messages(load_pipeline(name), events=events, span=timedelta(hours=3), **arguments)
+    return [json.loads(value or b"") for _, _, value, reason in found if not reason]
+
+
+def test_camera_stays_in_a_state_since_its_last_change_when_messages_are_generated() -> None:
+    states = sorted(
+        (camera["device_id"], camera["last_event"]["start_time"], camera["is_online"], camera["last_is_online_change"])
+        for seed in (1, 2)
+        for message in generated("nest_cameras", 6_000, seed=seed)
+        for camera in message["devices"]["cameras"].values()
+    )
+    changes: Counter[tuple[bool, bool]] = Counter()
+    for (device, at, was_online, since), (other, then, is_online, change) in pairwise(states):
+        assert change <= then
+        if device == other:
+            # Between two messages a camera may have been offline and be back.
+            assert at < change or (change, is_online) == (since, was_online), (device, at, then)
+            changes[was_online, is_online] += 1
+    assert changes[True, False] > 20
+    assert changes[False, True] > 20
+    offline = sum(not is_online for _, _, is_online, _ in states)
+    assert 0.005 < offline / len(states) < 0.015
 
 
 def test_records_have_their_event_times_in_order_when_they_are_spread_over_three_hours(
