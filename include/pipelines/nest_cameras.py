@@ -32,14 +32,14 @@ CAMERA = """
 """
 
 # Other devices have only their ids here: they are not archived, but a message in which they
-# are not maps of objects is not a message of this pipeline.
+# are not maps of objects is not a message of this pipeline. What a product type holds is up to the company.
 NEST_LOG = f"""
     metadata STRUCT<access_token: STRING, client_version: INT>,
     devices STRUCT<
         thermostats: MAP<STRING, STRUCT<device_id: STRING>>,
         smoke_co_alarms: MAP<STRING, STRUCT<device_id: STRING>>,
         cameras: MAP<STRING, STRUCT<{CAMERA}>>,
-        companyName: STRUCT<product_type: MAP<STRING, STRING>>>,
+        companyName: STRUCT<product_type: STRING>>,
     structures MAP<STRING, STRUCT<structure_id: STRING, name: STRING>>
 """
 
@@ -57,7 +57,8 @@ PIPELINE = Pipeline(
             Required("device_id"),
             MaxBytes("device_id", 200),
             Required("last_event.start_time"),
-            EventTimeWithin(behind="30d", ahead="1h"),
+            # A message states each camera's last event, however old; far ahead it would move the watermark.
+            EventTimeWithin(behind="3650d", ahead="1h"),
         ),
         description="one row per camera of a message, all camera fields",
     ),

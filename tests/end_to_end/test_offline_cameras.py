@@ -21,12 +21,15 @@ START = last_hours(2)
 TOPIC = "nest-camera-offline"
 LASTING = "key LIKE '%lasting%'"
 
+LONG_AGO = START - timedelta(days=40)
+"""The last event of a camera that has seen nothing since."""
+
 
 @pytest.fixture(scope="module")
 def landed(home: Home) -> Home:
     """An hour of records, in which a hundredth of the cameras' states is offline."""
     home.run("produce", "nest_cameras", "--events", "1500", "--start", iso(START), "--span", "1h", "--seed", "7")
-    send(home, "lasting", START + timedelta(minutes=59), is_online=False)
+    send(home, "lasting", START + timedelta(minutes=59), is_online=False, event=LONG_AGO)
     home.run("stream", "nest_cameras", "--until-caught-up")
     return home
 
@@ -93,10 +96,11 @@ def streaming(landed: Home) -> Iterator[Callable[..., Any]]:
         end_of(stream)
 
 
-def send(home: Home, device: str, at: datetime, *, is_online: bool, times: int = 1) -> None:
-    moment = at.strftime("%Y-%m-%dT%H:%M:%S.000Z")
-    event = {"start_time": moment, "has_person": False}
-    camera = {"device_id": device, "name_long": "Porch", "is_online": is_online, "last_event": event}
+def send(
+    home: Home, device: str, at: datetime, *, is_online: bool, times: int = 1, event: datetime | None = None
+) -> None:
+    last_event = {"start_time": iso(event or at), "has_person": False}
+    camera = {"device_id": device, "name_long": "Porch", "is_online": is_online, "last_event": last_event}
     message = json.dumps({"devices": {"cameras": {device: camera}}}).encode()
     producer = home.producer()
     for _ in range(times):
@@ -117,7 +121,7 @@ def test_camera_is_told_within_seconds_while_the_stream_runs_and_by_the_next_dri
     # The first micro-batch of a driver takes longer than those that follow.
     send(landed, "warm", at, is_online=False)
     wait_for("the first camera", lambda: told_of(landed, "warm"), 120)
-    send(landed, "lasting", at, is_online=True)
+    send(landed, "lasting", at, is_online=True, event=LONG_AGO)
     send(landed, "porch", at, is_online=False, times=5)
     wait_for("the outage", lambda: told_of(landed, "porch") == ["down"], 30)
     send(landed, "porch", at, is_online=True, times=5)
