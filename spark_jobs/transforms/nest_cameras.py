@@ -36,9 +36,11 @@ def hourly_counts(sightings: DataFrame, window: Column) -> DataFrame:
 def offline_cameras(archive: DataFrame) -> DataFrame:
     """Return cameras whose last state in the interval is offline.
 
+    That is the last one in the log that is not null, as for the stream's watch: events may come in another order.
     Columns: device_id, name_long, where_name, structure_id string, last_is_online_change timestamp.
     """
     columns = ("device_id", "name_long", "where_name", "structure_id", "last_is_online_change")
-    order = F.struct("event_time", "kafka_timestamp", "kafka_partition", "kafka_offset", "kafka_element")
-    last = archive.groupBy("device_id").agg(F.max_by(F.struct("is_online", *columns), order).alias("last"))
+    order = F.struct("kafka_partition", "kafka_offset", "kafka_element")
+    states = archive.where(F.col("is_online").isNotNull())
+    last = states.groupBy("device_id").agg(F.max_by(F.struct("is_online", *columns), order).alias("last"))
     return last.where(~F.col("last.is_online")).select(*(f"last.{column}" for column in columns))

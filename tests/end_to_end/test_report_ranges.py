@@ -97,12 +97,9 @@ def test_parts_of_an_interval_give_exactly_their_offsets_when_read_from_either_s
 
 
 def last_offline(rows: dict[Any, dict[str, Any]]) -> set[str]:
-    """Cameras whose last event among the rows finds them offline."""
-    last: dict[str, tuple[Any, ...]] = {}
-    for identity, camera in rows.items():
-        at = (camera["last_event"]["start_time"], identity[1:], camera["is_online"])
-        last[camera["device_id"]] = max(last.get(camera["device_id"], at), at)
-    return {device for device, (*_, is_online) in last.items() if not is_online}
+    """Cameras whose last state in the log is offline."""
+    last = {camera["device_id"]: camera["is_online"] for _, camera in sorted(rows.items(), key=lambda row: row[0])}
+    return {device for device, is_online in last.items() if not is_online}
 
 
 @pytest.mark.parametrize(

@@ -45,20 +45,25 @@ def test_next_window_is_used_when_a_sighting_is_at_the_full_hour(spark: Any) -> 
     assert counted.columns == ["zip_code", "window", "count"]
 
 
-def test_camera_is_offline_when_its_last_state_is(spark: Any) -> None:
+def test_camera_is_offline_when_its_last_known_state_in_the_log_is(spark: Any) -> None:
     from spark_jobs.transforms.nest_cameras import offline_cameras
 
     archive = spark.createDataFrame(
         [
             row("back", 1, online=False),
-            row("back", 2, online=True),
+            row("back", 2, online=True, offset=1),
             row("gone", 1, online=True),
-            row("gone", 2, online=False),
+            row("gone", 2, online=False, offset=1),
+            row("silent", 1, online=False),
+            row("silent", 2, online=None, offset=1),
+            # A message with an earlier event may come later.
+            row("late", 2, online=True),
+            row("late", 1, online=False, offset=1),
             row("unsaid", 1, online=None),
         ],
         ARCHIVE,
     )
-    assert [r.device_id for r in offline_cameras(archive).collect()] == ["gone"]
+    assert sorted(r.device_id for r in offline_cameras(archive).collect()) == ["gone", "late", "silent"]
 
 
 def test_content_hash_changes_only_when_values_do(spark: Any) -> None:
