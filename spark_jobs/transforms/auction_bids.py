@@ -115,8 +115,10 @@ def _bursts(hours: DataFrame) -> DataFrame:
 
 
 def _shill_pairs(hours: DataFrame) -> DataFrame:
+    # Each interval that read bids of an hour has a row of it.
+    of_pair = hours.groupBy("bidder", "seller", "window").agg(F.sum("bids").alias("bids"))
     of_bidder = hours.groupBy("bidder", "window").agg(F.sum("bids").alias("all_bids"))
-    devoted = hours.join(of_bidder, ["bidder", "window"]).where(
+    devoted = of_pair.join(of_bidder, ["bidder", "window"]).where(
         (F.col("bids") >= _LEAST_PAIR) & (2 * F.col("bids") >= F.col("all_bids")) & (F.col("bidder") != F.col("seller"))
     )
     pairs = devoted.groupBy("bidder", "seller").agg(F.sum("bids").alias("bids"))

@@ -168,10 +168,13 @@ def test_bidders_and_pairs_are_learned_when_they_are_in_a_burst_or_devoted(spark
     usual = [(f"b{n}", f"s{n % 7}", 1) for n in range(200)]
     burst = [("busy", f"s{n}", 4) for n in range(7)]
     pairs = [("friend", "s1", 6), ("friend", "s2", 5), ("own", "own", 9), ("split", "s1", 5), ("split", "s2", 6)]
+    # Two intervals have rows of one hour, of which some bids came late.
+    pairs += [("late", "s3", 4), ("late", "s4", 2), ("late", "s3", 1)]
     found = learned(spark, [], [*usual, *burst, *pairs])
     assert found == {
         ("burst", "busy", None),
         ("shill_pair", '["friend","s1"]', None),
+        ("shill_pair", '["late","s3"]', None),
         ("shill_pair", '["split","s2"]', None),
     }
 
