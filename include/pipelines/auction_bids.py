@@ -79,7 +79,7 @@ PIPELINE = Pipeline(
         columns=("bid_id", "auction_id", "category", "seller", "bidder", "amount", "currency"),
     ),
     reports=(
-        Threshold("Busy categories", view="category_hours", measure="bids", above=1000),
+        Threshold("Busy categories per currency and hour", view="category_hours", measure="bids", above=500),
         Listing(
             "Sellers that bid in their own auctions",
             rows="own_auctions",

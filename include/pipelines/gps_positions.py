@@ -16,8 +16,8 @@ from include.pipelines.spec import (
     Listing,
     Pipeline,
     Required,
-    Threshold,
     TimeWindow,
+    Top,
 )
 
 VERSIONS = tuple((Path(__file__).parent / f"gps_positions.v{number}.avsc").read_text() for number in (1, 2, 3))
@@ -66,7 +66,7 @@ PIPELINE = Pipeline(
     ),
     reports=(
         Grid("Where vehicles were", x="longitude", y="latitude"),
-        Threshold("Busiest devices", view="hourly_counts", measure="positions", above=60),
+        Top("Busiest devices", view="hourly_counts", measure="positions", by=("deviceId",), rows=10),
         Listing("Imprecise devices", rows="imprecise_devices", columns=("deviceId", "positions", "imprecise")),
     ),
 )

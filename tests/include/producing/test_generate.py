@@ -16,14 +16,24 @@ from typing import Any
 import pytest
 
 from include import kafka
+from include.airflow import demo_run
 from include.cli import demo
 from include.errors import ServiceUnreachable, UsageError
 from include.pipelines import load_pipeline
-from include.pipelines.spec import KafkaTopics, Pipeline
+from include.pipelines.spec import KafkaTopics, Pipeline, Threshold
 from include.producing import follower, generate, messages
+from include.producing.messages import nest_cameras
 from include.settings import settings
 from include.times import parse_time, time_of
 from tests.support.shipped import SHIPPED, UNUSED
+
+THRESHOLDS = [
+    pytest.param(name, report, id=report.title)
+    for name in SHIPPED
+    for report in load_pipeline(name).reports
+    if isinstance(report, Threshold)
+]
+"""The shipped pipelines with their reports of what is above a limit."""
 
 
 def test_topic_is_not_created_when_no_message_can_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,6 +131,44 @@ def test_camera_stays_in_a_state_since_its_last_change_when_messages_are_generat
     assert changes[False, True] > 20
     offline = sum(not is_online for _, _, is_online, _ in states)
     assert 0.005 < offline / len(states) < 0.015
+
+
+def test_fates_and_sightings_are_those_of_the_seed_when_messages_begin_at_another_time() -> None:
+    pipeline, found = load_pipeline("nest_cameras"), []
+    for hour in (5, 17):
+        start, span = datetime(2026, 11, 20, hour, tzinfo=UTC), timedelta(hours=3)
+        made = generate.messages(pipeline, events=3_000, seed=1, bad_fraction=0.02, start=start, span=span)
+        found.append([(key, reason, value and value.count(b'"has_person":true')) for _, key, value, reason in made])
+    assert found[0] == found[1]
+
+
+def keys_of(name: str, message: dict[str, Any]) -> Iterator[tuple[str, ...]]:
+    """What a message counts for in the view of its pipeline's threshold: its key, and the window's start."""
+    match name:
+        case "nest_cameras":
+            for device, camera in message["devices"]["cameras"].items():
+                if camera["last_event"]["has_person"]:
+                    yield nest_cameras.location(device), camera["last_event"]["start_time"][:13]
+        case "auction_bids":
+            yield message["category"], message["currency"], message["bid_time"][:13]
+        case "isp_hits":
+            # Of the windows that overlap, every second one.
+            window = parse_time(message["hittime"]) - timedelta(minutes=2)
+            yield message["zipcode"], window.strftime("%Y-%m-%dT%H:%M")[:-1]
+        case _:
+            pytest.fail(f"write how {name} counts")
+
+
+@pytest.mark.parametrize(("name", "report"), THRESHOLDS)
+def test_report_of_each_hour_has_some_keys_above_the_limit_when_the_demo_has_produced(
+    name: str, report: Threshold
+) -> None:
+    produced = generated(name, demo_run.EVENTS, bad_fraction=demo_run.BAD_FRACTION)
+    counts = Counter(key for message in produced for key in keys_of(name, message))
+    for hour in ("2026-11-20T05", "2026-11-20T06", "2026-11-20T07"):
+        of_hour = [count > report.above for key, count in counts.items() if key[-1].startswith(hour)]
+        assert any(of_hour), max(counts.values())
+        assert not all(of_hour)
 
 
 def test_records_have_their_event_times_in_order_when_they_are_spread_over_three_hours(
