@@ -71,6 +71,7 @@ def demo(
             "Where from": f"./tidemark explain {archive['table']} {archive['partition']}" if archive else "",
             "Query": f'./tidemark sql "SELECT count(*) FROM lake.{declared.table}"',
             "Live": _live(declared),
+            **_flags(declared),
             "Unpause too": "watch, which alerts, and housekeeping: ./tidemark airflow dags unpause watch",
             "Stop it all": "./tidemark down",
         }
@@ -83,6 +84,15 @@ def _live(pipeline: Pipeline) -> str:
         return f"./tidemark top {pipeline.name} --serve" if pipeline.top_report else ""
     except UsageError:
         return ""
+
+
+def _flags(pipeline: Pipeline) -> dict[str, str]:
+    """Return which topic has the flags, and what raises more by the limits of the interval; nothing without flags."""
+    if pipeline.flags is None:
+        return {}
+    return {
+        "Flags": f"topic {pipeline.flags.topic}; by all rules after ./tidemark produce {pipeline.name} --events 3000"
+    }
 
 
 def _report(pages: str, pipeline: str, location: str) -> str:

@@ -14,6 +14,7 @@ import typer
 from include.airflow import demo_run
 from include.cli import __main__ as command
 from include.pipelines import load_pipeline
+from include.pipelines.spec import Pipeline
 from include.services import supervisor
 from include.services.process import ServiceStatus
 
@@ -66,6 +67,22 @@ def test_help_names_each_service_and_what_all_leaves_out(verb: str, everything: 
     ]
 
 
+def shown_by_demo(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
+    """What the demo of a pipeline prints at its end."""
+    verdict = {
+        "registered": [],
+        "report": f"/reports/{pipeline.name}.html",
+        "records": dict.fromkeys(("in_ranges", "archived", "empty", "quarantined", "gaps"), 0),
+        "reconciliation": {},
+    }
+    result = SimpleNamespace(airflow="http://127.0.0.1:8080/", user="admin", password="p", verdict=verdict)
+    monkeypatch.setattr(demo_run, "run_demo", lambda pipeline, progress, topic: result)
+    monkeypatch.setattr("include.cli.demo.load_pipeline", lambda _: pipeline)
+    monkeypatch.setattr("sys.argv", ["tidemark", "demo", pipeline.name])
+    assert command.main() == 0
+    return capsys.readouterr().out
+
+
 @pytest.mark.parametrize("windows", [True, False])
 def test_demo_names_the_live_page_only_when_a_view_has_windows(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], windows: bool
@@ -73,19 +90,18 @@ def test_demo_names_the_live_page_only_when_a_view_has_windows(
     declared = load_pipeline("isp_hits")
     views = tuple(view for view in declared.views if view.is_total != windows)
     assert views
-    pipeline = replace(declared, views=views, reports=())
-    verdict = {
-        "registered": [],
-        "report": "/reports/isp_hits.html",
-        "records": dict.fromkeys(("in_ranges", "archived", "empty", "quarantined", "gaps"), 0),
-        "reconciliation": {},
-    }
-    result = SimpleNamespace(airflow="http://127.0.0.1:8080/", user="admin", password="p", verdict=verdict)
-    monkeypatch.setattr(demo_run, "run_demo", lambda pipeline, progress, topic: result)
-    monkeypatch.setattr("include.cli.demo.load_pipeline", lambda _: pipeline)
-    monkeypatch.setattr("sys.argv", ["tidemark", "demo", "isp_hits"])
-    assert command.main() == 0
-    assert ("./tidemark top isp_hits --serve" in capsys.readouterr().out) == windows
+    shown = shown_by_demo(replace(declared, views=views, reports=()), monkeypatch, capsys)
+    assert ("./tidemark top isp_hits --serve" in shown) == windows
+
+
+@pytest.mark.parametrize(("name", "has_flags"), [("auction_bids", True), ("isp_hits", False)])
+def test_demo_names_the_topic_of_flags_and_what_raises_more_when_there_are_flags(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str, has_flags: bool
+) -> None:
+    shown = shown_by_demo(load_pipeline(name), monkeypatch, capsys)
+    assert ("auction-flags" in shown) == has_flags
+    # The rules have limits only once an interval is registered.
+    assert (f"./tidemark produce {name} --events" in shown) == has_flags
 
 
 def test_demo_refuses_a_topic_when_its_pipeline_does_not_read_it(
