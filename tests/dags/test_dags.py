@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -241,6 +243,37 @@ def test_example_follows_a_table_by_both_kinds_of_event_when_it_is_parsed(run_sc
         "each_interval_of_nest_cameras": "AssetTriggeredTimetable",
         "each_day_of_nest_cameras": "PartitionedAssetTimetable",
     }
+
+
+LATE_ROW = """
+import json
+from types import SimpleNamespace
+from include.airflow.examples import consume_tables
+def event(timestamp, **partitions):
+    return SimpleNamespace(timestamp=timestamp, extra={"interval": {"from": "2026-11-21T00:00:00Z"}, **partitions})
+of_day = {"table": "nest_cameras", "partition": "date=2026-11-21/interval=2026-11-21T00", "location": "/lake/new"}
+of_late_row = {"table": "nest_cameras", "partition": "date=2026-11-20/interval=2026-11-21T00", "location": "/lake/late"}
+before, now = event(1, partitions=[of_late_row], dropped=[]), event(2, partitions=[of_day], dropped=[of_late_row])
+told = {consume_tables.TABLE: [now, before]}
+read_new = consume_tables.each_interval.task_dict["read_new_partitions"].python_callable
+read_day = consume_tables.each_day.task_dict["read_day"].python_callable
+print("RESULT" + json.dumps({
+    "interval": read_new(triggering_asset_events=told),
+    "day": read_day(dag_run=SimpleNamespace(partition_key="2026-11-21")),
+}))
+"""
+
+
+def test_example_reads_a_late_row_across_midnight_and_drops_what_a_rerun_dropped(run_script: RunScript) -> None:
+    found = run_script(LATE_ROW)
+    late = "date=2026-11-20/interval=2026-11-21T00"
+    assert found["interval"] == {"2026-11-21T00:00:00Z": {"read": ["/lake/new"], "drop": [late]}}
+    partitions = [("2026-11-20", "2026-11-20T23"), ("2026-11-20", "2026-11-21T00"), ("2026-11-21", "2026-11-22T00")]
+    with closing(sqlite3.connect(":memory:")) as table:
+        table.execute("CREATE TABLE nest_cameras (date TEXT, interval TEXT)")
+        table.executemany("INSERT INTO nest_cameras VALUES (?, ?)", partitions)
+        read = table.execute(f"SELECT date, interval FROM nest_cameras WHERE {found['day']}").fetchall()
+    assert read == [("2026-11-20", "2026-11-21T00")]
 
 
 def test_task_raises_an_alert_when_it_fails_for_good_in_a_dag_of_a_pipeline(parsed: dict[str, Any]) -> None:

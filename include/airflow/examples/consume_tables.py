@@ -17,10 +17,17 @@ def each_interval_dag() -> DAG:
     with DAG("each_interval_of_nest_cameras", schedule=[TABLE], catchup=False, tags=["example"]) as dag:
 
         @task
-        def read_new_partitions(*, triggering_asset_events: Any = None) -> list[str]:
-            """Return where the files of the newly registered table partitions lie."""
-            events = triggering_asset_events[TABLE]
-            return [partition["location"] for event in events for partition in event.extra["partitions"]]
+        def read_new_partitions(*, triggering_asset_events: Any = None) -> dict[str, Any]:
+            """Return by interval where its files lie now, and which table partitions have no rows of it any more."""
+            events = sorted(triggering_asset_events[TABLE], key=lambda event: event.timestamp)
+            # A later event of an interval replaces an earlier one.
+            return {
+                event.extra["interval"]["from"]: {
+                    "read": [each["location"] for each in event.extra["partitions"]],
+                    "drop": [each["partition"] for each in event.extra["dropped"]],
+                }
+                for event in events
+            }
 
         read_new_partitions()
     return dag
@@ -33,8 +40,12 @@ def each_day_dag() -> DAG:
 
         @task
         def read_day(*, dag_run: Any = None) -> str:
-            """Return the day whose table partitions are to be read again: `date=<day>`."""
-            return f"date={dag_run.partition_key}"
+            """Return a condition of SQL: which rows of the table to read again, in place of those read before by it.
+
+            The key is the day on which intervals begin, not the rows' `date`: a record of 23:59:58 that arrives at
+            00:00:05 has the date of one day, and lies in the first interval of the next.
+            """
+            return f"interval LIKE '{dag_run.partition_key}T%'"
 
         read_day()
     return dag
