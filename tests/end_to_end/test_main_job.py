@@ -210,11 +210,29 @@ def test_error_is_one_line_when_a_query_is_wrong(landed: Home, verdict: dict[str
     assert line.startswith("tidemark: [TABLE_OR_VIEW_NOT_FOUND]")
 
 
-def test_report_names_the_busy_zip_code_when_it_was_written(landed: Home, verdict: dict[str, Any]) -> None:
+def rows_shown(page: str, title: str) -> list[list[str]]:
+    """The cells of each row of a section of the report's page."""
+    section = page.partition(f"<h3>{title} ")[2].partition("<h3>")[0].partition("</section>")[0]
+    assert section, f"no section {title}"
+    return [cells for row in section.split("<tr>") if (cells := re.findall(r"<td[^>]*>(.*?)</td>", row))]
+
+
+def test_report_shows_the_cameras_that_are_offline_and_the_hours_above_the_limit_when_it_was_written(
+    landed: Home, verdict: dict[str, Any]
+) -> None:
     page = Path(verdict["report"]).read_text()
-    assert "94103" in page
-    assert "Busy hours" in page
-    assert "Cameras offline" in page
+    records = audit.in_ranges(audit.read_topic(landed.kafka, "nest-logs"), verdict["ranges"])
+    last = {camera["device_id"]: camera for _, camera in sorted(audit.expected(records).rows.items())}
+    offline = {device for device, camera in last.items() if not camera["is_online"]}
+    assert offline
+    assert {row[0] for row in rows_shown(page, "Cameras offline")} == offline
+    # A thousand messages an hour: no zip code is above the limit, and the chart has the largest.
+    locations = [r["location"] for r in verdict["registered"] if r["table"] == "nest_cameras_hourly_counts"]
+    counts = {row["zip_code"]: row["count"] for row in audit.read_parquet(locations).to_pylist()}
+    assert max(counts, key=counts.__getitem__) == "94103"
+    assert max(counts.values()) <= 1000
+    assert rows_shown(page, "Busy hours") == []
+    assert "94103" in page.partition('<figure class="chart')[2].partition("</figure>")[0]
     assert not re.search(r"""(src|href)=["']https?:""", page)
 
 
