@@ -26,6 +26,7 @@ from tests.support.ledger_reads import statements_of
 pytestmark = pytest.mark.services
 
 NAME = "nest_cameras"
+DIFFERENCE = {"class": "late", "what": "hourly_counts", "where": "94103", "evidence": "a row of cam-1"}
 RECORD = RecordKey(TOPIC, "id", 0, 1)
 
 
@@ -37,10 +38,10 @@ def told(postgres: Home) -> list[int]:
         attempt = begin_attempt(NAME, hour(number))
         numbers.append(attempt)
         register(attempt, note_build(attempt))
-        attempts.end_attempt(attempt, 0, {"report": "file:///nowhere", "differences": ["cam-1"]})
+        attempts.end_attempt(attempt, 0, {"report": "file:///nowhere", "differences": [DIFFERENCE]})
     batch = commit(NAME, 0, 0, 10)
     with session() as ledger:
-        ledger.get_one(Attempt, numbers[-1]).verdict = {"differences": ["cam-1"]}
+        ledger.get_one(Attempt, numbers[-1]).verdict = {"differences": [DIFFERENCE]}
         ledger.add(
             Replay(
                 pipeline=NAME, topic=TOPIC, topic_id="id", topic_partition=0, record_offset=1, fate="archived",
