@@ -221,7 +221,7 @@ def _forget_things(ledger: Session, pipeline: str, held: KeyColumns, columns: Se
     listed, names = ListedRow.interval_id.in_(_intervals_of(pipeline)), held.keys
     found = 0
     for row in _naming(ledger, names, listed, ListedRow, ListedRow.key, ListedRow.row):
-        if _is_of_keys(row.key, row.row, names, columns):
+        if _is_of_keys(row.key, row.row, held, columns):
             ledger.delete(row)
             found += 1
         else:
@@ -229,7 +229,7 @@ def _forget_things(ledger: Session, pipeline: str, held: KeyColumns, columns: Se
     rows = OutageRow.row, OutageRow.end_row
     for outage in _naming(ledger, names, OutageRow.pipeline == pipeline, OutageRow, OutageRow.key, *rows):
         said = {each: row for each in rows if (row := getattr(outage, each.key)) is not None}
-        of_keys = [each for each, row in said.items() if _is_of_keys(outage.key, row, names, columns)]
+        of_keys = [each for each, row in said.items() if _is_of_keys(outage.key, row, held, columns)]
         if len(of_keys) == len(said):
             ledger.delete(outage)
             found += 1
@@ -240,16 +240,19 @@ def _forget_things(ledger: Session, pipeline: str, held: KeyColumns, columns: Se
     return found
 
 
-def _is_of_keys(key: str, row: Mapping[str, Any], names: KeysToForget, columns: Sequence[Sequence[str]]) -> bool:
+def _is_of_keys(key: str, row: Mapping[str, Any], held: KeyColumns, columns: Sequence[Sequence[str]]) -> bool:
     """Return whether a column that holds keys is one of them, as in archive rows: a mention is not enough.
 
-    Where neither the row nor its key has such a column, any of the key counts.
+    A path that is no column may be one by its last part. Where none is there, any column of the row's key counts, too.
     """
     of_key: dict[str, Any] = json.loads(key)
     values = {**row, **of_key}
     # A former name only without the present one: the report's function may give it to another column.
     own = [name for each in columns if (name := next((name for name in each if name in values), None))]
-    return any(names.is_one(values[name]) for name in own or of_key)
+    ends = _last_parts([each for each in columns if values.keys().isdisjoint(each)]) & values.keys()
+    # The report may have given this name to another column of the archive.
+    others = ends if own else {*ends, *of_key}
+    return any(held.sought_in(name).is_one(values[name]) for name in (*own, *others))
 
 
 def _drop_limits(version: LimitsVersion, names: KeysToForget) -> int:

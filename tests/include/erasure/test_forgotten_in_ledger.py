@@ -114,29 +114,33 @@ def note(pipeline: str, *keys: dict[str, object]) -> int:
 
 
 @pytest.mark.parametrize(
-    ("columns", "kept"),
+    ("key", "columns", "kept"),
     [
-        ([("device_id",)], [1]),
-        ([("device_id", "camera")], [1, 3]),
-        ([("device_id", "camera"), ("slot",)], []),
+        # A number counts only in columns that hold keys.
+        ("7", [("device_id",)], [1, 3]),
+        ("7", [("device_id", "camera")], [1, 3]),
+        ("7", [("device_id", "camera"), ("slot",)], []),
+        ("7", [("last_event.device_id",)], [1, 3]),
         # Nobody knows what the report has made of it.
-        ([("last_event.device",)], []),
+        ("cam-7", [("last_event.device",)], []),
+        ("7", [("last_event.device",)], [0, 1, 2, 3]),
     ],
-    ids=["one column of the key", "with its former name", "two columns", "none of the key"],
+    ids=["one column", "with its former name", "two columns", "by the path's end", "a word in none", "number in none"],
 )
 def test_outages_of_others_stay_when_another_column_of_their_key_equals_the_key(
-    postgres: Home, request: pytest.FixtureRequest, columns: list[tuple[str, ...]], kept: list[int]
+    postgres: Home, request: pytest.FixtureRequest, key: str, columns: list[tuple[str, ...]], kept: list[int]
 ) -> None:
     pipeline = str(request.node.name)[-50:]
+    number = int(key) if key.isdecimal() else key
     keys: list[dict[str, object]] = [
-        {"device_id": "7", "slot": 1},
-        {"device_id": "8", "slot": 7},
-        {"device_id": 7, "slot": 2},
-        {"camera": "8", "slot": 7},
+        {"device_id": key, "slot": 1},
+        {"device_id": "8", "slot": number},
+        {"device_id": number, "slot": 2},
+        {"camera": "8", "slot": number},
     ]
     interval = note(pipeline, *keys)
     with session() as ledger:
-        scrub.forget(ledger, pipeline, [], Keys(["7"]), columns)
+        scrub.forget(ledger, pipeline, [], Keys([key]), columns)
     assert things(pipeline) == [keys[each] for each in kept]
     with session() as ledger:
         listed = ledger.scalars(select(ListedRow.key).where(ListedRow.interval_id == interval))
@@ -153,9 +157,10 @@ def test_outage_of_another_stays_when_a_former_name_is_now_another_column_s(
     assert things(pipeline) == [{"camera_id": "8", "device_id": "7"}]
 
 
+@pytest.mark.parametrize("columns", [[("structure_id",)], [("home.structure_id",)]], ids=["plain", "nested"])
 @pytest.mark.parametrize(("house", "is_kept"), [("house-7", False), ("next to house-7", True), ("house-8", True)])
 def test_outages_of_a_thing_go_when_their_row_has_the_key_in_another_column(
-    postgres: Home, request: pytest.FixtureRequest, house: str, is_kept: bool
+    postgres: Home, request: pytest.FixtureRequest, house: str, is_kept: bool, columns: list[tuple[str, ...]]
 ) -> None:
     pipeline = str(request.node.name)[-50:]
     row: dict[str, object] = {"name_long": "Nursery (Anna)", "structure_id": house}
@@ -163,7 +168,7 @@ def test_outages_of_a_thing_go_when_their_row_has_the_key_in_another_column(
     with session() as ledger:
         ledger.execute(update(OutageRow).where(OutageRow.pipeline == pipeline).values(row=row))
         ledger.execute(update(ListedRow).where(ListedRow.interval_id == interval).values(row=row))
-        scrub.forget(ledger, pipeline, [], Keys(["house-7"]), [("structure_id",)])
+        scrub.forget(ledger, pipeline, [], Keys(["house-7"]), columns)
     assert bool(things(pipeline)) is is_kept
     with session() as ledger:
         listed = ledger.scalars(select(ListedRow).where(ListedRow.interval_id == interval)).all()
