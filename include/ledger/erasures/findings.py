@@ -10,12 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from include.ledger.erasures.columns import KeyColumns
+from include.ledger.erasures.to_forget import KeysToForget
 
 _OF_RECORDS: Mapping[str, type] = {"report": dict, "unknown_fields": dict, "examples": list, "evidence": str}
 """Parts that show values of records, with their types. A verdict's report is the path of its page."""
-
-_TEXTS = frozenset({"where", "evidence", "reason"})
-"""Names of texts that quote records, or that a person wrote."""
 
 SAID, MEASURED = ("observed", "words"), ("value", "low", "high")
 """Names of what a result of an expectation has of the rows: texts, and the same as numbers."""
@@ -42,11 +40,16 @@ class FindingsScrub:
         kind = _OF_RECORDS.get(name)
         if self.is_own and kind is not None and isinstance(value, kind):
             return kind()
-        if name in _TEXTS:
-            return self.columns.keys.without(value)
         match name, value:
+            case "reason", _:
+                return self.columns.keys.without(value)
+            case "where", str():
+                return self._where(value).without(value)
+            case "evidence", _:
+                # Of another interval it holds counts, hashes and offsets beside the values.
+                return self.columns.keys.words.without(value)
             case "examples", list():
-                return [self.columns.alone(each) for each in value]
+                return [self._example(each) for each in value]
             case "paths", list():
                 return [{**each, "path": self.columns.keys.without(each.get("path"))} for each in value]
             case "sections", list():
@@ -55,6 +58,16 @@ class FindingsScrub:
                 # A name joins the values of a view's key; its values are counts.
                 return [{**each, "name": self.columns.keys.without(each.get("name"))} for each in value]
         return self.without(value)
+
+    def _where(self, value: str) -> KeysToForget:
+        """Return which keys a difference's place may name: the key of a view, as JSON, any; coordinates no number."""
+        return self.columns.keys if value.startswith("{") else self.columns.keys.words
+
+    def _example(self, row: Mapping[str, str]) -> dict[str, Any]:
+        clean = self.columns.alone(row)
+        # Texts stay texts: what was beside a key reads as the key does.
+        erased = next((each for each in clean.values() if each is not None), None)
+        return {name: erased if each is None else each for name, each in clean.items()}
 
     def _section(self, section: Mapping[str, Any]) -> dict[str, Any]:
         columns = section.get("columns") or []

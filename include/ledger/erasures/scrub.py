@@ -73,8 +73,9 @@ def forget(
 
     `columns`: those that hold the keys, each with the names that it had before, newest first.
 
-    Of the intervals that held the records, builds, attempts and verdicts lose everything that shows values of records.
-    Those of the others, where a total names keys of any interval, are not built again: only what names a key goes.
+    Of the intervals that held the records, builds, attempts and verdicts lose reports, examples, unknown fields and
+    evidence. Those of the others, where a total names keys of any interval, are not built again: only what names a key
+    goes, as everywhere in what an expectation observed.
     """
     held = KeyColumns(names, frozenset({_KEY, *_last_parts(columns), *_view_keys(ledger, pipeline)}))
     found = _forget_things(ledger, pipeline, held, columns)

@@ -298,9 +298,27 @@ def test_examples_of_another_interval_lose_what_is_beside_the_key(
     examples = [{"device_id": "cam-1", "name_long": "Nursery"}, {"device_id": "cam-2", "name_long": "by cam-1"}]
     left = found(str(request.node.name)[-50:], {"expectations": [{"observed": "1", "examples": examples}]}, "cam-1")
     assert left["expectations"][0]["examples"] == [
-        {"device_id": FORGOTTEN, "name_long": None},
+        {"device_id": FORGOTTEN, "name_long": FORGOTTEN},
         {"device_id": "cam-2", "name_long": FORGOTTEN},
     ]
+
+
+@pytest.mark.parametrize(
+    ("where", "evidence", "left_of_where", "left_of_evidence"),
+    [
+        ("logs-0 offset 12", "Kafka 12, archive 34", "logs-0 offset 12", "Kafka 12, archive 34"),
+        ('{"device_id": "12"}', "count: batch view 12", FORGOTTEN, "count: batch view 12"),
+        ('{"device_id": "cam-1"}', "archive {'name': 'cam-1'}", FORGOTTEN, FORGOTTEN),
+        ("logs-0 offset 7", "the row finds cam-1 down", "logs-0 offset 7", FORGOTTEN),
+    ],
+)
+def test_difference_of_another_interval_keeps_counts_and_offsets_when_one_is_equal_to_the_key(
+    postgres: Home, request: pytest.FixtureRequest, where: str, evidence: str, left_of_where: str, left_of_evidence: str
+) -> None:
+    difference = {"class": "late", "what": "w", "where": where, "evidence": evidence}
+    key = "cam-1" if left_of_evidence == FORGOTTEN else "12"
+    left = found(str(request.node.name)[-50:], {"differences": [difference]}, key)
+    assert left["differences"] == [{**difference, "where": left_of_where, "evidence": left_of_evidence}]
 
 
 def test_numbers_of_a_result_go_with_its_text_when_the_column_holds_keys(
