@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from include import lake
 from include.erasure import open_tables
 from include.erasure.keys import Keys
-from include.erasure.names import columns_now, columns_of
+from include.erasure.names import columns_of
 from include.errors import TidemarkError, UsageError
 from include.housekeeping.leftovers import left_tables
 from include.ledger import proofs
-from include.ledger.erasures import former
+from include.ledger.erasures import former, named_partitions
 from include.ledger.erasures.unfinished import Begun
 from include.ledger.streams import lines
 from include.monitor.text import quantity
@@ -150,15 +150,20 @@ def _of_former_declarations(pipeline: Pipeline) -> list[str]:
 
 
 def remaining_in_proofs(pipeline: Pipeline, erasure: Begun) -> list[str]:
-    """Return in words what in earlier proofs quotes a key; none where these proofs are replaced."""
-    if columns_now(pipeline, erasure.columns) <= set(pipeline.archive.partition_by.values()):
+    """Return in words what in earlier proofs quotes a key; none where each key named a partition.
+
+    Proofs lose those keys that named one: who goes on with an erasure does not know which results quoted the others.
+    """
+    named = named_partitions.values_renamed_by(erasure.id, pipeline.table)
+    if named >= len(erasure.key_hashes):
         return []
+    kept = "kept as signed, except for keys that named a table partition" if named else "kept as signed"
     counted = (
         ("expectations", "result of an expectation", "results of expectations"),
         ("reasons", "reason of an approval", "reasons of approvals"),
     )
     return [
-        f"{quantity(many, *of)} in earlier proofs, below proofs/{pipeline.name}, which quote a key: kept as signed"
+        f"{quantity(many, *of)} in earlier proofs, below proofs/{pipeline.name}, which quote a key: {kept}"
         for name, *of in counted
         if (many := erasure.counts.get(name, 0))
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -63,6 +64,17 @@ def renamed_by(erasure: int, table: str) -> int:
     )
     with session() as ledger:
         return ledger.scalar(wanted) or 0
+
+
+def values_renamed_by(erasure: int, table: str) -> int:
+    """Return how many values of a partition column an erasure replaced; of several such columns, the most of one."""
+    wanted = select(Revision.table_partition).where(
+        Revision.table_name == table, Revision.table_partition.contains(f"{ERASED}{erasure}.", autoescape=True)
+    )
+    with session() as ledger:
+        parts = {part for partition in ledger.scalars(wanted.distinct()) for part in partition.split("/")}
+    by_column = Counter(part.partition("=")[0] for part in parts if f"{ERASED}{erasure}." in part)
+    return max(by_column.values(), default=0)
 
 
 def _before(last_build: int) -> ColumnElement[bool]:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import psycopg2
 import pytest
 
+from include.erasure.check import remaining_in_proofs
 from include.erasure.keys import Keys, hashes_of
 from include.erasure.names import NONE, Names, columns_of, names_of
 from include.errors import TidemarkError
@@ -115,6 +116,11 @@ def test_names_leave_the_ledger_when_nobody_reads_the_revisions_any_more(postgre
     assert named_partitions.forget_names(begun, PIPELINE, names) == 0
     assert named_partitions.renamed_by(number, PIPELINE) == 1
     assert named_partitions.renamed_by(number + 1, PIPELINE) == 0
+    # A proof may quote the other key, which no partition has.
+    declared, quoted = replace(isp, name=PIPELINE), replace(begun, counts={"reasons": 1})
+    [told] = remaining_in_proofs(declared, quoted)
+    assert told.startswith("1 reason of an approval")
+    assert remaining_in_proofs(declared, replace(quoted, key_hashes=begun.key_hashes[:1])) == []
 
 
 @pytest.mark.services
