@@ -144,12 +144,17 @@ def down(names: Sequence[str] | None = None, progress: Callable[[str], None] = l
         if "airflow" in wanted:
             # First, because Airflow relaunches a stream that ended.
             _stop("airflow", progress)
-        if any(not SERVICES[name].status().external for name in ("kafka", "postgres") if name in wanted):
+        if any(_is_running_here(name) for name in ("kafka", "postgres") if name in wanted):
             _stop_streams(progress)
         elif "yarn" in wanted:
             _stop_streams(progress, only=set(yarn.containers()))
         for name in wanted:
             _stop(name, progress)
+
+
+def _is_running_here(name: ServiceName) -> bool:
+    status: ServiceStatus = SERVICES[name].status()
+    return status.pid is not None and not status.external
 
 
 def _stop(name: ServiceName, progress: Callable[[str], None]) -> None:

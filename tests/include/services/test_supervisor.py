@@ -71,11 +71,19 @@ def test_nothing_is_started_when_every_service_was_stopped(started: list[str]) -
     assert started == []
 
 
-@pytest.mark.parametrize(("of_kafka", "is_stopped"), [(False, True), (True, False)])
+@pytest.mark.parametrize(
+    ("of_kafka", "is_stopped"),
+    [
+        (ServiceStatus("127.0.0.1:1", True, DEAD), True),
+        (ServiceStatus("127.0.0.1:1", True, None, external=True), False),
+        (ServiceStatus("", False, None), False),
+    ],
+    ids=["embedded", "external", "never started"],
+)
 def test_streams_of_an_external_ledger_end_when_the_kafka_that_stops_is_the_embedded_one(
-    started: list[str], monkeypatch: pytest.MonkeyPatch, of_kafka: bool, is_stopped: bool
+    started: list[str], monkeypatch: pytest.MonkeyPatch, of_kafka: ServiceStatus, is_stopped: bool
 ) -> None:
-    here = SimpleNamespace(status=lambda: ServiceStatus("127.0.0.1:1", True, None, of_kafka), down=lambda: None)
+    here = SimpleNamespace(status=lambda: of_kafka, down=lambda: None)
     there = SimpleNamespace(status=lambda: ServiceStatus("127.0.0.1:1", True, None, True), down=lambda: None)
     monkeypatch.setattr(supervisor, "SERVICES", {"kafka": here, "postgres": there})
     monkeypatch.setattr(supervisor, "postgres", there)
