@@ -12,8 +12,10 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
+    BooleanType,
     DataType,
     DateType,
+    IntegralType,
     MapType,
     StringType,
     StructField,
@@ -121,7 +123,7 @@ def _noted_listing(pipeline: Pipeline, report: Listing, rows: DataFrame) -> tupl
     section = _listing(report, listed, _INTERVAL)
     # By their keys: what else changes in a row changes nothing in which ones are noted. As the ledger orders these: of
     # the next interval it tells which rows may have come after them.
-    noted = listed.orderBy(*_in_order(listed, sorted(report.key))).limit(notifications.MOST).collect()
+    noted = listed.orderBy(*_as_keys(listed, report.key), *_in_order(listed)).limit(notifications.MOST).collect()
     of_report = notifications.listed_of(report, (row.asDict() for row in noted))
     listed.unpersist()
     return section, of_report
@@ -194,13 +196,22 @@ def _listed(pipeline: Pipeline, report: Listing, rows: DataFrame) -> DataFrame:
     return _held_by_python(listed.orderBy(*_in_order(listed)))
 
 
-def _in_order(rows: DataFrame, first: Sequence[str] = ()) -> list[Column]:
-    """Return by what to order rows so that a rerun gives the same order: some columns, then all of them."""
-    kinds = {field.name: field.dataType for field in rows.schema}
+def _in_order(rows: DataFrame) -> list[Column]:
+    """Return by what to order rows so that a rerun gives the same order: all their columns."""
     # Spark does not order these.
     return [
-        row_json([name]) if _has(MapType | VariantType, kinds[name]) else F.col(f"`{name}`")
-        for name in dict.fromkeys((*first, *kinds))
+        row_json([each.name]) if _has(MapType | VariantType, each.dataType) else F.col(f"`{each.name}`")
+        for each in rows.schema
+    ]
+
+
+def _as_keys(rows: DataFrame, key: Sequence[str]) -> list[Column]:
+    """Return by what keys are ordered in the ledger, which has texts for all values but whole numbers and Booleans."""
+    columns = dict(zip(rows.columns, _in_order(rows), strict=True))
+    kinds = {each.name: each.dataType for each in rows.schema}
+    return [
+        columns[name] if isinstance(kinds[name], IntegralType | BooleanType) else columns[name].cast("string")
+        for name in sorted(key)
     ]
 
 

@@ -187,16 +187,25 @@ def test_listing_shows_and_notes_the_same_rows_when_the_input_is_divided_differe
     assert noted[0] == noted[1]
 
 
+@pytest.mark.parametrize(
+    ("kind", "first"),
+    [
+        ("bigint", [7, 8, 9]),
+        # As the ledger orders them: texts.
+        ("decimal(4, 1)", ["10.0", "11.0", "12.0"]),
+        ("double", ["10.0", "11.0", "12.0"]),
+    ],
+)
 def test_noted_rows_are_the_first_by_their_keys_when_a_listing_has_too_many(
-    spark: Any, monkeypatch: pytest.MonkeyPatch
+    spark: Any, monkeypatch: pytest.MonkeyPatch, kind: str, first: list[Any]
 ) -> None:
     report = Listing("Down", rows="down", columns=("since", "device"), key=("device",), notify="down")
     monkeypatch.setattr(report_sections, "transform", lambda *_: lambda frame: frame)
     monkeypatch.setattr(notifications, "MOST", 3)
-    rows = spark.range(10).selectExpr("-id AS since", "id AS device")
+    rows = spark.range(7, 13).selectExpr("-id AS since", f"cast(id AS {kind}) AS device")
     section, noted = report_sections._noted_listing(load_pipeline("nest_cameras"), report, rows)
-    assert [row[1] for row in section["rows"]] == list(range(9, -1, -1))
-    assert [each.row["device"] for each in noted.rows] == [0, 1, 2]
+    assert [row[0] for row in section["rows"]] == list(range(-12, -6))
+    assert [each.row["device"] for each in noted.rows] == first
 
 
 def test_rows_have_keys_of_their_own_when_they_differ_in_a_fraction_of_a_second_or_in_null_and_empty(
