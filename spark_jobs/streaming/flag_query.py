@@ -65,9 +65,11 @@ def task_slots(pipeline: Pipeline) -> int:
     """Return how many task slots the stream needs for flags in real time, 0 without any. Raises ServiceUnreachable."""
     if not pipeline.flags:
         return 0
-    existing = source_topic_partitions(pipeline.source, describe_source(pipeline.source))
-    # A topic that is missing gets as many as declared when the stream creates it.
-    return max(pipeline.source.topic_partitions * len(pipeline.source.subscribe), len(existing)) + _OTHER_QUERIES
+    source, topics = pipeline.source, describe_source(pipeline.source)
+    # A topic that is missing gets as many as declared when the stream creates it; so may the first one of a pattern.
+    missing = 1 if source.pattern and not topics else len(set(source.subscribe) - topics.keys())
+    existing = source_topic_partitions(source, topics)
+    return len(existing) + source.topic_partitions * missing + _OTHER_QUERIES
 
 
 @dataclass

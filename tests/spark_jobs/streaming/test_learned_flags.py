@@ -117,7 +117,9 @@ def test_slot_is_there_for_each_topic_partition_when_there_are_more_than_declare
     sources = {
         "new": KafkaTopics(subscribe=("created-by-its-stream",)),
         "larger": KafkaTopics(subscribe=("slots-of-seven",)),
+        "new and larger": KafkaTopics(subscribe=("created-by-its-stream", "slots-of-seven")),
         "pattern": KafkaTopics(pattern="slots-of-.*"),
+        "pattern of none": KafkaTopics(pattern="slots-of-nothing-.*"),
         "assigned": KafkaTopics(assign={"slots-of-seven": (0, 6)}),
     }
     with settings_of(home):
@@ -125,7 +127,9 @@ def test_slot_is_there_for_each_topic_partition_when_there_are_more_than_declare
         kafka.create_topic("slots-of-three", 3)
         slots = {name: task_slots(replace(BIDS, source=source)) for name, source in sources.items()}
     # Two more, for the other queries.
-    assert slots == {"new": 6, "larger": 9, "pattern": 12, "assigned": 4}
+    assert slots == {
+        "new": 6, "larger": 9, "new and larger": 13, "pattern": 12, "pattern of none": 6, "assigned": 4,
+    }  # fmt: skip
 
 
 def learned_from(version: int) -> set[str]:
