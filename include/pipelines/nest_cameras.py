@@ -57,8 +57,9 @@ PIPELINE = Pipeline(
             Required("device_id"),
             MaxBytes("device_id", 200),
             Required("last_event.start_time"),
-            # A message states each camera's last event, however old; far ahead it would move the watermark.
-            EventTimeWithin(behind="3650d", ahead="1h"),
+            # A message states each camera's last event again, and each of their days is a table partition of the
+            # interval; far ahead it would move the watermark.
+            EventTimeWithin(behind="90d", ahead="1h"),
         ),
         description="one row per camera of a message, all camera fields",
     ),

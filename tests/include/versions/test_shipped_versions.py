@@ -14,7 +14,7 @@ DECODERS = {
     "auction_bids": "3af43950bb07",
     "gps_positions": "ed9db2dddf68",
     "isp_hits": "925833bc2753",
-    "nest_cameras": "68beb9a90270",
+    "nest_cameras": "e4c4ca70147c",
     "wiki_changes": "8cdfe2f4dc8a",
 }
 VIEWS = {
@@ -26,7 +26,7 @@ VIEWS = {
         "zip_totals": "df8415b0f213",
         "isp_totals": "58e0412dc94e",
     },
-    "nest_cameras": {"hourly_counts": "f4aef628e7a9"},
+    "nest_cameras": {"hourly_counts": "47f158c0c8ad"},
     "wiki_changes": {"user_edits": "4eb264339698"},
 }
 
