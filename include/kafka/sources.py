@@ -60,11 +60,8 @@ def source_topic_partitions(source: KafkaTopics, topics: Mapping[str, TopicIdent
     return [tp for tp in every if not source.assign or tp.partition in source.assign[tp.topic]]
 
 
-def existing_bounds(pipeline: str, source: KafkaTopics) -> dict[TopicPartition, tuple[int, int]]:
-    """Return the earliest and the end offset of each topic partition now.
-
-    Raises UsageError when no topic of the source exists, ServiceUnreachable.
-    """
+def existing_topics(pipeline: str, source: KafkaTopics) -> dict[str, TopicIdentity]:
+    """Return the source's topics by name. Raises UsageError when none of them exists, ServiceUnreachable."""
     described = describe_source(source)
     if not described:
         raise UsageError(
@@ -72,7 +69,15 @@ def existing_bounds(pipeline: str, source: KafkaTopics) -> dict[TopicPartition, 
             remedy=how_to_create(pipeline, source),
             pipeline=pipeline,
         )
-    return kafka.offset_bounds(source_topic_partitions(source, described))
+    return described
+
+
+def existing_bounds(pipeline: str, source: KafkaTopics) -> dict[TopicPartition, tuple[int, int]]:
+    """Return the earliest and the end offset of each topic partition now.
+
+    Raises UsageError when no topic of the source exists, ServiceUnreachable.
+    """
+    return kafka.offset_bounds(source_topic_partitions(source, existing_topics(pipeline, source)))
 
 
 def how_to_create(pipeline: str, source: KafkaTopics) -> str:

@@ -18,7 +18,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from include import kafka
-from include.kafka.sources import existing_bounds
+from include.kafka.sources import existing_bounds, existing_topics, source_topic_partitions
 from include.ledger.erasures.coordinates import erased_within
 from include.monitor import exact_json
 from include.monitor.text import clean
@@ -118,10 +118,12 @@ class TopicTail:
 
     def _next_ranges(self, until: Mapping[TopicPartition, int] | None) -> list[OffsetRange]:
         ranges = []
-        for tp, (first, end) in existing_bounds(self._pipeline.name, self._pipeline.source).items():
+        topics = existing_topics(self._pipeline.name, self._pipeline.source)
+        for tp, (first, end) in kafka.offset_bounds(source_topic_partitions(self._pipeline.source, topics)).items():
             begin = self._begin(tp, first, end)
             last = end if until is None else min(end, until.get(tp, 0))
-            ranges.append(OffsetRange(tp, begin, max(begin, min(last, begin + AT_ONCE))))
+            until_offset = max(begin, min(last, begin + AT_ONCE))
+            ranges.append(OffsetRange(tp, begin, until_offset, topics[tp.topic].topic_id))
         return ranges
 
     def _begin(self, tp: TopicPartition, first: int, end: int) -> int:
@@ -152,12 +154,8 @@ class TopicTail:
                 raise
             rows = self._shown(decoded(ranges, withhold(poison))).collect()
         has_decimals = "decimal(" in struct_of(self._pipeline.archive_columns).simpleString()
-        return list(_without_erased((_record(row.asDict(), has_decimals) for row in rows), self._erased(ranges)))
-
-    def _erased(self, ranges: Sequence[OffsetRange]) -> Collection[Coordinates]:
-        topics = kafka.describe_topics({each.topic_partition.topic for each in ranges})
-        named = (replace(each, topic_id=topics[each.topic_partition.topic].topic_id) for each in ranges)
-        return frozenset(erased_within(self._pipeline.name, named))
+        erased = frozenset(erased_within(self._pipeline.name, ranges))
+        return list(_without_erased((_record(row.asDict(), has_decimals) for row in rows), erased))
 
     def _shown(self, decoded: DataFrame) -> DataFrame:
         is_row = F.col("fate") == Fate.ARCHIVED

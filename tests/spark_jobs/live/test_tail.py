@@ -69,6 +69,16 @@ def test_record_is_shown_once_and_without_its_rows_when_it_was_erased(produced: 
     assert (shown.fate, shown.row, shown.value) == ("erased", None, None)
 
 
+def test_records_are_shown_when_their_topic_is_gone_since_its_offsets_were_looked_up(
+    produced: Home, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topics = kafka.describe_topics([TOPIC])
+    looked_up = iter([topics])
+    monkeypatch.setattr(kafka, "describe_topics", lambda _: next(looked_up, {}))
+    with being_erased(PIPELINE.name, RecordKey(TOPIC, topics[TOPIC].topic_id, 0, 0)):
+        assert TopicTail(spark, PIPELINE, 1).next_records()
+
+
 def test_only_later_records_are_shown_when_earlier_ones_were(produced: Home, spark: SparkSession) -> None:
     tail = TopicTail(spark, PIPELINE, 2)
     ends = tail.ends()
