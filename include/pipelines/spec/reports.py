@@ -19,6 +19,13 @@ _KEYS = ("STRING", "INT", "INTEGER", "BIGINT", "LONG")
 """Types of columns that a watched report's key may have."""
 
 
+_LAYERS = {"batch_view", "speed_view"}
+"""Columns of a `Threshold` with the measure, beside those of the view's key."""
+
+_ENDS = {"from", "to"}
+"""Its columns with the ends of the window, where the view has windows."""
+
+
 @dataclass(frozen=True)
 class Threshold:
     """A report section: rows of a view whose measure is above a limit."""
@@ -116,16 +123,28 @@ def check_report(report: Report, views: Iterable[AdditiveView], archive: Archive
                 raise UsageError(f"report {report.title!r} names the unknown view {report.view!r}", pipeline=pipeline)
             if isinstance(report, Top):
                 _check_top(report, view, pipeline)
-            elif report.measure not in view.measures:
-                raise UsageError(
-                    f"report {report.title!r} names {report.measure!r}, which is no measure of the view {view.name!r}",
-                    remedy=f"one of: {', '.join(view.measures)}",
-                    pipeline=pipeline,
-                )
+            else:
+                _check_threshold(report, view, pipeline)
         case Grid():
             _check_grid(report, archive, pipeline)
         case Listing(up=up) if up:
             _check_watched(report, archive, pipeline)
+
+
+def _check_threshold(report: Threshold, view: AdditiveView, pipeline: str) -> None:
+    if report.measure not in view.measures:
+        raise UsageError(
+            f"report {report.title!r} names {report.measure!r}, which is no measure of the view {view.name!r}",
+            remedy=f"one of: {', '.join(view.measures)}",
+            pipeline=pipeline,
+        )
+    own = _LAYERS if view.is_total else _LAYERS | _ENDS
+    if taken := [name for name in view.plain_key if name.lower() in own]:
+        raise UsageError(
+            f"report {report.title!r} has a column {taken[0]!r} of its own, as the key of the view {view.name!r} does",
+            remedy="give the view's column another name",
+            pipeline=pipeline,
+        )
 
 
 def _check_top(report: Top, view: AdditiveView, pipeline: str) -> None:

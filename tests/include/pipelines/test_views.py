@@ -129,6 +129,20 @@ def test_threshold_is_refused_when_its_measure_is_none_of_the_view() -> None:
         replace(load_pipeline("nest_cameras"), reports=(Threshold("Busy", "hourly_counts", "zz", above=1),))
 
 
+@pytest.mark.parametrize("name", ["from", "To", "batch_view", "speed_view"])
+def test_threshold_is_refused_when_a_key_column_has_the_name_of_one_of_its_own(name: str) -> None:
+    view = replace(VIEW, key=(name, "window"), columns=VIEW.columns.replace("zip_code", name))
+    with pytest.raises(UsageError, match=f"'Busy' has a column '{name}' of its own, .* the view 'hourly_counts'"):
+        replace(load_pipeline("nest_cameras"), views=(view,), reports=(Threshold("Busy", view.name, "count", 1),))
+
+
+def test_threshold_over_a_key_column_from_is_accepted_when_its_view_has_no_window() -> None:
+    declared = load_pipeline("isp_hits")
+    view = replace(TOTAL, key=("from",), columns=TOTAL.columns.replace("zipcode", "from"))
+    report = Threshold("Busy", view.name, view.measures[0], above=1)
+    assert replace(declared, views=(view,), reports=(report,)).reports == (report,)
+
+
 @pytest.mark.parametrize("missing", ["zip_code", "window"])
 def test_key_is_refused_when_no_column_declares_it(missing: str) -> None:
     said = f"the key column {missing} of the view hourly_counts is not among its columns: "
