@@ -72,7 +72,8 @@ def demo(
             "Query": f'./tidemark sql "SELECT count(*) FROM lake.{declared.table}"',
             "Live": _live(declared),
             **_flags(declared),
-            "Unpause too": "watch, which alerts, and housekeeping: ./tidemark airflow dags unpause watch",
+            "Alerts": "./tidemark airflow dags unpause watch",
+            "Housekeeping": "./tidemark airflow dags unpause housekeeping",
             "Stop it all": "./tidemark down",
         }
     )
@@ -87,12 +88,14 @@ def _live(pipeline: Pipeline) -> str:
 
 
 def _flags(pipeline: Pipeline) -> dict[str, str]:
-    """Return which topic has the flags, and what raises more by the limits of the interval; nothing without flags."""
+    """Return the flags' topic, and a command whose records all rules flag; nothing without flags.
+
+    The demo's own records came before its interval, from which the rules learn their limits.
+    """
     if pipeline.flags is None:
         return {}
-    return {
-        "Flags": f"topic {pipeline.flags.topic}; by all rules after ./tidemark produce {pipeline.name} --events 3000"
-    }
+    more = f"./tidemark produce {pipeline.name} --events 3000"
+    return {"Flags": f"topic {pipeline.flags.topic}", "More flags": f"{more}  (records that all rules flag)"}
 
 
 def _report(pages: str, pipeline: str, location: str) -> str:

@@ -95,13 +95,20 @@ def test_demo_names_the_live_page_only_when_a_view_has_windows(
 
 
 @pytest.mark.parametrize(("name", "has_flags"), [("auction_bids", True), ("isp_hits", False)])
-def test_demo_names_the_topic_of_flags_and_what_raises_more_when_there_are_flags(
+def test_demo_names_the_topic_of_flags_and_a_command_for_more_when_there_are_flags(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str, has_flags: bool
 ) -> None:
     shown = shown_by_demo(load_pipeline(name), monkeypatch, capsys)
     assert ("auction-flags" in shown) == has_flags
     # The rules have limits only once an interval is registered.
     assert (f"./tidemark produce {name} --events" in shown) == has_flags
+
+
+def test_demo_names_a_command_for_each_dag_that_it_leaves_paused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = shown_by_demo(load_pipeline("isp_hits"), monkeypatch, capsys)
+    assert re.findall("airflow dags unpause (.*?) *\n", shown) == ["watch", "housekeeping"]
 
 
 def test_demo_refuses_a_topic_when_its_pipeline_does_not_read_it(
