@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+import hashlib
+from collections.abc import Iterator, Sequence
 
 from include.errors import UsageError
 from include.intervals.pinning import NEAR, check_apart, check_repin, near_steps
@@ -15,6 +16,7 @@ from include.ledger.intervals.states import Source
 from include.ledger.lineage import BuiltRevision
 from include.monitor.text import quantity
 from include.pipelines.spec import Pipeline, Schedule
+from include.pipelines.spec.references import content_of
 from include.times import Interval
 from include.versions import code_version
 
@@ -22,7 +24,7 @@ from include.versions import code_version
 def plan_interval(
     pipeline: Pipeline, interval: Interval, *, source: Source, repin: bool, new_references: bool = False
 ) -> list[str]:
-    """Return what a run would do, in a few lines. Only the ledger is read: neither Kafka nor Spark is used.
+    """Return what a run would do, in a few lines. Only the ledger and files of references are read, nothing by Spark.
 
     `new_references`: it would read the references as they are now. Raises UsageError for an interval that overlaps a
     pinned one of another schedule.
@@ -47,7 +49,7 @@ def plan_interval(
                 f"content {each.content_hash[:16]}"
                 for each in registered
             ),
-            _expected(pipeline, registered, repin, pipeline.references if new_references else ()),
+            _expected(pipeline, registered, repin, _other_references(pipeline, known) if new_references else []),
         ]
     )
 
@@ -80,7 +82,20 @@ def _would_repin(pipeline: Pipeline, known: PinnedInterval) -> list[str]:
     return ["would resolve again: the ranges begin where they do, and may become longer"]
 
 
-def _expected(pipeline: Pipeline, registered: list[BuiltRevision], repin: bool, read_anew: Collection[str]) -> str:
+def _other_references(pipeline: Pipeline, known: PinnedInterval) -> list[str]:
+    """Return the references that may hold something else now than when the interval was built.
+
+    What is not read from a file is only known once Spark reads it.
+    """
+    then = revisions.references_of_registered(known.id)
+    return [
+        name
+        for name, each in sorted(pipeline.references.items())
+        if each.source or hashlib.sha256(content_of(name, each)).hexdigest() != then.get(name)
+    ]
+
+
+def _expected(pipeline: Pipeline, registered: list[BuiltRevision], repin: bool, references: Sequence[str]) -> str:
     if not registered:
         return "would register: nothing is registered of it yet"
     now = code_version(pipeline.name)
@@ -88,6 +103,6 @@ def _expected(pipeline: Pipeline, registered: list[BuiltRevision], repin: bool, 
     before = next(each.code_version for each in histories if each.built.revision == registered[0].revision)
     if before != now:
         return f"would replace: built by code {before[:12]}, the code is {now[:12]}; the build counts what that changes"
-    if changing := [*(["late records"] if repin else []), *(f"the reference {each}" for each in sorted(read_anew))]:
-        return f"would replace what {' and '.join(changing)} change"
+    if reasons := [*(["late records"] if repin else []), *(f"the reference {each}" for each in references)]:
+        return f"would replace rows that differ because of {' and '.join(reasons)}"
     return "would change nothing: same ranges, same code, so the same content is expected"

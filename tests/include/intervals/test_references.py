@@ -167,15 +167,20 @@ def test_versions_are_those_of_the_used_content_when_an_interval_is_built() -> N
         assert of(((NAME, "0" * 64),)) != of()
 
 
-def test_plan_expects_other_rows_when_the_references_are_read_anew(
+def test_plan_expects_other_rows_when_references_that_have_changed_are_read_anew(
     with_reference: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(plan, "code_version", lambda _: "1")
     known = pinned(with_reference)
-    built_by(known, {})
-    planned = partial(plan_interval, with_reference, known.interval, source=Source.KAFKA, repin=False)
-    assert planned()[-1].startswith("would change nothing")
-    assert planned(new_references=True)[-1] == "would replace what the reference device_locations change"
+    built_by(known, keep_references(with_reference))
+    planned = partial(plan_interval, with_reference, known.interval, source=Source.KAFKA, new_references=True)
+    assert planned(repin=False)[-1].startswith("would change nothing")
+    assert planned(repin=True)[-1] == "would replace rows that differ because of late records"
+    add(with_reference, "cam-9999,10001")
+    assert planned(repin=False, new_references=False)[-1].startswith("would change nothing")
+    because = "would replace rows that differ because of"
+    assert planned(repin=False)[-1] == f"{because} the reference device_locations"
+    assert planned(repin=True)[-1] == f"{because} late records and the reference device_locations"
 
 
 def test_plan_names_the_intervals_that_are_pinned_too_when_it_has_no_ranges(with_reference: Pipeline) -> None:
