@@ -88,18 +88,19 @@ def bounds_of(usual: Usual, table: str, past: Sequence[PastInterval], interval: 
         )
     counts = [each.rows for each in past]
     rows = (math.floor(min(counts) / usual.factor), math.ceil(max(counts) * usual.factor))
+
+    def of_rows_alone(why: str) -> UsualBounds:
+        not_checked = (f"whether the freshness of {table} is usual: {why}",)
+        return UsualBounds(severity, len(past), rows, not_checked=not_checked)
+
     lags = [each.lag for each in past if each.lag is not None]
     if len(lags) < usual.at_least:
-        why = f"{len(lags)} earlier intervals of its length have a newest row, and it takes {usual.at_least}"
-        return UsualBounds(
-            severity, len(past), rows, not_checked=(f"whether the freshness of {table} is usual: {why}",)
+        return of_rows_alone(
+            f"{len(lags)} earlier intervals of its length have a newest row, and it takes {usual.at_least}"
         )
     try:
         newest_after = interval.to_time - max(max(lags) * usual.factor, _LEAST_LAG)
     except OverflowError:
         # The newest row of an earlier interval may be centuries old.
-        why = f"its greatest lag times the factor {usual.factor} is longer than any time"
-        return UsualBounds(
-            severity, len(past), rows, not_checked=(f"whether the freshness of {table} is usual: {why}",)
-        )
+        return of_rows_alone(f"its greatest lag times the factor {usual.factor} is longer than any time")
     return UsualBounds(severity, len(past), rows, newest_after)
