@@ -5,11 +5,8 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from decimal import Context, Decimal
+from decimal import Decimal
 from typing import Any
-
-EXACT = Context(prec=60)
-"""For sums and order of Spark's decimals, which have 38 digits: Python's own context rounds to 28."""
 
 
 def loads(text: str) -> Any:

@@ -20,6 +20,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from include.monitor import exact_json
 from include.pipelines.spec import AdditiveView, Pipeline, Top
+from include.pipelines.spec.views import EXACT
 from include.settings import write_private
 from include.times import format_time, in_words, utc
 from spark_jobs.decoding.records import load_references
@@ -107,7 +108,7 @@ class LiveTop:
         }
 
     def _windows(self) -> list[dict[str, Any]]:
-        with localcontext(exact_json.EXACT):
+        with localcontext(EXACT):
             return [self._window(at, self.counts[at]) for at in sorted(self.counts, reverse=True)]
 
     def show(self) -> None:

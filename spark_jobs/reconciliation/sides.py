@@ -26,9 +26,10 @@ def summed_by_side(view: AdditiveView, sides: Iterable[str]) -> list[Column]:
 
 
 def summed(view: AdditiveView, name: str, sides: Sequence[str], less: Sequence[str] = ()) -> list[Column]:
-    """Return the sums `<name>_<measure>` of `all_sides` over the sides, less those of others; 0 as above.
+    """Return the sums `<name>_<measure>` of `all_sides` over the sides, less those of others.
 
-    They are sums of rows: where two sums of decimals are added, Spark takes digits off the result.
+    Each is 0 where there is nothing, which a null sum is too. They are sums of rows: where two sums of decimals are
+    added, Spark takes digits off the result.
     """
     side = F.col("side")
 

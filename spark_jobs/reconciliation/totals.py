@@ -35,9 +35,9 @@ from include.ledger.intervals import evidence
 from include.ledger.intervals.evidence import SpeedPosition
 from include.ledger.quarantine import replays_into
 from include.ledger.streams.incarnations import closed
-from include.monitor.exact_json import EXACT
 from include.offsets import OffsetRange, without
 from include.pipelines.spec import AdditiveView
+from include.pipelines.spec.views import EXACT
 from include.reconciliation import MATCHED, Difference, DifferenceClass, Reconciliation, against_archive
 from include.versions import code_version, decoder_version, view_version
 from spark_jobs.archive.files import read_files, within

@@ -22,8 +22,8 @@ from include.ledger.archive import micro_batches
 from include.ledger.archive.other_code import other_code
 from include.ledger.intervals import evidence
 from include.ledger.intervals.evidence import SpeedPosition
-from include.monitor.exact_json import EXACT
 from include.pipelines.spec import AdditiveView
+from include.pipelines.spec.views import EXACT
 from include.reconciliation import MATCHED, Difference, DifferenceClass, Reconciliation, against_archive
 from include.times import format_time, utc
 from include.versions import decoder_version, view_version

@@ -13,6 +13,7 @@ from include.errors import UsageError
 from include.monitor import exact_json
 from include.monitor.text import cell, non_negative, number
 from include.pipelines.spec import AdditiveView
+from include.pipelines.spec.views import EXACT
 from include.times import parse_time
 
 WINDOWS = 24
@@ -119,7 +120,7 @@ class LiveWindows:
     def top(self, window: Window, measure: str) -> tuple[TopRow, ...]:
         """Return the keys of a window with the largest measure, equal ones in the order of their keys."""
         measured = [(key, told.get(measure)) for key, told in self._measures(window).items()]
-        with localcontext(exact_json.EXACT):
+        with localcontext(EXACT):
             largest = sorted(measured, key=lambda each: (-(each[1] or 0), *map(str, each[0])))[:ROWS]
         most = max((_length(value or 0) for _, value in largest), default=0.0) or 1.0
         return tuple(
@@ -131,7 +132,7 @@ class LiveWindows:
         """Return the sum of a measure in each window, oldest first."""
         measures = {window: self._measures(window) for window in sorted(self.values)}
         windows = [window for window, keys in measures.items() if keys]
-        with localcontext(exact_json.EXACT):
+        with localcontext(EXACT):
             totals = [sum((told.get(measure) or 0) for told in measures[each].values()) for each in windows]
         most, width = max(map(_length, totals), default=0.0) or 1.0, WIDTH / max(1, len(windows))
         return tuple(

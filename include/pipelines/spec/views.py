@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from decimal import Context
 from typing import Literal, get_args
 
 from include.errors import UsageError
@@ -38,6 +39,9 @@ SUMMED_EXACTLY = {
     "DEC",
     "NUMERIC",
 }
+
+EXACT = Context(prec=60)
+"""In which Python adds and orders measures: decimals have up to 38 digits, and its own context rounds to 28."""
 
 _WATERMARKED = {"TIMESTAMP", "TIMESTAMP_LTZ", "TIMESTAMP WITH LOCAL TIME ZONE"}
 """Types of an event time by which a stream can forget windows."""
