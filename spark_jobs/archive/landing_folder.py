@@ -29,11 +29,8 @@ def write_landing(pipeline: Pipeline, decoded: DataFrame, folder: str) -> None:
     decoded.write.mode("append").options(**plain, **_statistics(pipeline)).partitionBy("fate", "date").parquet(folder)
 
 
-_PLACES = (
-    *("kafka_topic", "kafka_partition", "kafka_offset", "kafka_timestamp", "kafka_element"),
-    *("source_name", "source_line", "source_element"),
-)
-"""Columns that say where a row is from: those of Kafka's records, or those of lines."""
+_PLACES = ("kafka_topic", "kafka_partition", "kafka_offset", "kafka_timestamp", "kafka_element")
+"""Columns that say where a row is from. Those of lines are read whole, for every row."""
 
 
 def _statistics(pipeline: Pipeline) -> dict[str, str]:

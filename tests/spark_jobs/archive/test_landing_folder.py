@@ -15,7 +15,7 @@ import pytest
 from include import lake
 from include.lake import row_groups
 from include.ledger.archive.landing_files import LandingFile
-from include.pipelines import load_pipeline
+from include.pipelines import load_line_pipeline, load_pipeline
 from include.pipelines.spec import EventTimeWithin, Json
 from include.producing.generate import messages
 from include.settings import settings
@@ -190,6 +190,20 @@ def test_columns_have_a_dictionary_when_values_repeat_and_bounds_when_these_are_
     order = ["kafka_offset", "kafka_element"]
     assert written.select(decoded.columns).orderBy(order).collect() == decoded.orderBy(order).collect()
     decoded.unpersist()
+
+
+def test_lines_have_no_bounds_of_their_places_when_nothing_reads_them(spark: Any, landing: Path) -> None:
+    from spark_jobs.archive.landing_folder import write_landing
+
+    pipeline = load_line_pipeline("isp_hits_files")
+    assert pipeline
+    places = ["'a.jsonl' AS source_name", "id AS source_line", "0 AS source_element"]
+    write_landing(
+        pipeline, spark.range(7).selectExpr(*places, "'archived' AS fate", "'2026-11-20' AS date"), landing.as_uri()
+    )
+    (path, *_) = (landing / "fate=archived").rglob("*.parquet")
+    group = pq.ParquetFile(path).metadata.row_group(0)
+    assert [group.column(number).is_stats_set for number in range(3)] == [False] * 3
 
 
 @pytest.mark.parametrize(
