@@ -75,7 +75,7 @@ def reconcile_total(run: IntervalRun, view: AdditiveView, batch_view: DataFrame,
         return classify(_side_by_side(view, meeting.sides(batch_view, replayed)), view, context)
 
     found = compare(meeting)
-    if found.unexplained and (older := meeting.built_by_other_code()):
+    if found.unexplained and (older := meeting.older):
         # Other code may have given a row another key. Then the parts lack the key that it has now, which no class of
         # this key alone explains.
         log_of(pipeline.name).warning(
@@ -104,7 +104,7 @@ class _Meeting:
         run, view = self.run, self.view
         parts = self._held.parts
         delivered = replays_into([each.interval_id for each in parts])
-        older = self.built_by_other_code()
+        older = self.older
         built = {
             "proved": [each for each in parts if each.interval_id not in older],
             "older": [each for each in parts if each.interval_id in older],
@@ -124,8 +124,9 @@ class _Meeting:
         """The other registered intervals that the speed view has read whole, and whose files are as built."""
         return stored_parts(self.run.pipeline, self.view, self.left_out, read=self.position.offsets, closed=self.closed)
 
-    def built_by_other_code(self) -> frozenset[int]:
-        """Return of which registered intervals other code than the current one added up the part."""
+    @cached_property
+    def older(self) -> frozenset[int]:
+        """The registered intervals whose part other code than the current one added up."""
         name, references = self.run.pipeline.name, self.run.versioned_references
         code, version = code_version(name, references), view_version(name, self.view.name, references)
         return of_other_code(self.run.pipeline.view_table(self.view), self._held.parts, code=code, view=version)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 
@@ -18,6 +19,7 @@ from include.offsets import TopicPartition
 from include.pipelines import load_pipeline
 from include.reconciliation import ReconciliationCounts
 from include.versions import view_version
+from spark_jobs.reconciliation import totals
 from spark_jobs.reconciliation.interval_run import IntervalRun
 from spark_jobs.reconciliation.totals import _Meeting
 from tests.conftest import Home
@@ -100,12 +102,16 @@ def test_archive_is_not_read_for_an_interval_when_its_part_of_the_total_is_witho
     assert held_beside(13, read=1299)[-1] == (1000, 1200)
 
 
-def test_part_is_of_other_code_only_when_the_code_that_counts_the_view_was_another(postgres: Home) -> None:
+def test_part_is_of_other_code_only_when_the_code_that_counts_the_view_was_another(
+    postgres: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The code version of them all is another than the current one, as after a change of a suite."""
     for number, version in ((20, view_version(PIPELINE.name, VIEW.name)), (21, "of before"), (22, ""), (23, "")):
         register_part(number, version=version)
     meeting = meeting_of(23, read=2400)
+    asked = Mock(side_effect=totals.of_other_code)
+    monkeypatch.setattr(totals, "of_other_code", asked)
     (same, *others) = [each.interval_id for each in meeting._held.parts[-3:]]
-    older = meeting.built_by_other_code()
-    assert same not in older
-    assert older >= set(others)
+    assert same not in meeting.older
+    assert meeting.older >= set(others)
+    assert asked.call_count == 1, "it asks of each registered interval"
