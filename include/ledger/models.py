@@ -5,7 +5,19 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, DateTime, ForeignKey, Identity, Index, MetaData, UniqueConstraint, false, func, text
+from sqlalchemy import (
+    BigInteger,
+    Computed,
+    DateTime,
+    ForeignKey,
+    Identity,
+    Index,
+    MetaData,
+    UniqueConstraint,
+    false,
+    func,
+    text,
+)
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
@@ -440,6 +452,11 @@ class Build(Base):
     also_named: Mapped[dict[str, Any] | None] = mapped_column(
         JSONB(none_as_null=True),
         comment="By table, former names that its files have besides, each with the column of the same values",
+    )
+    view_versions: Mapped[dict[str, str] | None] = mapped_column(
+        JSONB,
+        Computed("findings -> 'view_versions'", persisted=True),
+        comment="By a view's table, the version of the code that added it up: a part of the findings",
     )
 
 

@@ -89,7 +89,7 @@ _RANGES = """
 """
 
 _OF_VIEW_VERSION = """
-    SELECT id FROM builds WHERE id = ANY(%(builds)s) AND findings -> 'view_versions' ->> %(table)s = %(version)s
+    SELECT id FROM builds WHERE id = ANY(%(builds)s) AND view_versions ->> %(table)s = %(version)s
 """
 
 _EXTENTS = """
