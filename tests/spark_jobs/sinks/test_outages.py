@@ -220,6 +220,24 @@ def test_message_has_the_report_s_columns_and_the_record_s_time_when_a_row_repor
     assert (change.is_up, change.key, change.at) == (True, '{"device_id": "b"}', START + timedelta(seconds=2))
 
 
+def test_columns_of_the_report_are_read_only_when_a_state_changes(
+    ledger: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream, read = Stream(), []
+    reading = pq.ParquetFile.read
+
+    def noted(file: pq.ParquetFile, columns: list[str]) -> pa.Table:
+        read.append("name_long" in columns)
+        return reading(file, columns=columns)
+
+    monkeypatch.setattr(pq.ParquetFile, "read", noted)
+    stream.land([(0, [("a", 0, False)])])
+    assert read == [False, True]
+    read.clear()
+    stream.land([(0, [("a", 0, False), ("b", 1, True)])])
+    assert read == [False]
+
+
 @pytest.mark.parametrize(
     ("when", "shown"),
     [(1_763_615_107_000, "1763615107000000 ms"), (-62_200_000_000, "-62200000000000 ms"), (None, "")],
