@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -175,13 +176,13 @@ class Pace:
 
     def __init__(self, rate: float | None) -> None:
         self._rate = rate
-        self._begun = datetime.now(UTC)
+        self._begun = time.monotonic()
         self._sent = 0
 
     def wait(self, producer: Producer) -> None:
         """Poll the producer until the next message is due."""
         if self._rate:
-            due = self._begun + timedelta(seconds=self._sent / self._rate)
-            while (left := (due - datetime.now(UTC)).total_seconds()) > 0:
+            due = self._begun + self._sent / self._rate
+            while (left := due - time.monotonic()) > 0:
                 producer.poll(left)
         self._sent += 1

@@ -247,3 +247,21 @@ def test_stream_is_not_followed_when_the_named_topic_is_none_of_the_pipeline(mad
             load_pipeline("wiki_changes"), "http://127.0.0.1:1/", "wiki-changes", "", "", until=None, seconds=None
         )
     assert made == ["wiki-changes"]
+
+
+def test_rate_is_kept_when_the_clock_is_set_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Clock(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> Clock:
+            hour_ago = datetime.now(tz) - timedelta(hours=1)
+            return cls.fromtimestamp(hour_ago.timestamp(), tz)
+
+    waited: list[float] = []
+    producer: Any = SimpleNamespace(
+        poll=lambda left: waited.append(left) if left < 1 else pytest.fail(f"waits {left} s")
+    )
+    pace = generate.Pace(1_000)
+    monkeypatch.setattr(generate, "datetime", Clock)
+    for _ in range(3):
+        pace.wait(producer)
+    assert waited
