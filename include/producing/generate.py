@@ -12,7 +12,7 @@ from itertools import chain, islice
 from types import ModuleType
 from typing import Any
 
-from confluent_kafka import KafkaError, Message, Producer
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from include import kafka
 from include.errors import UsageError
@@ -26,8 +26,10 @@ from include.times import format_time
 _PROGRESS_EVERY = 100
 """Messages."""
 
-PRODUCER: Mapping[str, Any] = {"linger.ms": 20, "message.max.bytes": 4_000_000}
-"""Options of producers that write many messages; a batch is as large as the topic takes."""
+PRODUCER: Mapping[str, Any] = {"linger.ms": 20, "message.max.bytes": 1_000_000_000}
+"""Options of producers that write many messages; a batch is as large as the topic takes.
+
+The client has no limit of its own: it would count a message before it is compressed, the topic counts it afterwards."""
 
 _EARLIEST = datetime.fromtimestamp(0.001, UTC)
 """Kafka's client takes timestamp 0 for the present time."""
@@ -148,7 +150,11 @@ def produce(
         bad += bool(reason)
         pace.wait(producer)
         milliseconds = int(moment.timestamp() * 1000)
-        kafka.enqueue(producer, topic, value, key, timestamp=milliseconds, on_delivery=count_delivery)
+        try:
+            kafka.enqueue(producer, topic, value, key, timestamp=milliseconds, on_delivery=count_delivery)
+        except KafkaException as error:
+            refused.append(error.args[0])
+            break
     producer.flush(90)
     confirmed = sum(written.values())
     if refused or confirmed != events:

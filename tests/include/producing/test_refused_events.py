@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-from include.errors import ServiceUnreachable, TidemarkError
+from include.errors import MessageRefused, ServiceUnreachable, TidemarkError
 from include.kafka.topics import TopicLimits
 from include.pipelines import load_pipeline
 from include.producing import generate
@@ -188,3 +188,26 @@ def test_generator_tells_why_kafka_refuses_its_messages(cluster: MockCluster, mo
     for words in (TOPIC, "Policy violation", "see the topic's settings", "0 of 20 messages were confirmed"):
         assert words in str(failed.value)
     assert failed.value.pipeline == PIPELINE.name
+
+
+def test_generator_counts_what_was_confirmed_when_the_client_refuses_a_message(
+    cluster: MockCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(generate.kafka, "create_topic", lambda *_: None)
+    monkeypatch.setattr(generate.kafka, "topic_limits", lambda _: TopicLimits(1_000_000, False))
+    sizes = [10, 10, 2_000_000, 10]
+    made = [(AT, None, b"x" * size, "") for size in sizes]
+    monkeypatch.setattr(generate, "messages", lambda *_, **__: iter(made))
+    monkeypatch.setattr(generate, "PRODUCER", {"linger.ms": 20, "message.max.bytes": 1_000_000})
+    with pytest.raises(MessageRefused, match=f"Kafka refuses a message for the topic {TOPIC}: .*2 of 4 messages were"):
+        generate.produce(PIPELINE, events=len(made))
+
+
+def test_message_is_written_when_only_its_uncompressed_size_is_beyond_the_topic_s_limit(
+    cluster: MockCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Messages that are too large for a decoder of more than 4 MB are generated, too."""
+    monkeypatch.setattr(generate.kafka, "create_topic", lambda *_: None)
+    monkeypatch.setattr(generate.kafka, "topic_limits", lambda _: TopicLimits(1_000_000, False))
+    monkeypatch.setattr(generate, "messages", lambda *_, **__: iter([(AT, None, b"x" * 5_000_000, "too_large")]))
+    assert generate.produce(PIPELINE, events=1)["delivered"] == 1
