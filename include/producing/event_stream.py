@@ -156,7 +156,8 @@ class EventStream:
                 self.connections += 1
                 async for sent in self._events(response):
                     if sent.retry is not None:
-                        self._first_pause = min(max(sent.retry / 1000, 0.0), LONGEST_PAUSE)
+                        # Before the division: a number of any length may be sent.
+                        self._first_pause = max(min(sent.retry, LONGEST_PAUSE * 1000) / 1000, 0.0)
                     await self._pass_on(sent, receive)
         except httpx.InvalidURL as error:
             raise ServiceUnreachable(f"{self.address}: {error}", remedy="correct the URL") from error

@@ -117,6 +117,15 @@ def test_pauses_double_up_to_the_longest_when_nothing_comes(monkeypatch: pytest.
     assert len(pauses) == 6
 
 
+def test_stream_goes_on_when_the_server_s_pause_is_a_number_that_no_float_holds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(event_stream, "LONGEST_PAUSE", 0.02)
+    with ScriptedServer(Answer((b"retry: " + b"9" * 400 + b"\nid: 1\ndata: a\n\n",)), GONE) as server:
+        events, _ = received(server)
+    assert [event.id for event in events] == ["1"]
+
+
 def test_stream_connects_again_when_a_connection_is_silent() -> None:
     with ScriptedServer(quick(b"id: 1\ndata: a\n\n", end="hold"), GONE) as server:
         events, told = received(server, silence=0.3)
