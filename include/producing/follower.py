@@ -1,6 +1,7 @@
 """Write a stream of server-sent events to a pipeline's topic.
 
 Every event that the server sends after the stored id reaches Kafka at least once, even when this process is killed.
+Canaries and events of another type than `message` are counted and dropped.
 The stored id advances only past events that Kafka has confirmed, so a killed follower writes about its last second
 again. Within a run, an event whose identity is among the last `REMEMBERED` ones is dropped. Readers recognise
 duplicates of a crash by the event's own id (`meta.id` of a wiki change).
