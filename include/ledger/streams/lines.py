@@ -37,6 +37,9 @@ from include.pipelines.spec import Pipeline
 
 DRIVER_ENDED = "the driver ended before it closed the connection: what it received last may be lost"
 
+_AT_ONCE = 500
+"""Files that are noted in one transaction."""
+
 
 @dataclass(frozen=True)
 class NotedFile:
@@ -98,13 +101,20 @@ def noted(pipeline: str) -> dict[str, tuple[int, datetime]]:
         return {location: (size, modified) for location, size, modified in ledger.execute(wanted)}
 
 
-@repeatable
 def note_files(lease: writers.Lease, files: Sequence[NotedFile]) -> None:
     """Record files after all others of the pipeline. Raises AnotherWriter: the lease keeps their order."""
+    # In parts: nobody can renew the lease while a transaction has checked it.
+    for first in range(0, len(files), _AT_ONCE):
+        _note_files(lease, files[first : first + _AT_ONCE])
+
+
+@repeatable
+def _note_files(lease: writers.Lease, files: Sequence[NotedFile]) -> None:
     with session() as ledger:
         writers.check(ledger, lease)
         for file in files:
             _add_file(ledger, lease.pipeline, file)
+        writers.renew_checked(ledger, lease)
 
 
 def _add_file(ledger: Session, pipeline: str, file: NotedFile) -> bool:

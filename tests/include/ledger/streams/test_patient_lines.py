@@ -145,3 +145,22 @@ def test_source_of_lines_ends_when_the_ledger_stays_away(
     away += [True] * 100
     with pytest.raises(ServiceUnreachable):
         line_source.LineReader(lease.pipeline, 0).prepareForTriggerAvailableNow()
+
+
+def test_files_are_noted_in_parts_that_each_renew_the_lease_when_there_are_many(
+    lease: writers.Lease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody can renew it meanwhile, and all of them may take longer than it lasts."""
+    monkeypatch.setattr(lines, "_AT_ONCE", 2, raising=False)
+    done: list[str] = []
+
+    def noting(module: Any, name: str) -> None:
+        step = getattr(module, name)
+        monkeypatch.setattr(module, name, lambda *arguments: (done.append(name), step(*arguments))[1])
+
+    noting(writers, "check")
+    noting(lines, "_add_file")
+    noting(writers, "renew_checked")
+    lines.note_files(lease, [file_of(number) for number in range(3)])
+    assert done == ["check", "_add_file", "_add_file", "renew_checked", "check", "_add_file", "renew_checked"]
+    assert files(lease) == [f"file:///{number}" for number in range(3)]
