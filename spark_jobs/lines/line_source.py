@@ -42,6 +42,7 @@ its arrival, and the position of the row inside its message."""
 LONGEST = 64 * 1024 * 1024
 """How many bytes of a line are read, if its decoder does not take more: an executor has each line in memory whole."""
 
+_BYTES_OF_A_TASK = 4 * 1024 * 1024
 _ROWS_AT_ONCE = 1000
 _BYTES_AT_ONCE = 4 * 1024 * 1024
 _FILE = "file"
@@ -113,9 +114,9 @@ class LineSourceReader(DataSource):
 
 @dataclass
 class LinePart(InputPartition):
-    """One file, read by one task."""
+    """Files that one task reads, one after the other."""
 
-    file: NotedFile
+    files: tuple[NotedFile, ...]
 
 
 class LineReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -147,19 +148,27 @@ class LineReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {_FILE: until if self._target is None else max(start[_FILE], min(until, self._target))}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[LinePart]:
-        """Return the files between two offsets."""
-        files = _patiently(lambda: lines.files_between(self._pipeline, start[_FILE], end[_FILE]))
-        return [LinePart(file) for file in files]
+        """Return the files between two offsets; small ones share a task."""
+        parts: list[list[NotedFile]] = []
+        room = 0
+        for file in _patiently(lambda: lines.files_between(self._pipeline, start[_FILE], end[_FILE])):
+            if not parts or file.bytes > room:
+                parts.append([])
+                room = _BYTES_OF_A_TASK
+            parts[-1].append(file)
+            room -= file.bytes
+        return [LinePart(tuple(part)) for part in parts]
 
     def _noted_until(self, after: int, most_bytes: int | None) -> int:
         return _patiently(lambda: lines.noted_until(self._pipeline, after, most_bytes))
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """Return the file's lines without line ends. Raises TidemarkError when the file is not as it was noted."""
+        """Return the files' lines without line ends. Raises TidemarkError when a file is not as it was noted."""
         assert isinstance(partition, LinePart)
-        check_unchanged(partition.file, self._pipeline)
-        yield from read_file(partition.file, self._longest)
-        check_unchanged(partition.file, self._pipeline)
+        for file in partition.files:
+            check_unchanged(file, self._pipeline)
+            yield from read_file(file, self._longest)
+            check_unchanged(file, self._pipeline)
 
 
 def _patiently(step: Callable[[], T]) -> T:

@@ -37,6 +37,9 @@ from include.pipelines.spec import Pipeline
 
 DRIVER_ENDED = "the driver ended before it closed the connection: what it received last may be lost"
 
+MOST_FILES = 1000
+"""Most files of a micro-batch, each of which is looked at before and after it is read."""
+
 _AT_ONCE = 500
 """Files that are noted in one transaction."""
 
@@ -172,9 +175,9 @@ def close_connection(lease: writers.Lease, connection: int, ended: str, cut_byte
 
 @repeatable
 def noted_until(pipeline: str, after: int, most_bytes: int | None) -> int:
-    """Return the last file after `after` with at most `most_bytes` in between, but at least one file.
+    """Return the last file after `after` with at most `most_bytes` and `MOST_FILES` in between, but at least one file.
 
-    Return `after` when nothing was noted since.
+    Return `after` when nothing was noted since; without `most_bytes` the last file of all.
     """
     size = func.sum(LineFile.bytes).over(order_by=LineFile.id)
     place = func.row_number().over(order_by=LineFile.id)
@@ -185,7 +188,8 @@ def noted_until(pipeline: str, after: int, most_bytes: int | None) -> int:
     )
     wanted = select(func.max(counted.c.id))
     if most_bytes is not None:
-        wanted = wanted.where((counted.c.so_far <= most_bytes) | (counted.c.place == 1))
+        most = (counted.c.so_far <= most_bytes) & (counted.c.place <= MOST_FILES)
+        wanted = wanted.where(most | (counted.c.place == 1))
     with session() as ledger:
         return ledger.scalar(wanted) or after
 

@@ -235,3 +235,16 @@ def test_at_least_one_file_is_read_when_it_is_larger_than_the_limit(lease: write
         reached = until
     assert spans == [["0", "1"], ["2", "3"], ["4"]]
     assert len(lines.files_between(lease.pipeline, 0, lines.noted_until(lease.pipeline, 0, 1))) == 1
+
+
+def test_micro_batch_has_no_more_files_than_the_limit_when_they_are_small(
+    lease: writers.Lease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lines, "MOST_FILES", 2, raising=False)
+    at = datetime(2026, 11, 20, tzinfo=UTC)
+    lines.note_files(lease, [NotedFile(f"file:///{n}", 0, at, f"file:///{n}") for n in range(5)])
+    found = [
+        each.location[-1] for each in lines.files_between(lease.pipeline, 0, lines.noted_until(lease.pipeline, 0, 25))
+    ]
+    assert found == ["0", "1"]
+    assert len(lines.files_between(lease.pipeline, 0, lines.noted_until(lease.pipeline, 0, None))) == 5

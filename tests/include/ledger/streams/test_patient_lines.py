@@ -132,7 +132,9 @@ def test_source_of_lines_waits_in_its_own_process_when_the_ledger_is_away(
     away.append(True)
     until = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
     away.append(True)
-    assert [part.file.location for part in reader.partitions({"file": 0}, until)] == ["file:///0", "file:///1"]
+    assert [[file.location for file in part.files] for part in reader.partitions({"file": 0}, until)] == [
+        ["file:///0", "file:///1"]
+    ]
     assert away == []
 
 
@@ -164,3 +166,13 @@ def test_files_are_noted_in_parts_that_each_renew_the_lease_when_there_are_many(
     lines.note_files(lease, [file_of(number) for number in range(3)])
     assert done == ["check", "_add_file", "_add_file", "renew_checked", "check", "_add_file", "renew_checked"]
     assert files(lease) == [f"file:///{number}" for number in range(3)]
+
+
+def test_small_files_share_a_task_when_they_follow_each_other(lease: writers.Lease) -> None:
+    from spark_jobs.lines.line_source import LineReader
+
+    mebibyte = 1024 * 1024
+    sizes = [0, mebibyte, 2 * mebibyte, mebibyte, 9 * mebibyte, 1, 1]
+    lines.note_files(lease, [file_of(number, size) for number, size in enumerate(sizes)])
+    parts = LineReader(lease.pipeline, 0).partitions({"file": 0}, {"file": 2**62})
+    assert [[int(file.location[-1]) for file in part.files] for part in parts] == [[0, 1, 2, 3], [4], [5, 6]]
