@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 from include import lake
 from include.errors import ServiceUnreachable, TidemarkError, UsageError, one_line
+from include.lake.object_store import is_bucket_uri
 from include.ledger.streams import lines
 from include.ledger.streams.lines import NotedFile
 from include.ledger.streams.writers import Lease
@@ -93,6 +94,8 @@ class FolderFeed(Feed):
     def __init__(self, source: TextFiles, lease: Lease, *, until_end: bool) -> None:
         super().__init__(lease, until_end=until_end)
         self._folder = source.folder
+        # A URI in a bucket has no escapes.
+        self._spelled = str if is_bucket_uri(self._folder) else quote
         # Earlier versions noted files as the folder was written.
         self._noted = {one_spelling(at): state for at, state in lines.noted(lease.pipeline).items()}
         self._last_look: dict[str, tuple[int, datetime]] = {}
@@ -113,7 +116,7 @@ class FolderFeed(Feed):
         """Note new files that have not changed since the last look; return whether others must be looked at again."""
         self._check_folder()
         listed = {
-            f"{self._folder}/{quote(entry.name)}": (entry.bytes, entry.modified)
+            f"{self._folder}/{self._spelled(entry.name)}": (entry.bytes, entry.modified)
             for entry in self._entries()
             if entry.is_file and entry.modified and not entry.name.startswith((".", "_"))
         }

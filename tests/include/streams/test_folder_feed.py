@@ -1,4 +1,4 @@
-"""A folder whose files were noted under another spelling, without a ledger."""
+"""Which files of a folder are noted and under which names, without a ledger."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from urllib.parse import quote
 
 import pytest
 
+from include import lake
+from include.lake import Entry, filesystem, object_store
 from include.ledger.streams import lines
 from include.ledger.streams.lines import NotedFile
-from include.pipelines.spec.lines import parse_line_source
+from include.pipelines.spec.lines import TextFiles, parse_line_source
 from include.streams.line_feeds import feed_of
 
 AT = datetime(2026, 11, 20, tzinfo=UTC)
@@ -29,10 +31,13 @@ def noted(monkeypatch: pytest.MonkeyPatch) -> list[NotedFile]:
     return found
 
 
+def lease() -> Any:
+    return SimpleNamespace(pipeline="isp_hits_files")
+
+
 def feed(folder: Path) -> None:
-    lease: Any = SimpleNamespace(pipeline="isp_hits_files")
     source: Any = parse_line_source(folder.as_uri())
-    feed_of(source, lease, until_end=True).feed()
+    feed_of(source, lease(), until_end=True).feed()
 
 
 def test_pipe_and_socket_are_passed_over_when_they_lie_in_the_folder(tmp_path: Path, noted: list[NotedFile]) -> None:
@@ -58,3 +63,14 @@ def test_only_new_files_are_noted_when_the_folder_was_written_otherwise(
     monkeypatch.setattr(lines, "noted", lambda _: known)
     feed(folder)
     assert [each.location for each in noted] == [f"{folder.as_uri()}/new"]
+
+
+def test_file_of_a_bucket_is_noted_by_the_name_that_it_is_read_by_when_it_has_a_blank_or_a_colon(
+    monkeypatch: pytest.MonkeyPatch, noted: list[NotedFile]
+) -> None:
+    entries = [Entry(name, False, True, 2, AT) for name in ("hits 2026-11-20T05:00.json", "50%25")]
+    monkeypatch.setattr(lake, "is_folder", lambda _: True)
+    monkeypatch.setattr(lake, "list_entries", lambda *_, **__: entries)
+    feed_of(TextFiles("s3a://bucket/in"), lease(), until_end=True).feed()
+    monkeypatch.setattr(object_store, "_store", lambda _: None)
+    assert sorted(filesystem(file.location)[1] for file in noted) == sorted(f"bucket/in/{e.name}" for e in entries)
