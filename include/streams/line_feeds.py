@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import socket
 import threading
-import time
 from abc import ABC, abstractmethod
 from datetime import datetime
 from urllib.parse import quote
@@ -21,18 +20,10 @@ from include.ledger.streams import lines
 from include.ledger.streams.lines import NotedFile
 from include.ledger.streams.writers import Lease
 from include.pipelines.spec.lines import LineSource, SocketLines, TextFiles, one_spelling
+from include.streams.received_lines import OpenConnection, note_left
 
 LOOK_EVERY = 1.0
-"""Seconds between two looks at a folder, and the longest that a received line waits for its file."""
-
-ROLL_BYTES = 8 * 1024 * 1024
-"""This many received bytes are written without waiting."""
-
-MOST_BYTES = 64 * 1024 * 1024
-"""A longer line ends its connection: no source sends such a message."""
-
-_KEEPALIVE = {socket.TCP_KEEPIDLE: 30, socket.TCP_KEEPINTVL: 10, socket.TCP_KEEPCNT: 3}
-"""A server that vanished without a word is noticed after a minute; by Linux's defaults it takes two hours."""
+"""Seconds between two looks at a folder."""
 
 
 class Feed(threading.Thread, ABC):
@@ -179,8 +170,10 @@ class SocketFeed(Feed):
     def feed(self) -> None:
         """Receive connection after connection; the end is reached when the first one is closed.
 
-        Raises ServiceUnreachable when not even the first can be opened.
+        Raises ServiceUnreachable when not even the first can be opened; at the end TidemarkError unless the server has
+        closed it.
         """
+        note_left(self.lease)
         pause = 0.0
         reached = told = False
         while not self.stopping.wait(pause):
@@ -201,70 +194,9 @@ class SocketFeed(Feed):
                 continue
             reached, told = True, False
             with connected:
-                received = _Connection(connected, str(self._source), self.lease).receive(self.stopping)
+                connection = OpenConnection(connected, str(self._source), self.lease)
+                received = connection.receive(self.stopping)
             pause = 1.0 if received else min(30.0, max(1.0, pause * 2))
             if self.until_end:
+                connection.check()
                 return
-
-
-class _Connection:
-    """One connection: its lines are counted from 1."""
-
-    def __init__(self, connected: socket.socket, address: str, lease: Lease) -> None:
-        self._socket = connected
-        self._lease = lease
-        self._number = lines.open_connection(lease, address)
-        self._name = f"{address}#{self._number}"
-        self._lines = 0
-        self._files = 0
-        self._buffer = bytearray()
-        # Nothing is ever sent on it, so only this tells that the other side is gone.
-        connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for option, value in _KEEPALIVE.items():
-            connected.setsockopt(socket.IPPROTO_TCP, option, value)
-        connected.settimeout(0.2)
-
-    def receive(self, stopping: threading.Event) -> int:
-        """Receive until the other side closes or the feed stops, note how it ended, and return the number of lines."""
-        ended = "stopped"
-        ends_line = False
-        written = time.monotonic()
-        while not stopping.is_set():
-            try:
-                received = self._socket.recv(1 << 16)
-            except TimeoutError:
-                received = None
-            except OSError as error:
-                ended = f"broken: {one_line(str(error))}"
-                break
-            if received == b"":
-                ended = "closed by the other side"
-                break
-            self._buffer += received or b""
-            # A long line is not searched for its end with each read.
-            ends_line = ends_line or b"\n" in (received or b"")
-            if ends_line and (time.monotonic() - written > LOOK_EVERY or len(self._buffer) > ROLL_BYTES):
-                self._write()
-                written, ends_line = time.monotonic(), False
-            if len(self._buffer) > MOST_BYTES:
-                ended = f"given up: a line of more than {MOST_BYTES} bytes"
-                break
-        self._write()
-        lines.close_connection(self._lease, self._number, ended, len(self._buffer))
-        return self._lines
-
-    def _write(self) -> None:
-        """Write the complete lines in the buffer to a file and note it; an incomplete line stays in the buffer."""
-        end = self._buffer.rfind(b"\n") + 1
-        if not end:
-            return
-        content = bytes(self._buffer[:end])
-        del self._buffer[:end]
-        location = lake.uri("received", self._lease.pipeline, f"{self._number:06d}-{self._files:09d}.lines")
-        lake.write_bytes(location, content)
-        size, modified = lake.size_and_mtime(location)
-        count = content.count(b"\n")
-        file = NotedFile(location, size, modified, self._name, self._lines + 1)
-        lines.note_received(self._lease, self._number, file, count)
-        self._lines += count
-        self._files += 1

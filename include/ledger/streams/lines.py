@@ -11,7 +11,7 @@ connection was lost is looked for, and not written twice.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from sqlalchemy import func, select, update
@@ -22,14 +22,7 @@ from include.errors import TidemarkError
 from include.ledger.archive import micro_batches
 from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit
 from include.ledger.database import session
-from include.ledger.models import (
-    LineConnection,
-    LineCount,
-    LineFile,
-    LineSourceRow,
-    LineSpan,
-    MicroBatch,
-)
+from include.ledger.models import LineConnection, LineCount, LineFile, LineSourceRow, LineSpan, MicroBatch
 from include.ledger.patience import repeatable
 from include.ledger.streams import writers
 from include.offsets import Fates
@@ -55,6 +48,22 @@ class NotedFile:
     source_name: str
     """The file itself, or the connection that its lines came over."""
     first_line: int = 1
+
+
+@dataclass(frozen=True)
+class Connection:
+    """A connection to a socket, and how much of it is noted."""
+
+    number: int
+    address: str
+    opened_at: datetime
+    lines: int = 0
+    files: int = 0
+
+    @property
+    def name(self) -> str:
+        """What its lines are counted in."""
+        return f"{self.address}#{self.number}"
 
 
 @dataclass(frozen=True)
@@ -141,8 +150,8 @@ def _add_file(ledger: Session, pipeline: str, file: NotedFile) -> bool:
 
 
 @repeatable
-def open_connection(lease: writers.Lease, address: str) -> int:
-    """Record a connection, and return its number. A driver has one connection at a time."""
+def open_connection(lease: writers.Lease, address: str) -> Connection:
+    """Record a connection, and return it. A driver has one connection at a time."""
     with session() as ledger:
         writers.check(ledger, lease)
         # An open one was recorded by a try whose answer was lost.
@@ -152,7 +161,20 @@ def open_connection(lease: writers.Lease, address: str) -> int:
         row = ledger.scalar(still_open) or LineConnection(pipeline=lease.pipeline, address=address)
         ledger.add(row)
         ledger.flush()
-        return row.id
+        return Connection(row.id, address, row.opened_at)
+
+
+@repeatable
+def left_open(pipeline: str) -> list[Connection]:
+    """Return the connections that a driver did not close, the oldest first."""
+    of_pipeline = (LineConnection.pipeline == pipeline, LineConnection.ended == DRIVER_ENDED)
+    count = select(LineFile.source_name, func.count()).where(LineFile.pipeline == pipeline)
+    with session() as ledger:
+        rows = ledger.scalars(select(LineConnection).where(*of_pipeline).order_by(LineConnection.id))
+        found = [Connection(row.id, row.address, row.opened_at, row.lines) for row in rows]
+        names = LineFile.source_name.in_([each.name for each in found])
+        files = dict(ledger.execute(count.where(names).group_by(LineFile.source_name)).tuples().all())
+    return [replace(each, files=files.get(each.name, 0)) for each in found]
 
 
 @repeatable

@@ -9,14 +9,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import delete, select, text
 
 from include import lake
 from include.errors import AnotherWriter, ServiceUnreachable, TidemarkError, UsageError
 from include.ledger.database import session
-from include.ledger.models import LineConnection
+from include.ledger.models import LineConnection, LineFile
 from include.ledger.streams import lines, writers
 from include.ledger.streams.lines import DRIVER_ENDED, NotedFile
 from include.pipelines import load_line_pipeline
@@ -197,12 +200,49 @@ def test_socket_ends_with_its_first_connection_when_asked_to_catch_up(lease: wri
 
 
 def test_connection_is_given_up_when_a_line_does_not_end(lease: writers.Lease, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("include.streams.line_feeds.MOST_BYTES", 1_000_000)
+    monkeypatch.setattr("include.streams.received_lines.MOST_BYTES", 1_000_000)
     server = Server([b"a\n" + b"x" * 5_000_000])
-    SocketFeed(server.source, lease, until_end=True).feed()
+    with pytest.raises(TidemarkError, match="given up: a line of more than 1000000 bytes: 1 lines were received"):
+        SocketFeed(server.source, lease, until_end=True).feed()
     [(count, cut, ended)] = connections(lease)
     assert (count, ended) == (1, "given up: a line of more than 1000000 bytes")
     assert 1_000_000 < cut < 5_000_000
+    assert received(lease) == b"a\n"
+
+
+def test_lines_in_a_file_are_noted_by_the_next_driver_when_the_first_one_could_not(
+    lease: writers.Lease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = Server([b"a\nb\n", b"c\n"])
+    pipeline: Any = SimpleNamespace(name=lease.pipeline, code="a_test")
+    with monkeypatch.context() as away:
+        away.setattr(lines, "note_received", Mock(side_effect=ServiceUnreachable("the ledger is away")))
+        with pytest.raises(ServiceUnreachable):
+            SocketFeed(server.source, lease, until_end=True).feed()
+    assert noted(lease) == []
+    for _ in range(2):
+        lines.note_source(lease, pipeline, SocketLines.kind, SocketLines.guarantee)
+        SocketFeed(server.source, lease, until_end=True).feed()
+        assert received(lease) == b"a\nb\nc\n"
+        assert connections(lease)[:2] == [(2, 0, DRIVER_ENDED), (1, 0, "closed by the other side")]
+        server = Server([b""])
+    assert [file.first_line for file in noted(lease)] == [1, 1]
+    assert len({file.source_name for file in noted(lease)}) == 2
+
+
+def test_received_files_stay_when_a_restored_ledger_gives_their_connection_s_number_again(lease: writers.Lease) -> None:
+    SocketFeed(Server([b"a\n"]).source, lease, until_end=True).feed()
+    [before] = noted(lease)
+    number = before.source_name.rpartition("#")[2]
+    with session() as ledger:
+        for table in (LineFile, LineConnection):
+            ledger.execute(delete(table).where(table.pipeline == lease.pipeline))
+        ledger.execute(text(f"SELECT setval('line_connections_id_seq', {number}, false)"))
+    SocketFeed(Server([b"b\n"]).source, lease, until_end=True).feed()
+    [after] = noted(lease)
+    assert after.source_name.rpartition("#")[2] == number
+    assert lake.read_bytes(before.location) == b"a\n"
+    assert received(lease) == b"b\n"
 
 
 def test_stream_is_told_when_nobody_listens(lease: writers.Lease) -> None:

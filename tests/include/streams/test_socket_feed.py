@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import logging
 import socket
+from contextlib import nullcontext
+from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
+from include.errors import TidemarkError
 from include.ledger.streams import lines
 from include.pipelines.spec.lines import SocketLines
 from include.services.process import free_port
-from include.streams.line_feeds import SocketFeed, _Connection
+from include.streams.line_feeds import SocketFeed
+from include.streams.received_lines import OpenConnection
 
-LEASE: Any = None
+LEASE: Any = SimpleNamespace(pipeline="isp_hits_socket")
 
 
 @pytest.fixture(autouse=True)
 def _no_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lines, "open_connection", lambda *_: 1)
+    opened = lines.Connection(1, "socket://127.0.0.1:1", datetime(2026, 11, 20, tzinfo=UTC))
+    monkeypatch.setattr(lines, "left_open", lambda _: [])
+    monkeypatch.setattr(lines, "open_connection", lambda *_: opened)
     monkeypatch.setattr(lines, "close_connection", lambda *_: None)
 
 
@@ -33,7 +41,7 @@ def connection() -> socket.socket:
 
 def test_vanished_server_is_noticed_after_a_minute_when_it_says_nothing() -> None:
     with connection() as connected:
-        _Connection(connected, "socket://127.0.0.1:1", LEASE)
+        OpenConnection(connected, "socket://127.0.0.1:1", LEASE)
         assert connected.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
         idle, interval, count = (
             connected.getsockopt(socket.IPPROTO_TCP, option)
@@ -64,3 +72,55 @@ def test_each_outage_is_told_once_when_the_server_cannot_be_reached_again(
         feed.feed()
     told = "socket://127.0.0.1:1 cannot be reached, what it sends meanwhile is lost; trying again: Connection refused"
     assert [each.getMessage() for each in caplog.records] == [told, told]
+
+
+class Ending:
+    """A connection that brings one content, then ends by an error, or is closed."""
+
+    def __init__(self, content: bytes, error: OSError | None) -> None:
+        self._answers: list[Any] = [*filter(None, [content]), error or b""]
+
+    def recv(self, _: int) -> bytes:
+        answer = self._answers.pop(0)
+        if isinstance(answer, OSError):
+            raise answer
+        found: bytes = answer
+        return found
+
+    def __getattr__(self, name: str) -> Any:
+        return MagicMock()
+
+    def __enter__(self) -> Ending:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("content", "error", "told"),
+    [
+        (b"", None, ""),
+        (b"cut", None, "closed by the other side: 0 lines were received, 3 bytes of an unfinished line are lost"),
+        (b"", OSError("reset by peer"), "broken: reset by peer: 0 lines were received, 0 bytes of"),
+    ],
+)
+@pytest.mark.parametrize("until_end", [True, False])
+def test_end_of_a_connection_is_told_when_something_may_be_lost(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    content: bytes,
+    error: OSError | None,
+    told: str,
+    until_end: bool,
+) -> None:
+    """A connection that was broken has not caught up."""
+    feed = SocketFeed(SocketLines("127.0.0.1", 1), LEASE, until_end=until_end)
+    monkeypatch.setattr(socket, "create_connection", lambda *_, **__: Ending(content, error))
+    monkeypatch.setattr(lines, "close_connection", lambda *_: None if until_end else feed.stopping.set())
+    with (
+        caplog.at_level(logging.WARNING, "tidemark"),
+        pytest.raises(TidemarkError) if until_end and error else nullcontext(),
+    ):
+        feed.feed()
+    assert [told in each.getMessage() for each in caplog.records] == ([True] if told else [])

@@ -83,7 +83,7 @@ def test_lines_of_a_connection_count_once_when_the_ledger_is_away(lease: writers
     with patient(20):
         for ended in ("closed by the other side", "stopped"):
             away.append(True)
-            connection = lines.open_connection(lease, ADDRESS)
+            connection = lines.open_connection(lease, ADDRESS).number
             away.append(True)
             lines.note_received(lease, connection, file_of(connection), 7)
             lines.note_received(lease, connection, file_of(1000 + connection), 4)
