@@ -29,9 +29,10 @@ LOOK_EVERY = 1.0
 class Feed(threading.Thread, ABC):
     """A thread that notes files until it is stopped."""
 
-    def __init__(self, lease: Lease, *, until_end: bool) -> None:
+    def __init__(self, lease: Lease, place: str, *, until_end: bool) -> None:
         super().__init__(name="feed", daemon=True)
         self.lease = lease
+        self.place = place
         self.until_end = until_end
         self.stopping = threading.Event()
         self._error: TidemarkError | None = None
@@ -44,7 +45,7 @@ class Feed(threading.Thread, ABC):
             self._error = error
         except OSError as error:
             self._error = TidemarkError(
-                f"lines can no longer be taken in: {one_line(str(error))}", remedy=f"check {lake.root()}"
+                f"lines can no longer be taken in: {one_line(str(error))}", remedy=f"check {self.place}"
             )
         except Exception as error:
             # The thread's edge: a feed that ended unforeseen must not count as one that reached the end.
@@ -83,13 +84,14 @@ class FolderFeed(Feed):
     """Notes each file of a folder once; folders and pipes in it, and names that begin with `.` or `_`, are ignored."""
 
     def __init__(self, source: TextFiles, lease: Lease, *, until_end: bool) -> None:
-        super().__init__(lease, until_end=until_end)
+        super().__init__(lease, source.folder, until_end=until_end)
         self._folder = source.folder
         # A URI in a bucket has no escapes.
         self._spelled = str if is_bucket_uri(self._folder) else quote
         # Earlier versions noted files as the folder was written.
         self._noted = {one_spelling(at): state for at, state in lines.noted(lease.pipeline).items()}
         self._last_look: dict[str, tuple[int, datetime]] = {}
+        self._told_folders = False
         self._check_folder()
 
     def _check_folder(self) -> None:
@@ -106,13 +108,15 @@ class FolderFeed(Feed):
     def _look(self) -> bool:
         """Note new files that have not changed since the last look; return whether others must be looked at again."""
         self._check_folder()
+        entries = [entry for entry in self._entries() if not entry.name.startswith((".", "_"))]
+        self._tell_folders(sum(entry.is_folder for entry in entries))
         listed = {
             f"{self._folder}/{self._spelled(entry.name)}": (entry.bytes, entry.modified)
-            for entry in self._entries()
-            if entry.is_file and entry.modified and not entry.name.startswith((".", "_"))
+            for entry in entries
+            if entry.is_file and entry.modified
         }
         for location in listed.keys() & self._noted.keys():
-            if listed[location] != self._noted[location]:
+            if not _same(listed[location], self._noted[location]):
                 raise changed(location, self._noted[location], listed[location], self.lease.pipeline)
         new = {at: state for at, state in listed.items() if at not in self._noted}
         still = {at: state for at, state in new.items() if self._last_look.get(at) == state}
@@ -123,6 +127,13 @@ class FolderFeed(Feed):
         self._noted |= still
         self._last_look = new
         return len(still) < len(new)
+
+    def _tell_folders(self, count: int) -> None:
+        if count and not self._told_folders:
+            logging.getLogger("tidemark").warning(
+                "%s: folders in it are passed over, with all files in them: %s", self._folder, count
+            )
+            self._told_folders = True
 
     def _entries(self) -> list[lake.Entry]:
         try:
@@ -136,13 +147,19 @@ class FolderFeed(Feed):
             ) from None
 
 
+def _same(one: tuple[int, datetime], other: tuple[int, datetime]) -> bool:
+    # To the second, as errors tell it: an object store reports the time of a single file less exactly than its listings
+    # do.
+    return (one[0], int(one[1].timestamp())) == (other[0], int(other[1].timestamp()))
+
+
 def changed(location: str, noted: tuple[int, datetime], now: tuple[int, datetime], pipeline: str) -> TidemarkError:
     """Return the error of a file that changed after it was noted: nobody can tell which of its lines were read."""
     return TidemarkError(
         f"{location} was changed after it was noted ({noted[0]} bytes of {noted[1]:%Y-%m-%dT%H:%M:%SZ}, now {now[0]} "
         f"of {now[1]:%Y-%m-%dT%H:%M:%SZ}): a file is read once, and whole",
-        remedy="put it back as it was, or take it out of the folder once it was read; what was added goes into a file "
-        "of its own, moved into the folder when it is complete",
+        remedy="put it back as it was; what was added goes into a file of its own, moved into the folder when it is "
+        "complete",
         pipeline=pipeline,
     )
 
@@ -153,10 +170,12 @@ def check_unchanged(file: NotedFile, pipeline: str) -> None:
         size, modified = lake.size_and_mtime(file.location)
     except FileNotFoundError:
         raise TidemarkError(
-            f"{file.location} was noted and is gone before it was read", remedy="put it back", pipeline=pipeline
+            f"{file.location} was noted ({file.bytes} bytes of {file.modified_at:%Y-%m-%dT%H:%M:%SZ}) and is gone "
+            "before it was read",
+            remedy="put it back, with this modification time",
+            pipeline=pipeline,
         ) from None
-    # To the second: an object store reports the time of a single file less exactly than its listings do.
-    if (size, int(modified.timestamp())) != (file.bytes, int(file.modified_at.timestamp())):
+    if not _same((size, modified), (file.bytes, file.modified_at)):
         raise changed(file.location, (file.bytes, file.modified_at), (size, modified), pipeline)
 
 
@@ -164,7 +183,7 @@ class SocketFeed(Feed):
     """Writes what a server sends to files of the lake and notes them; connects again when it is cut off."""
 
     def __init__(self, source: SocketLines, lease: Lease, *, until_end: bool) -> None:
-        super().__init__(lease, until_end=until_end)
+        super().__init__(lease, lake.root(), until_end=until_end)
         self._source = source
 
     def feed(self) -> None:

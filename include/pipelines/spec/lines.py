@@ -27,7 +27,8 @@ class TextFiles:
     """URI without a trailing slash."""
     kind: ClassVar[str] = "files"
     guarantee: ClassVar[str] = (
-        "each line of a file once, identified by file and line number; there are no Kafka offsets"
+        "each line of a file once, identified by the file's URI and line number, so a renamed one is read again; there "
+        "are no Kafka offsets"
     )
 
     def __str__(self) -> str:

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 from urllib.parse import quote
 
 import pytest
 
 from include import lake
+from include.errors import TidemarkError
 from include.lake import Entry, filesystem, object_store
 from include.ledger.streams import lines
 from include.ledger.streams.lines import NotedFile
-from include.pipelines.spec.lines import TextFiles, parse_line_source
+from include.pipelines.spec.lines import SocketLines, TextFiles, parse_line_source
 from include.streams.line_feeds import feed_of
 
 AT = datetime(2026, 11, 20, tzinfo=UTC)
@@ -74,3 +77,43 @@ def test_file_of_a_bucket_is_noted_by_the_name_that_it_is_read_by_when_it_has_a_
     feed_of(TextFiles("s3a://bucket/in"), lease(), until_end=True).feed()
     monkeypatch.setattr(object_store, "_store", lambda _: None)
     assert sorted(filesystem(file.location)[1] for file in noted) == sorted(f"bucket/in/{e.name}" for e in entries)
+
+
+def test_file_that_was_put_back_is_taken_as_unchanged_when_its_time_is_what_the_error_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, noted: list[NotedFile]
+) -> None:
+    (tmp_path / "hits").write_bytes(b"x\n")
+    at = AT.replace(microsecond=123456)
+    monkeypatch.setattr(lines, "noted", lambda _: {f"{tmp_path.as_uri()}/hits": (2, at)})
+    os.utime(tmp_path / "hits", (AT.timestamp(), AT.timestamp()))
+    feed(tmp_path)
+    os.utime(tmp_path / "hits", (AT.timestamp() + 1, AT.timestamp() + 1))
+    with pytest.raises(TidemarkError, match="hits was changed after it was noted"):
+        feed(tmp_path)
+    assert noted == []
+
+
+def test_folders_are_counted_once_when_they_are_passed_over(
+    tmp_path: Path, noted: list[NotedFile], caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("date=2026-11-20", "date=2026-11-21", "_temporary"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "hits").write_bytes(b"x\n")
+    (tmp_path / "hits").write_bytes(b"x\n")
+    with caplog.at_level(logging.WARNING, "tidemark"):
+        feed(tmp_path)
+    [told] = [each.getMessage() for each in caplog.records]
+    assert told == f"{tmp_path.as_uri()}: folders in it are passed over, with all files in them: 2"
+    assert len(noted) == 1
+
+
+@pytest.mark.parametrize("from_folder", [True, False])
+def test_place_is_named_when_it_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, from_folder: bool) -> None:
+    monkeypatch.setattr(lines, "noted", lambda _: {})
+    source: Any = TextFiles(tmp_path.as_uri()) if from_folder else SocketLines("127.0.0.1", 1)
+    failing = feed_of(source, lease(), until_end=True)
+    monkeypatch.setattr(failing, "feed", Mock(side_effect=PermissionError(13, "Permission denied")))
+    failing.run()
+    with pytest.raises(TidemarkError, match="Permission denied") as failed:
+        failing.check()
+    assert failed.value.remedy == f"check {tmp_path.as_uri() if from_folder else lake.root()}"

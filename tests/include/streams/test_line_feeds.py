@@ -126,7 +126,7 @@ def test_feed_fails_when_it_ends_by_an_error_that_nobody_foresaw(lease: writers.
         def feed(self) -> None:
             raise ZeroDivisionError("division by zero")
 
-    feed = Defective(lease, until_end=until_end)
+    feed = Defective(lease, "file:///in", until_end=until_end)
     feed.start()
     wait_for("the feed's end", lambda: not feed.is_alive())
     with pytest.raises(TidemarkError, match="no longer be taken in: ZeroDivisionError: division by zero") as failed:
