@@ -19,6 +19,7 @@ from include.airflow.notifier import ALERTS, AlertNotifier, RecoveryNotifier
 from include.airflow.tasks import (
     MOST_RUNS,
     announce_registered,
+    announced_now,
     attempt_of,
     judge_reconciliation,
     pin_unless_behind,
@@ -209,7 +210,8 @@ def _announce_table(pipeline: Pipeline, table: str, announced: Any) -> None:
     @task(task_id=table, outlets=[asset, UNKEYED])
     def announce_table(announced: dict[str, Any], *, outlet_events: Any = None) -> None:
         """Announce the table's partitions."""
-        of_table = partitions_of(take_step(result_of, "announce", announced, pipeline.name), table)
+        of_run = take_step(result_of, "announce", announced, pipeline.name)
+        of_table = partitions_of(take_step(announced_now, pipeline, of_run), table)
         if not (of_table["registered"] or of_table["dropped"]):
             raise AirflowSkipException("the interval registered nothing in this table")
         emit(outlet_events, asset, of_table)

@@ -27,8 +27,9 @@ from include.intervals.boundaries import asked_interval
 from include.intervals.missing import missing_in_order, rest_before
 from include.intervals.reporting.plan import plan_interval
 from include.ledger.completeness import completeness
-from include.ledger.intervals import attempts, revisions
+from include.ledger.intervals import attempts, pins, revisions
 from include.pipelines.spec import Pipeline
+from include.proof.write import prove_registered
 from include.settings import settings
 from include.times import Interval, format_time, parse_duration, parse_time
 
@@ -216,15 +217,35 @@ def announce_registered(attempt: int) -> dict[str, Any]:
             remedy=f"read the report: {verdict.report}",
             pipeline=verdict.pipeline,
         )
-    gone = revisions.no_longer_registered(attempts.load_attempt(attempt).pinned.id)
     return {
         "interval": verdict.interval,
         "records": verdict.records,
         "reconciliation": verdict.reconciliation,
         "registered": verdict.registered,
-        "dropped": [{"table": table, "partition": partition} for table, partition in gone],
         "report": verdict.report,
-        "complete_until": completeness(verdict.pipeline).as_json()["until"],
+        **_also_told(verdict.pipeline, attempts.load_attempt(attempt).pinned.id),
+    }
+
+
+def announced_now(pipeline: Pipeline, announced: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a run announces with what its interval has registered by now.
+
+    Another run of the interval may have replaced it while this one's event was waiting for its retry, and consumers
+    take the newest event for what is registered.
+    """
+    pinned = pins.find_interval(pipeline.name, parse_time(announced["interval"]["from"]))
+    if pinned is None:
+        return dict(announced)
+    proof = prove_registered(pipeline, pinned.id)
+    registered = [{**each.as_registered(), "proof": proof} for each in revisions.registered_of_interval(pinned.id)]
+    return {**announced, "registered": registered, **_also_told(pipeline.name, pinned.id)}
+
+
+def _also_told(pipeline: str, interval_id: int) -> dict[str, Any]:
+    gone = revisions.no_longer_registered(interval_id)
+    return {
+        "dropped": [{"table": table, "partition": partition} for table, partition in gone],
+        "complete_until": completeness(pipeline).as_json()["until"],
     }
 
 

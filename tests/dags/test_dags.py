@@ -579,15 +579,28 @@ row = lambda table, date: {"table": table, "partition": f"date={date}/interval=2
 verdict = SimpleNamespace(exit_code=0, pipeline="nest_cameras", records={}, reconciliation={}, report="",
     interval={"from": "2026-11-20T05:00:00Z", "to": "2026-11-20T06:00:00Z"},
     registered=[row("nest_cameras", "2026-11-21")])
+pinned = SimpleNamespace(id=1)
 tasks.steps = SimpleNamespace(announce=lambda attempt: verdict)
 tasks.log_step = lambda *given, **named: None
 tasks.completeness = lambda pipeline: SimpleNamespace(as_json=lambda: {"until": None})
-tasks.attempts = SimpleNamespace(load_attempt=lambda attempt: SimpleNamespace(pinned=SimpleNamespace(id=1)))
+tasks.attempts = SimpleNamespace(load_attempt=lambda attempt: SimpleNamespace(pinned=pinned))
+tasks.pins = SimpleNamespace(find_interval=lambda pipeline, begin: pinned)
+tasks.prove_registered = lambda pipeline, interval: "proof"
+
+def state(registered, dropped):
+    tasks.revisions = SimpleNamespace(
+        registered_of_interval=lambda _: [SimpleNamespace(as_registered=lambda at=each: at) for each in registered],
+        no_longer_registered=lambda interval: [tuple(each.values()) for each in dropped])
+
 gone = [row("nest_cameras", "2026-11-20"), row("nest_cameras_hourly_counts", "2026-11-20")]
+later = [row("nest_cameras", "2026-11-22")], [row("nest_cameras", "2026-11-21"), *gone]
 found = {}
-for dropped in (gone, gone[:1]):
-    tasks.revisions = SimpleNamespace(no_longer_registered=lambda interval: [tuple(each.values()) for each in dropped])
+# The third time, another run is registered before the tables' tasks.
+for dropped, meanwhile in ((gone, None), (gone[:1], None), (gone, later)):
+    state(verdict.registered, dropped)
     announced = tasks.announce_registered(7)
+    if meanwhile:
+        state(*meanwhile)
     for name in sys.argv[1:]:
         events = defaultdict(lambda: SimpleNamespace(add_partitions=lambda key: None, add=lambda asset, extra: None))
         task = vars(intervals)["interval__nest_cameras"].task_dict[f"announce_tables.{name}"]
@@ -606,10 +619,14 @@ def test_table_is_announced_with_what_was_dropped_when_the_interval_has_fewer_pa
     run_script: RunScript,
 ) -> None:
     found = run_script(ANNOUNCED, "nest_cameras", "nest_cameras_hourly_counts")
-    moved = {"partitions": ["2026-11-21"], "dropped": ["2026-11-20"]}
+    moved, gone = (
+        {"partitions": ["2026-11-21"], "dropped": ["2026-11-20"]},
+        {"partitions": [], "dropped": ["2026-11-20"]},
+    )
+    replaced = {"partitions": ["2026-11-22"], "dropped": ["2026-11-21", "2026-11-20"]}
+    assert found["nest_cameras"] == [moved, moved, replaced]
     # The second time, the view never had a row of the interval.
-    assert found["nest_cameras"] == [moved, moved]
-    assert found["nest_cameras_hourly_counts"] == [{"partitions": [], "dropped": ["2026-11-20"]}]
+    assert found["nest_cameras_hourly_counts"] == [gone, gone]
 
 
 TIMEOUTS = """
