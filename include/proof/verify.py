@@ -18,6 +18,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, BinaryIO
 from urllib.parse import unquote, urlsplit
 
@@ -264,9 +265,9 @@ def _stands_for(other: Mapping[str, Any], digest: str) -> bool:
 
 def _is_vouched(other: Mapping[str, Any], proof: Mapping[str, Any], public_key: str) -> bool:
     """Return whether a proof is signed by the expected key: the one that is named, else that of the checked proof."""
-    signature, expected = other["signature"], public_key or proof["signature"].get("public_key", "")
+    signature, expected = other.get("signature", {}), public_key or proof["signature"].get("public_key", "")
     return bool(
-        signature["algorithm"] == "Ed25519"
+        signature.get("algorithm") == "Ed25519"
         and signature["public_key"] == expected
         and ed25519_verifies(signature["public_key"], signature["value"], canonical(other))
     )
@@ -361,14 +362,27 @@ def _successors(
         # Of what was replaced, a successor may still name the former one.
         if any(each not in (own, now) and not _stands_for(proof, each) for each in linked):
             report.differs("chain", f"{path} follows this proof as it was; it was changed since")
-        if other["interval"] == proof["interval"] and other["build"] > proof["build"]:
+        if other["interval"] == proof["interval"] and _is_later(other, proof, public_key):
             later.append(other)
     if now is not None and stored is not None:
         _check_replacement(proof, parse(stored), own, public_key, report)
     elif stored is not None and stored != content:
         report.differs("chain", f"the lake holds another proof at {proof['file']}")
     # Not by name: there, build 10 comes before build 9.
-    return sorted(later, key=lambda other: int(other["build"]))
+    return sorted(later, key=_registered_at)
+
+
+def _is_later(other: Mapping[str, Any], proof: Mapping[str, Any], public_key: str) -> bool:
+    """Return whether a proof is of a later registration, and signed as the checked one is when a key is expected."""
+    # Not by the build's number: after the ledger was lost these begin again.
+    if not other.get("registered_at") or _registered_at(other) <= _registered_at(proof):
+        return False
+    is_signed = proof["signature"]["algorithm"] == "Ed25519"
+    return not (public_key and is_signed) or _is_vouched(other, proof, public_key)
+
+
+def _registered_at(proof: Mapping[str, Any]) -> datetime:
+    return datetime.fromisoformat(proof["registered_at"].replace("Z", "+00:00"))
 
 
 def _of_this(stored: bytes | None, content: bytes, own: str) -> str | None:

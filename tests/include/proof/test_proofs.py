@@ -162,6 +162,17 @@ def add_records(lake: Path, proof: Path, *records: tuple[int, int]) -> None:
     tell(proof, path, table.num_rows + len(records))
 
 
+def replace_files(lake: Path, proof: Path, *, before: bool = False) -> None:
+    """Remove the files, and put another proof of the interval there: unsigned, or signed and of a time `before`."""
+    part(lake, proof).unlink()
+    time = "2026-11-20T00:00:00Z" if before else "2100-01-01T00:00:00Z"
+    interval = json.loads(proof.read_text())["interval"]
+    other = {"format": verify.FORMAT, "interval": interval, "build": 99, "registered_at": time}
+    other |= {"previous": {}, "tables": []}
+    signature = {"signature": signing.signature_of(verify.canonical(other))} if before else {}
+    proof.with_name("x.json").write_text(json.dumps(other | signature))
+
+
 def change_range(**values: Any) -> Corruption:
     return lambda _, proof: change(proof, lambda it: it["ranges"][0].update(values))
 
@@ -253,6 +264,14 @@ CORRUPTIONS: dict[str, tuple[Corruption, set[str]]] = {
     "words cannot be encoded": (
         lambda lake, proof: change(proof, lambda it: it["expectations"][0].update(success=False, words="\udc80")),
         {"signature", "verdict", "chain"},
+    ),
+    "a file is gone and an unsigned proof says that it was replaced": (
+        lambda lake, proof: replace_files(lake, proof),
+        {"file missing"},
+    ),
+    "a file is gone and a signed proof of an earlier registration has a later number": (
+        lambda lake, proof: replace_files(lake, proof, before=True),
+        {"file missing"},
     ),
     "it is nested too deeply": (lambda lake, proof: proof.write_text("[" * 100_000), {"format"}),
 }
