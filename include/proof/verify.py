@@ -1,8 +1,9 @@
 """Check a proof of Tidemark: `python verify.py FILE [--lake URI] [--kafka BOOTSTRAP] [--public-key HEX]`.
 
-This file needs nothing but itself and pyarrow; with --kafka also confluent-kafka. Copy it wherever a proof is to be
-checked. It ends with 0 when everything is as the proof states, with 3 and a line per difference when something is not,
-with 6 when lake or Kafka cannot be reached, with 64 for wrong usage.
+This file needs nothing but itself, Python 3.10 and pyarrow 14, or later ones; with --kafka also confluent-kafka 2.3.
+Copy it wherever a proof is to be checked. It ends with 0 when everything is as the proof states, with 3 and a line per
+difference when something is not, with 6 when lake or Kafka cannot be reached, with 64 for wrong usage, or without what
+it needs.
 """
 
 from __future__ import annotations
@@ -659,6 +660,20 @@ def _lake_above(file: str, content: bytes) -> str:
     return file.removesuffix(path) or "."
 
 
+def _missing(kafka: str) -> str:
+    """Return what is not installed as it is needed; empty when nothing is missing."""
+    if sys.version_info < (3, 10):  # noqa: UP036
+        return f"Python 3.10 or later is needed, this is {sys.version.split()[0]}"
+    if int(pa.__version__.split(".")[0]) < 14:
+        return f"pyarrow 14 or later is needed, installed is {pa.__version__}"
+    try:
+        if kafka:
+            from confluent_kafka import TopicCollection  # noqa: F401
+    except ImportError as error:
+        return f"--kafka needs confluent-kafka 2.3 or later: {error}"
+    return ""
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Check the proof that the command line names; return the exit code."""
     parser = argparse.ArgumentParser(description="Check a proof of Tidemark.")
@@ -670,6 +685,9 @@ def main(arguments: list[str] | None = None) -> int:
         given = parser.parse_args(arguments)
     except SystemExit as error:
         return 64 if error.code else 0
+    if missing := _missing(given.kafka):
+        print(missing, file=sys.stderr)
+        return 64
     try:
         with open(given.file, "rb") as file:  # noqa: PTH123
             content = file.read()

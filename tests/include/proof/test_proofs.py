@@ -402,6 +402,19 @@ def test_file_checks_a_proof_when_nothing_of_the_project_is_there(
     assert (moved.returncode, "name the lake with --lake" in moved.stderr) == (64, True)
 
 
+def test_exit_code_is_64_when_what_it_needs_is_not_installed(
+    copied: Path, signed: list[Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    proof = str(proof_in(copied, signed))
+    monkeypatch.setitem(sys.modules, "confluent_kafka", None)
+    assert verify.main([proof, "--kafka", "127.0.0.1:1"]) == 64
+    assert "--kafka needs confluent-kafka 2.3 or later" in capsys.readouterr().err
+    assert verify.main([proof]) == 0
+    monkeypatch.setattr(pa, "__version__", "13.0.0")
+    assert verify.main([proof]) == 64
+    assert capsys.readouterr().err == "pyarrow 14 or later is needed, installed is 13.0.0\n"
+
+
 def test_exit_code_is_3_with_every_difference_when_something_differs(
     postgres: Home, copied: Path, signed: list[Path]
 ) -> None:
