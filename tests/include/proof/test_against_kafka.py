@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import TopicPartition as ClientPartition
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from include import kafka
 from include.ledger.intervals import pins
@@ -19,7 +20,7 @@ from include.pipelines import load_pipeline
 from include.proof import verify
 from include.proof.write import prove_registered
 from include.settings import settings
-from tests.conftest import Home
+from tests.conftest import Home, wait_for
 from tests.support.attempts import START, hour
 from tests.support.proved import PIPELINE, register_hour
 from tests.support.topic_log import Log
@@ -103,6 +104,35 @@ def test_proof_is_not_judged_when_the_topic_was_created_again(proof: Path) -> No
 def test_kafka_that_does_not_answer_ends_with_6(proof: Path, in_process: Home) -> None:
     ended = in_process.run("verify", str(proof), "--kafka", "127.0.0.1:1", expect=6)
     assert "Kafka at 127.0.0.1:1: " in ended.stderr
+
+
+def test_missing_records_are_noted_when_the_log_is_compacted(proof: Path, log: Log) -> None:
+    stated = {"empty": 4, "archived": 95, "quarantined": 3}
+
+    def edit(document: dict[str, Any]) -> None:
+        """Two more records than Kafka has, and one less."""
+        document["ranges"][0].update(stated)
+        document["ranges"][1].update(empty=1)
+
+    def set_policy(policy: str) -> None:
+        entry = ConfigEntry("cleanup.policy", policy, incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource(ResourceType.TOPIC, log.topic, incremental_configs=[entry])
+        log.admin.incremental_alter_configs([resource])[resource].result(30)
+        options = {"bootstrap.servers": settings().kafka_address()}
+        wanted = {log.topic} if policy == "compact" else set()
+        wait_for("the policy", lambda: verify._compacted_topics([log.topic], options) == wanted, 30)
+
+    more = "kafka: nest-logs-1 [0, 100): the proof states 99 records, Kafka has 100"
+    assert of_kafka(checked(proof, edit).differences) == [
+        "kafka: nest-logs-0 [0, 100): the proof states 102 records, Kafka has 100", more
+    ]  # fmt: skip
+    set_policy("compact")
+    try:
+        report = checked(proof, edit)
+    finally:
+        set_policy("delete")
+    assert of_kafka(report.differences) == [more]
+    assert of_kafka(report.notes) == ["nest-logs-0 [0, 100): 2 records are not in Kafka, whose log is compacted"]
 
 
 def test_records_are_noted_as_unchecked_when_retention_removed_them(proof: Path, log: Log) -> None:
