@@ -173,13 +173,18 @@ def pin_newest(spark: SparkSession, pipeline: Pipeline) -> None:
 
 
 def pin_view(spark: SparkSession, pipeline: Pipeline, version: int) -> None:
-    """Pin the view to the validated rows of a version."""
+    """Pin the view to the validated rows of a version; until then it shows those of the version before."""
+    view = f"{DATABASE}.{pipeline.delta_view}"
     columns = ", ".join(f"`{name}`" for name in (*archive_schema(pipeline).names, "interval"))
-    spark.sql(
-        f"CREATE OR REPLACE VIEW {DATABASE}.{pipeline.delta_view} "
-        f"TBLPROPERTIES ('tidemark.table' = '{table_id(spark, pipeline)}', 'tidemark.version' = '{version}') "
-        f"AS SELECT {columns} FROM delta.`{location(pipeline)}` VERSION AS OF {version} WHERE interval IS NOT NULL"
-    )
+    properties = f"'tidemark.table' = '{table_id(spark, pipeline)}', 'tidemark.version' = '{version}'"
+    rows = f"SELECT {columns} FROM delta.`{location(pipeline)}` VERSION AS OF {version} WHERE interval IS NOT NULL"
+    if not spark.catalog.tableExists(view):
+        spark.sql(f"CREATE VIEW {view} TBLPROPERTIES ({properties}) AS {rows}")
+        return
+    # Spark replaces a view by dropping it: readers would find none, and after a kill there would be none.
+    spark.sql(f"ALTER VIEW {view} AS {rows}")
+    # Last: after a kill the version that is noted is an earlier one, since which only Tidemark has written.
+    spark.sql(f"ALTER VIEW {view} SET TBLPROPERTIES ({properties})")
 
 
 def restore_rows(

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import fastavro
+import psycopg2
 import pytest
 
 from tests.conftest import Home, iso, last_hours
@@ -80,6 +81,14 @@ def place(row: dict[str, Any]) -> tuple[str, int, int, int]:
     return row["kafka_topic"], int(row["kafka_partition"]), int(row["kafka_offset"]), int(row["kafka_element"])
 
 
+def views_of(checkout: Checkout) -> list[tuple[int, str]]:
+    """The ids of the views in the metastore, and their names."""
+    database = checkout.home.database.replace("/ledger", "/catalog")
+    with psycopg2.connect(database) as connection, connection.cursor() as catalog:
+        catalog.execute("""SELECT "TBL_ID", "TBL_NAME" FROM "TBLS" WHERE "TBL_TYPE" = 'VIRTUAL_VIEW' ORDER BY 1""")
+        return [(key, name) for key, name in catalog.fetchall()]
+
+
 def test_table_has_every_archived_row_once_for_every_reader(
     checkout: Checkout, pipeline: str, verdict: dict[str, Any]
 ) -> None:
@@ -134,8 +143,12 @@ def test_delta_view_has_the_validated_rows_as_the_table_has_them(
 def test_rerun_changes_nothing_and_a_rebuild_is_equal(
     checkout: Checkout, pipeline: str, verdict: dict[str, Any]
 ) -> None:
+    views = views_of(checkout)
+    assert views or pipeline != IN_DELTA
     again = checkout.json("interval", pipeline, *BOUNDS)
     assert again["registered"] == verdict["registered"]
+    # The same one: dropped and created again, it would be missing in between.
+    assert views_of(checkout) == views
     checkout.run("housekeeping", pipeline, "--older-than", "0s")
     assert list((checkout.home.lake / "landing" / pipeline).rglob("fate=archived/**/*.parquet")) == []
     first = archive(verdict, pipeline)[0]

@@ -297,6 +297,29 @@ def test_nothing_is_written_when_another_has_put_what_was_left_out(
     assert table.done == []
 
 
+def test_view_stays_and_its_noted_version_is_an_earlier_one_when_a_kill_comes_as_it_is_pinned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Spark would replace a view by dropping it."""
+    said: list[str] = []
+
+    def execute(statement: str) -> None:
+        said.append(statement)
+
+    spark: Any = SimpleNamespace(sql=execute, catalog=SimpleNamespace(tableExists=lambda _: bool(said)))
+    monkeypatch.setattr(delta, "table_id", lambda *_: "id")
+    monkeypatch.setattr(delta, "archive_schema", lambda _: SimpleNamespace(names=["speed"]))
+    for version in (3, 4):
+        delta.pin_view(spark, load_pipeline("gps_positions"), version)
+    created, rows, properties = said
+    assert created.startswith(
+        "CREATE VIEW lake.gps_positions_delta TBLPROPERTIES ('tidemark.table' = 'id', 'tidemark.v"
+    )
+    assert rows == f"ALTER VIEW lake.gps_positions_delta AS {created.split(' AS ', 1)[1]}".replace(" OF 3 ", " OF 4 ")
+    assert properties.startswith("ALTER VIEW lake.gps_positions_delta SET TBLPROPERTIES (")
+    assert properties.endswith("'tidemark.version' = '4')")
+
+
 def end_delta_lock(table: Table, postgres: Home) -> None:
     with psycopg2.connect(postgres.database) as connection, connection.cursor() as cursor:
         end_lock(cursor, f"delta:{table.pipeline.name}")
