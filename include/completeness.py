@@ -14,6 +14,7 @@ from include.catalog.properties import properties, put_properties
 from include.errors import AnotherWriter
 from include.ledger.completeness.properties import KEYS, UNTIL, Properties, table_properties
 from include.ledger.held_locks import held_lock
+from include.pipelines import declarations
 from include.pipelines.spec import Pipeline
 
 _PATIENCE = timedelta(minutes=10)
@@ -35,7 +36,15 @@ def locked_properties(pipeline: str) -> Iterator[None]:
 
 def put_hive_properties(pipeline: Pipeline, wanted: Properties) -> list[str]:
     """Write the properties of the Hive catalog's tables; return the tables that had others."""
-    return put_properties({table: wanted.get(table, {}) for table in pipeline.tables}, KEYS)
+    return put_properties(_in_hive(pipeline, wanted), KEYS)
+
+
+def _in_hive(pipeline: Pipeline, wanted: Properties) -> Properties:
+    """Return the properties of the declared tables, and none for those of removed views: reruns take their rows out."""
+    removed = wanted.keys() - {*pipeline.tables}
+    if removed:
+        removed -= {table for each in declarations().loaded for table in each.tables}
+    return {table: wanted.get(table, {}) for table in pipeline.tables} | {table: {} for table in sorted(removed)}
 
 
 def follow_ledger(pipeline: Pipeline) -> list[str]:
@@ -53,17 +62,20 @@ def follow_ledger(pipeline: Pipeline) -> list[str]:
 def differences(pipeline: Pipeline) -> Iterator[tuple[str, str]]:
     """Yield each table whose properties differ from the ledger, with the difference."""
     wanted = table_properties(pipeline.name)
-    sides = [("the catalog", properties(pipeline.tables, KEYS))]
+    in_hive = _in_hive(pipeline, wanted)
+    sides = [("the catalog", properties([*in_hive], KEYS))]
     if pipeline.iceberg_tables:
         from include.iceberg import tables
 
         sides.append(("Iceberg's catalog", tables.properties(pipeline)))
     for where, found in sides:
         for table, actual in found.items():
-            expected = wanted.get(table, {})
+            expected = in_hive[table]
             if actual != expected:
                 a, b = (each.get(UNTIL, "no time") for each in (actual, expected))
                 what = f"is complete until {a}, but until {b} in the ledger"
-                if a == b:
+                if table not in pipeline.tables:
+                    what = f"is complete until {a}, but no pipeline declares it"
+                elif a == b:
                     what = f"has other times of topic partitions than the ledger, complete until {a}"
                 yield table, f"{DATABASE}.{table} in {where} {what}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import psycopg2
@@ -20,6 +21,7 @@ from include.ledger.completeness.properties import BY_PARTITION, KEYS, UNTIL, pr
 from include.ledger.intervals import attempts, builds, pins
 from include.ledger.lineage import BuiltRevision
 from include.offsets import OffsetRange
+from include.pipelines import Declarations
 from tests.conftest import Home
 from tests.support.open_tables import PASSED, OpenTable, pipeline_named, rows_of
 
@@ -33,6 +35,11 @@ HOURS = [f"2026-11-18T{hour:02}:00:00Z" for hour in range(5, 12)]
 def archive(postgres: Home, pipeline: str) -> OpenTable:
     """A pipeline with an Iceberg table and a table of its name in the Hive catalog, as Spark would make it."""
     made = OpenTable(pipeline_named(f"t_{pipeline[-40:]}"))
+    make_table(postgres, made.pipeline.table)
+    return made
+
+
+def make_table(postgres: Home, table: str) -> None:
     with psycopg2.connect(postgres.database.replace("/ledger", "/catalog")) as connection, connection.cursor() as hive:
         hive.execute(
             'INSERT INTO "DBS" ("DB_ID", "DB_LOCATION_URI", "NAME") SELECT 1, %s, %s '
@@ -43,9 +50,8 @@ def archive(postgres: Home, pipeline: str) -> OpenTable:
             'INSERT INTO "TBLS" ("TBL_ID", "CREATE_TIME", "DB_ID", "LAST_ACCESS_TIME", "RETENTION", "TBL_NAME", '
             '"IS_REWRITE_ENABLED") SELECT (SELECT coalesce(max("TBL_ID"), 0) + 1 FROM "TBLS"), 0, "DB_ID", 0, 0, %s, '
             'false FROM "DBS" WHERE "NAME" = %s',
-            [made.pipeline.table, "lake"],
+            [table, "lake"],
         )
-    return made
 
 
 def run(archive: OpenTable, hour: int, rows: int = 3) -> None:
@@ -155,6 +161,27 @@ def test_doctor_repairs_a_property_when_somebody_changed_it(archive: OpenTable) 
     ]
     completeness.follow_ledger(archive.pipeline)
     assert until(archive) == HOURS[1]
+
+
+def test_property_is_removed_when_the_table_s_view_was_removed(archive: OpenTable, postgres: Home) -> None:
+    run(archive, 0)
+    removed = f"{archive.pipeline.table}_gone"
+    make_table(postgres, removed)
+    with psycopg2.connect(postgres.database) as connection, connection.cursor() as ledger:
+        own = "SELECT pipeline, %s, first_begin FROM table_begins WHERE table_name = %s"
+        ledger.execute(f"INSERT INTO table_begins {own}", [removed, archive.pipeline.table])
+    put_properties({removed: {UNTIL: HOURS[1]}}, KEYS)
+    (found,) = check_completeness(archive.pipeline)
+    assert found.what == f"lake.{removed} in the catalog is complete until {HOURS[1]}, but no pipeline declares it"
+    run(archive, 1)
+    assert properties([removed], KEYS) == {removed: {}}
+    assert until(archive) == HOURS[2]
+    # Another pipeline's view of that name is left to it.
+    put_properties({removed: {UNTIL: HOURS[1]}}, KEYS)
+    other = replace(archive.pipeline, name=removed)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(completeness, "declarations", lambda: Declarations((other,), {}))
+        assert completeness.follow_ledger(archive.pipeline) == []
 
 
 def test_other_tables_get_their_property_when_one_s_metadata_is_gone(archive: OpenTable) -> None:
