@@ -28,7 +28,16 @@ from include.iceberg.catalog import OWNER, find
 from include.iceberg.field_ids import numbers_of
 from include.iceberg.schema import create, follow_declaration, metadata_for_file
 from include.iceberg.snapshot_retention import Expire, delete_lists, surplus
-from include.iceberg.statement import BUILD, INTERVAL, Statement, completeness_of, is_own, put_completeness
+from include.iceberg.statement import (
+    BUILD,
+    INTERVAL,
+    Statement,
+    completeness_after,
+    completeness_of,
+    is_own,
+    last_own,
+    put_completeness,
+)
 from include.ledger.held_locks import Check
 from include.ledger.intervals.findings import IcebergSnapshot
 from include.ledger.lineage import BuiltRevision
@@ -115,9 +124,9 @@ def commit_interval(
     """Make a table hold the wanted revisions' files, and no others, of the statement's interval, by one snapshot.
 
     Repeating it changes nothing. A build that changes nothing gets its tag on the existing snapshot. The same commit
-    sets `said`, the table's properties of completeness. `check` raises when the caller is no longer alone with the
-    interval: it is asked before each try. Raises UsageError when the table is not the pipeline's or cannot follow its
-    declaration.
+    sets `said`, the table's properties of completeness; none while the table lacks rows of other intervals. `check`
+    raises when the caller is no longer alone with the interval: it is asked before each try. Raises UsageError when the
+    table is not the pipeline's or cannot follow its declaration.
     """
     for _ in range(TRIES):
         try:
@@ -127,10 +136,11 @@ def commit_interval(
             follow_declaration(stored, pipeline.name, shown_columns(pipeline, table), numbers_of(pipeline, table))
             head = stored.current_snapshot()
             difference = difference_of(stored, wanted, statement.label)
+            told = completeness_after(stored, pipeline.name, statement, wanted, difference, said)
             if difference or (head is None or not _is_told(stored, statement, wanted)):
-                _commit(stored, statement, wanted, difference, said, pipeline.retention.snapshots)
-            elif statement.tag not in stored.refs() or (said is not None and said != completeness_of(stored)):
-                _tag(stored, head, statement, said)
+                _commit(stored, statement, wanted, difference, told, pipeline.retention.snapshots)
+            elif statement.tag not in stored.refs() or (told is not None and told != completeness_of(stored)):
+                _tag(stored, head, statement, told)
         except CommitFailedException:
             continue
         tagged = stored.refs()[statement.tag].snapshot_id
@@ -191,17 +201,6 @@ def roll_back_foreign(table: Table) -> Table:
     else:
         table.manage_snapshots().set_current_snapshot(kept.snapshot_id).commit()
     return table
-
-
-def last_own(table: Table) -> Snapshot | None:
-    """Return the newest snapshot in the head's history whose kept ancestors are all Tidemark's; None without one."""
-    known = {each.snapshot_id: each for each in table.snapshots()}
-    kept: Snapshot | None = None
-    at = table.current_snapshot()
-    while at is not None:
-        kept = (kept or at) if is_own(at) else None
-        at = known.get(at.parent_snapshot_id) if at.parent_snapshot_id is not None else None
-    return kept
 
 
 def _is_told(table: Table, statement: Statement, wanted: Sequence[BuiltRevision]) -> bool:

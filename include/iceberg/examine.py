@@ -17,12 +17,11 @@ from include.iceberg.commit import (
     commit_interval,
     difference_of,
     ensure_table,
-    last_own,
     restore_tag,
     roll_back_foreign,
 )
 from include.iceberg.snapshot_retention import missing_verdicts
-from include.iceberg.statement import statement_of
+from include.iceberg.statement import last_own, statement_of
 from include.ledger import proofs
 from include.ledger.intervals import attempts, builds, revisions
 from include.ledger.intervals.pinned import pinned_intervals

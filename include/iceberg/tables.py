@@ -11,7 +11,7 @@ from include.iceberg.catalog import find, opened, writing
 from include.iceberg.commit import commit_interval, ensure_table
 from include.iceberg.field_ids import numbers_of
 from include.iceberg.schema import check_declaration, follow_declaration
-from include.iceberg.statement import completeness_of, put_completeness, statement_of
+from include.iceberg.statement import completeness_now, completeness_of, put_completeness, statement_of
 from include.ledger import proofs
 from include.ledger.completeness.properties import Properties
 from include.ledger.held_locks import Check
@@ -88,7 +88,8 @@ def properties(pipeline: Pipeline) -> dict[str, dict[str, str]]:
 def put_properties(pipeline: Pipeline, told: Properties) -> list[str]:
     """Set the existing tables' properties of completeness; return the tables that had others.
 
-    Raises MetadataGone, and UsageError for another's table, once all other tables are set.
+    One that lacks registered rows gets none. Raises MetadataGone, and UsageError for another's table, once all other
+    tables are set.
     """
     changed: list[str] = []
     refused: list[TidemarkError] = []
@@ -99,7 +100,10 @@ def put_properties(pipeline: Pipeline, told: Properties) -> list[str]:
             except (MetadataGone, UsageError) as error:
                 refused.append(error)
                 continue
-            if stored is not None and completeness_of(stored) != (said := told.get(table, {})):
+            if stored is None:
+                continue
+            said = completeness_now(stored, pipeline.name, told.get(table, {}))
+            if completeness_of(stored) != said:
                 with stored.transaction() as transaction:
                     put_completeness(transaction, said)
                 changed.append(table)

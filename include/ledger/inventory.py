@@ -1,4 +1,4 @@
-"""Tables as a whole, for doctor and housekeeping: revisions in every state, and the attempts under way or lost."""
+"""Tables as a whole: rows, revisions in every state, and the attempts under way or lost."""
 
 from __future__ import annotations
 
@@ -51,6 +51,15 @@ def _known(revision: Revision, interval: IntervalRow) -> KnownRevision:
         interval.pipeline,
         Interval(interval.from_time, interval.to_time),
     )
+
+
+def registered_rows(table: str, pipeline: str, *, without: int | None = None) -> int:
+    """Return how many rows a pipeline's intervals have registered in a table; `without`: but for those of this one."""
+    wanted = select(func.coalesce(func.sum(Revision.rows), 0)).join(IntervalRow, IntervalRow.id == Revision.interval_id)
+    wanted = wanted.where(IntervalRow.pipeline == pipeline, Revision.interval_id.is_distinct_from(without))
+    with session() as ledger:
+        of_table = Revision.table_name == table, Revision.state == RevisionState.REGISTERED
+        return int(ledger.scalar(wanted.where(*of_table)) or 0)
 
 
 def revisions_of(table: str) -> Iterator[KnownRevision]:

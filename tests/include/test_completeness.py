@@ -203,3 +203,25 @@ def test_other_tables_get_their_property_when_one_s_metadata_is_gone(archive: Op
 def test_table_is_left_out_when_it_is_not_in_the_catalog(archive: OpenTable) -> None:
     assert put_properties({"no_table": {UNTIL: HOURS[0]}}, KEYS) == []
     assert properties(["no_table"], KEYS) == {}
+
+
+def test_iceberg_table_has_no_property_when_it_was_made_after_intervals_were_registered(archive: OpenTable) -> None:
+    """It was declared later, or somebody dropped it."""
+    for hour in range(2):
+        run(archive, hour)
+    name = archive.pipeline.table
+    with iceberg_catalog.opened() as catalog:
+        catalog.drop_table(("lake", name))
+    run(archive, 2)
+    assert archive.load().scan().to_arrow().num_rows == 3
+    assert properties([name], KEYS)[name][UNTIL] == HOURS[3]
+    assert not archive.load().properties.keys() & {*KEYS}
+    assert completeness.follow_ledger(archive.pipeline) == []
+    assert not archive.load().properties.keys() & {*KEYS}
+    run(archive, 2, rows=2)
+    assert not archive.load().properties.keys() & {*KEYS}
+    assert len(restore(archive.pipeline)) == 2
+    assert completeness.follow_ledger(archive.pipeline) != []
+    assert until(archive) == HOURS[3]
+    run(archive, 1, rows=5)
+    assert until(archive) == HOURS[3]
