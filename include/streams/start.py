@@ -166,14 +166,20 @@ class StreamStart:
     def _flags_begin(self, pipeline: Pipeline, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Return where flags begin without a checkpoint: at their position, as far as Kafka still has it.
 
-        In a topic without flags so far they begin where the archive is: nobody waits for flags of old records.
+        In a topic without flags so far they begin where the archive is: nobody waits for flags of old records. A start
+        that failed before the checkpoint was made has noted this, and the next one begins there.
         """
+        noted = self.generation.began_at(FLAGS)
+        # Not `positions`: after a topic was created again, that of flags is still one of the former topic.
+        committed = committed_offsets(pipeline.name).get(FLAGS, {}) if noted else {}
         known = {
-            topic: FLAGS in self.generation.positions or flag_ledger.has_read(pipeline.name, identity.topic_id)
+            topic: bool(noted) or flag_ledger.has_read(pipeline.name, identity.topic_id)
             for topic, identity in describe_source(pipeline.source).items()
         }
         archived = archive_positions(pipeline, offsets)
         wanted = {tp: at if known[tp.topic] else archived.get(tp, at) for tp, at in offsets.items()}
+        read = {tp.topic for tp in noted}
+        wanted |= {tp: max(noted.get(tp, 0), committed.get(tp, 0)) for tp in wanted if tp.topic in read}
         return {tp: max(wanted[tp], low) for tp, (low, _) in kafka.offset_bounds(wanted).items()}
 
     def _offsets_of(self, pipeline: Pipeline, query: str) -> dict[TopicPartition, int]:

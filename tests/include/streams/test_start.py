@@ -16,6 +16,7 @@ from include.errors import UsageError
 from include.ledger.archive import micro_batches
 from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit
 from include.ledger.streams import generations, lines, writers
+from include.ledger.streams.flags import FLAGS
 from include.offsets import TopicPartition
 from include.pipelines import load_pipeline
 from include.pipelines.spec import JdbcTable, KafkaTopics, Pipeline
@@ -24,7 +25,7 @@ from include.serving.live_rows import merge
 from include.serving.shape import shape_of
 from include.streams.event_time import check_event_time
 from include.streams.fingerprint import TABLE
-from include.streams.generations import new_generation
+from include.streams.generations import adopt, new_generation
 from include.streams.new_code import fit_now
 from include.streams.start import begin
 from tests.conftest import Home, wait_for
@@ -117,13 +118,12 @@ def test_stream_is_refused_before_its_generation_is_asked_for_when_a_header_is_w
     assert generations.current(pipeline.name) == before
 
 
-def reading(request: pytest.FixtureRequest, **source: Any) -> Pipeline:
-    """nest_cameras under another name, with topics of its own: `{}` in `source` is that name."""
+def reading(request: pytest.FixtureRequest, declared_as: str = "nest_cameras", **source: Any) -> Pipeline:
+    """A pipeline under another name, with topics of its own: `{}` in `source` is that name."""
     name = f"p{crc32(request.node.name.encode())}_{os.getpid()}"
     named = (each.format(name) for each in source.get("subscribe", ()))
     source |= {"subscribe": tuple(named), "pattern": source.get("pattern", "").format(name)}
-    nest = load_pipeline("nest_cameras")
-    return replace(nest, name=name, declared_as=nest.name, source=KafkaTopics(**source))
+    return replace(load_pipeline(declared_as), name=name, declared_as=declared_as, source=KafkaTopics(**source))
 
 
 def topic_of(pipeline: Pipeline, suffix: str) -> Log:
@@ -252,6 +252,38 @@ def test_named_topic_that_is_declared_later_begins_at_the_declared_start(request
     both = replace(pipeline, source=replace(pipeline.source, subscribe=(first.topic, second.topic)))
     new_generation(both, reason="another topic", started_by="test@host")
     assert begin(both).note(both, ARCHIVE) == at(first, 3) | at(second, 3)
+
+
+def test_flags_begin_where_their_first_start_was_to_begin_when_it_failed_after_a_topic_was_adopted(
+    request: pytest.FixtureRequest,
+) -> None:
+    pipeline = reading(request, "auction_bids", subscribe=("{}-only",))
+    log = topic_of(pipeline, "only")
+    begin(pipeline)
+    log.archive()
+    log.archive(query=FLAGS)
+    log.delete()
+    log.create(1)
+    log.producer = kafka.producer()
+    log.send(0, 0.1, 0.2, 0.3, 0.4)
+    adopt(pipeline, log.topic, reason="a test", adopted_by="test@host")
+    for _ in range(2):
+        # The former topic's flags were raised up to offset 3.
+        assert begin(pipeline).note(pipeline, FLAGS) == at(log, 0)
+
+
+def test_flags_begin_where_their_first_start_was_to_begin_when_they_were_declared_later_and_it_failed(
+    request: pytest.FixtureRequest,
+) -> None:
+    pipeline = reading(request, "auction_bids", subscribe=("{}-only",))
+    log = topic_of(pipeline, "only")
+    without = replace(pipeline, flags=None)
+    begin(without).note(without, ARCHIVE)
+    log.archive()
+    for _ in range(2):
+        assert begin(pipeline).note(pipeline, FLAGS) == at(log, 3)
+        log.send(0, 0.4)
+        log.archive()
 
 
 def test_stream_is_refused_until_a_new_generation_when_the_topic_of_a_view_is_gone_or_another(
