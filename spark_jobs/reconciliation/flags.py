@@ -11,7 +11,8 @@ For every archive row that the flags' query has passed, under the limits that we
     since an erasure took some of these out           erased
 
 A flag may be there twice, also under the limits of a query that was stopped before it committed the record: each flag
-is recomputed under the version that it names. Flags that other code raised are of class `code`.
+is recomputed under the version that it names. Flags that other code raised are of class `code`, also those beyond what
+it had committed, where this code raised its own later.
 """
 
 from __future__ import annotations
@@ -104,6 +105,7 @@ def _compare(run: IntervalRun, rows: DataFrame) -> Reconciliation:
         "value",
         "is_erased",
         F.col("raised_at").isNotNull().alias("is_raised"),
+        "written_at",
         *(F.coalesce(name, F.lit(False)).alias(name) for name in ("may_be", "must_be")),
     )
     lost = of_deleted_topics(declared(pipeline).topic, forces)
@@ -124,19 +126,24 @@ def _compare(run: IntervalRun, rows: DataFrame) -> Reconciliation:
 def _raised(run: IntervalRun, since: datetime) -> DataFrame:
     """Return the topic's flags of records in the ranges, each once.
 
-    Columns: key, value, limits_version, raised_at, flag_partition (a topic partition of the flag itself).
+    Columns: key, value, limits_version, raised_at, flag_partition (a topic partition of the flag itself), written_at
+    (Kafka's timestamp of the first such flag).
     """
     spark, pipeline, pinned = run.spark, run.pipeline, run.pinned
     if declared(pipeline).topic not in kafka.describe_topics([declared(pipeline).topic]):
-        return empty_frame(spark, struct_of(f"{_RAISED}, raised_at {_AT}, flag_partition INT"))
+        return empty_frame(spark, struct_of(f"{_RAISED}, raised_at {_AT}, flag_partition INT, written_at TIMESTAMP"))
     messages = read_topic(spark, declared(pipeline).topic, since).select(
-        F.col("key").cast("string").alias("key"), F.col("value").cast("string").alias("value"), "partition"
+        F.col("key").cast("string").alias("key"),
+        F.col("value").cast("string").alias("value"),
+        "partition",
+        "timestamp",
     )
-    parsed = messages.select("*", F.from_json("value", VALUE).alias("of")).select("key", "value", "partition", "of.*")
+    parsed = messages.select("*", F.from_json("value", VALUE).alias("of"))
+    parsed = parsed.select("key", "value", "partition", "timestamp", "of.*")
     return (
         parsed.where(within(pinned.ranges))
         .groupBy("key", "value", "limits_version", F.struct(*_COORDINATES).alias("raised_at"))
-        .agg(F.max("partition").alias("flag_partition"))
+        .agg(F.max("partition").alias("flag_partition"), F.min("timestamp").alias("written_at"))
     )
 
 
@@ -216,6 +223,7 @@ def _class(run: IntervalRun, forces: Sequence[InForce], is_cut: Column) -> Colum
     if run.attempt.source is Source.ARCHIVE:
         others += replaced_by_other_code(pipeline, run.pinned.ranges)
     by_other_code = _covered(others)
+    by_other_code |= F.col("is_raised") & _read_ahead(pipeline, forces, current)
     other = F.when(by_other_code, "code").when(is_cut & ~F.col("is_raised"), "gap").otherwise("unexplained")
     return (
         F.when(F.col("is_raised") & F.col("must_be"), "matched")
@@ -226,6 +234,21 @@ def _class(run: IntervalRun, forces: Sequence[InForce], is_cut: Column) -> Colum
         .when(F.col("must_be") & F.col("is_erased"), "erased")
         .when(F.col("must_be"), other)
     )
+
+
+def _read_ahead(pipeline: str, forces: Sequence[InForce], current: str) -> Column:
+    """Return whether other code, which had read on beyond its last commit, may have raised a flag of the topic.
+
+    Such a flag was written before the query in force at its row began.
+    """
+    conditions = [
+        _covered([OffsetRange(tp, max(force.range.from_offset, began), force.range.until_offset)])
+        & (F.col("written_at") < F.lit(force.since + CLOCKS_APART))
+        for force in forces
+        for tp, began in [(force.range.topic_partition, ledger.other_code_began(pipeline, force, current))]
+        if began is not None
+    ]
+    return reduce(Column.__or__, conditions, F.lit(False))
 
 
 def _covered(ranges: Sequence[OffsetRange]) -> Column:

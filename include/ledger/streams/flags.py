@@ -198,6 +198,27 @@ def in_force(pipeline: str, ranges: Iterable[OffsetRange]) -> list[InForce]:
     return parts
 
 
+def other_code_began(pipeline: str, force: InForce, rules_version: str) -> int | None:
+    """Return where the last query of other code began in the topic partition, before the one in force; None without.
+
+    It may have raised flags far beyond what it committed.
+    """
+    wanted = (
+        select(FlagRunStart.from_offset)
+        .join(FlagRun, FlagRun.id == FlagRunStart.flag_run_id)
+        .where(
+            FlagRun.pipeline == pipeline,
+            FlagRun.limits_version.is_not(None),
+            FlagRun.rules_version != rules_version,
+            FlagRun.started_at < force.since,
+            FlagRunStart.topic_id == force.range.topic_id,
+            FlagRunStart.topic_partition == force.range.topic_partition.partition,
+        )
+    )
+    with session() as ledger:
+        return ledger.scalar(wanted.order_by(FlagRun.id.desc()).limit(1))
+
+
 def has_read(pipeline: str, topic_id: str) -> bool:
     """Return whether a query for flags ever began to read this topic."""
     with session() as ledger:

@@ -60,6 +60,19 @@ def test_no_limits_are_in_force_when_nothing_could_be_flagged(in_process: Home) 
     writers.release(lease)
 
 
+def test_other_code_began_last_where_its_last_run_before_the_one_in_force_did(in_process: Home) -> None:
+    from include.ledger.streams import flags, writers
+
+    lease = writers.acquire("other_code")
+    version = flags.note_limits(lease, [], [])
+    for code, at in (("a", 0), ("b", 10), ("c", 20), ("a", 30), ("b", 40)):
+        flags.note_run(lease, version, code, {TP: at}, IDS)
+    forces = flags.in_force("other_code", [offsets(0, 100)])
+    assert [flags.other_code_began("other_code", force, "a") for force in forces] == [None, None, 10, 20, 20]
+    assert [flags.other_code_began("another", force, "a") for force in forces] == [None] * 5
+    writers.release(lease)
+
+
 def test_version_stays_when_limits_are_equal_and_unknown_ones_are_left_out(in_process: Home) -> None:
     from include.ledger.streams import flags, writers
     from include.pipelines.spec import Limit
