@@ -11,12 +11,12 @@ from __future__ import annotations
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -30,26 +30,24 @@ from include.ledger.archive.micro_batches import BatchCommit
 from include.ledger.archive.positions import topics_that_left
 from include.ledger.erasures.coordinates import erased_within
 from include.ledger.erasures.unfinished import unfinished
-from include.ledger.lineage import BuiltRevision
 from include.ledger.streams import flags as flag_ledger
 from include.ledger.streams import writers
 from include.ledger.streams.flags import FLAGS, RevisionKey
 from include.ledger.streams.generations import StreamGeneration
 from include.offsets import LAST_OFFSET, OffsetRange, TopicPartition
-from include.pipelines.spec import AdditiveView, Limit, Pipeline
+from include.pipelines.spec import Limit, Pipeline
 from include.streams.checkpoints import checkpoint_uri, has_started
 from include.times import in_words, parse_duration
 from include.waiting import wait_for
-from spark_jobs.archive.files import read_files
 from spark_jobs.decoding.records import archive_rows, decode
 from spark_jobs.spark.checkpoint import read_batch
 from spark_jobs.spark.failures import SPARK_FAILURES, root_cause, translate
 from spark_jobs.spark.kafka_source import read_stream, write_stream
 from spark_jobs.spark.log import log_of
-from spark_jobs.spark.schemas import struct_of
+from spark_jobs.streaming.learned_limits import learned, storable
 from spark_jobs.streaming.restarts import PoisonRestarts
 from spark_jobs.streaming.started_code import StreamVersions
-from spark_jobs.views.flags import declared, flags, learn_limits
+from spark_jobs.views.flags import declared, flags
 
 _LOOK_EVERY = 2.0
 """How often the driver asks the ledger for newly registered revisions, s."""
@@ -105,6 +103,8 @@ class FlagQuery:
 
     def start(self, begins: Mapping[TopicPartition, int]) -> StreamingQuery:
         """Start the query with the current limits, at `begins` when there is no checkpoint to continue from."""
+        # What a driver that was killed could not commit is of its run.
+        self._run = self._run or flag_ledger.last_run(self.pipeline.name)
         self.commit_finished()
         self._learn()
         if has_started(self.generation, FLAGS):
@@ -206,7 +206,7 @@ class FlagQuery:
         before = micro_batches.positions(self.pipeline.name, FLAGS)
         left, stored = topics_that_left(self.pipeline.name), micro_batches.stored_topics(self.pipeline.name)
         kept = {tp: at for tp, at in before.items() if tp.topic in left and tp not in begins}
-        if all({**kept, **begins}.get(tp) == at for tp, at in before.items()):
+        if before == {**kept, **begins}:
             return
         passed = {tp: at for tp, at in before.items() if begins.get(tp, 0) > at}
         passed = {tp: at for tp, at in passed.items() if flag_ledger.has_read(self.pipeline.name, ids[tp.topic])}
@@ -214,7 +214,8 @@ class FlagQuery:
             flag_ledger.note_run(self.lease, None, code, passed, ids)
         ranges = [OffsetRange(tp, passed.get(tp, at), at, ids[tp.topic]) for tp, at in sorted(begins.items())]
         ranges += [OffsetRange(tp, at, at, stored[tp.topic]) for tp, at in sorted(kept.items())]
-        name = f"{FLAGS}-{self.pipeline.name}-g{self.generation.number}"
+        # The next driver may begin elsewhere: no checkpoint was made, and Kafka has removed offsets since.
+        name = f"{FLAGS}-{self.pipeline.name}-g{self.generation.number}-{self.lease.token}"
         micro_batches.move_query(self.lease, BatchCommit(self.pipeline.name, FLAGS, name, -1, ranges))
 
     def _learn(self) -> None:
@@ -223,7 +224,7 @@ class FlagQuery:
         if unfinished(self.pipeline.name):
             # Until their intervals are built again, registered revisions name persons who are being erased; the last
             # limits do not.
-            self._version, self._limits = flag_ledger.last_limits(self.pipeline.name)
+            self._keep_last()
             return
         views = [v for v in self.pipeline.views if v.name in declared(self.pipeline).learned_from]
         over = parse_duration(declared(self.pipeline).learned_over)
@@ -236,30 +237,19 @@ class FlagQuery:
             limits = learned(self.spark, self.pipeline, views, revisions) if revisions else []
         except SPARK_FAILURES as error:
             # Old limits are better than no flags: a damaged file need not end the stream.
-            version, limits = flag_ledger.last_limits(self.pipeline.name)
             self._log.warning("no limits could be learned, the last ones stay in force: %s", root_cause(error))
-            if is_outage := isinstance(translate(error), ServiceUnreachable):
+            if isinstance(translate(error), ServiceUnreachable):
                 # Nothing was learned, so the same revisions are read again at the next look.
                 self._learned = None
-            if version or is_outage:
-                self._version, self._limits = version, limits
-                return
-        self._limits = self._storable(limits)
+            self._keep_last()
+            return
+        self._limits = storable(self.pipeline, limits)
         self._version = flag_ledger.note_limits(self.lease, revisions, self._limits)
 
-    def _storable(self, limits: Sequence[Limit]) -> list[Limit]:
-        """Return the limits that the ledger can hold: neither a rule nor a subject has the character NUL.
-
-        Whatever is flagged is recomputed by what the ledger holds: the others must not be in force.
-        """
-        kept = [each for each in limits if "\0" not in each.rule + each.subject]
-        if left_out := [each.rule.replace("\0", "?") for each in limits if each not in kept]:
-            self._log.warning(
-                "%s learned limits are not in force, because the ledger cannot keep a subject with the character NUL; "
-                "their rules: %s",
-                *(len(left_out), ", ".join(sorted(set(left_out)))),
-            )
-        return kept
+    def _keep_last(self) -> None:
+        """Let the last limits be in force. Before the first there are none, which a version says, too."""
+        version, self._limits = flag_ledger.last_limits(self.pipeline.name)
+        self._version = version or flag_ledger.note_limits(self.lease, [], [])
 
     def _trigger(self, topic_partitions: int) -> dict[str, Any]:
         if self.until_caught_up:
@@ -284,16 +274,3 @@ class FlagQuery:
         return wait_for(
             lambda: int(context.defaultParallelism), lambda slots: slots >= needed, seconds=seconds, every=0.5
         )
-
-
-def learned(
-    spark: SparkSession, pipeline: Pipeline, views: Sequence[AdditiveView], revisions: Sequence[BuiltRevision]
-) -> list[Limit]:
-    """Return the limits that the pipeline's transform learns from revisions of the views' tables, in a fixed order."""
-
-    def rows_of(view: AdditiveView) -> DataFrame:
-        own = [r for r in revisions if r.table == pipeline.view_table(view)]
-        paths = [f"{r.location}/{name}" for r in own for name in r.files]
-        return read_files(spark, paths, struct_of(view.columns), view.formerly)
-
-    return learn_limits(pipeline, {view.name: rows_of(view) for view in views})

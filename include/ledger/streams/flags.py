@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from sqlalchemy import ColumnElement, false, func, select
+from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
 from include.ledger.archive.committed import FLAGS as FLAGS
@@ -130,10 +131,12 @@ def note_run(
 
     `ids`: topic ids by topic; `flags_topic_id`: the one of the topic that it writes to.
 
-    Without a version, nobody raises flags from there on: the records are gone from Kafka.
+    Without a version, nobody raises flags from there on: the records are gone from Kafka. In topic partitions that the
+    last query did not begin in, it may have raised flags that it did not commit: it counts as begun there, too.
     """
     with session() as ledger:
         writers.check(ledger, lease)
+        last = _last_run(ledger, lease.pipeline)
         row = FlagRun(
             pipeline=lease.pipeline,
             limits_version=version,
@@ -144,18 +147,33 @@ def note_run(
         ledger.add(row)
         ledger.flush()
         for tp, offset in starts.items():
-            ledger.add(
-                FlagRunStart(
-                    flag_run_id=row.id, topic_id=ids[tp.topic], topic_partition=tp.partition, from_offset=offset
-                )
-            )
+            # Of two that begin at one offset the later is in force.
+            for run in filter(None, (row.id, last if version is not None else 0)):
+                _add_start(ledger, run, ids[tp.topic], tp.partition, offset)
         return row.id
 
 
-def note_added(run: int, topic_id: str, topic_partition: int) -> None:
-    """Record that a run reads a new topic partition, which was not there when it started, from its beginning."""
+def last_run(pipeline: str) -> int:
+    """Return the number of the last query with limits; 0 before the first."""
     with session() as ledger:
-        ledger.merge(FlagRunStart(flag_run_id=run, topic_id=topic_id, topic_partition=topic_partition, from_offset=0))
+        return _last_run(ledger, pipeline)
+
+
+def _last_run(ledger: Session, pipeline: str) -> int:
+    wanted = select(FlagRun.id).where(FlagRun.pipeline == pipeline, FlagRun.limits_version.is_not(None))
+    return ledger.scalar(wanted.order_by(FlagRun.id.desc()).limit(1)) or 0
+
+
+def note_added(run: int, topic_id: str, topic_partition: int) -> None:
+    """Record that a run reads a topic partition, unless it is known to, from its beginning: it was added since."""
+    with session() as ledger:
+        _add_start(ledger, run, topic_id, topic_partition, 0)
+
+
+def _add_start(ledger: Session, run: int, topic_id: str, topic_partition: int, offset: int) -> None:
+    """Record where a run begins in a topic partition, unless that is known."""
+    values = {"flag_run_id": run, "topic_id": topic_id, "topic_partition": topic_partition, "from_offset": offset}
+    ledger.execute(insert(FlagRunStart).values(**values).on_conflict_do_nothing())
 
 
 def in_force(pipeline: str, ranges: Iterable[OffsetRange]) -> list[InForce]:

@@ -60,6 +60,31 @@ def test_no_limits_are_in_force_when_nothing_could_be_flagged(in_process: Home) 
     writers.release(lease)
 
 
+def test_former_limits_may_have_raised_flags_in_an_added_topic_partition_when_their_run_did_not_commit(
+    in_process: Home,
+) -> None:
+    from include.ledger.streams import flags, writers
+    from include.pipelines.spec import Limit
+
+    added = TopicPartition("auction-bids", 1)
+    lease = writers.acquire("added")
+    first, second = (flags.note_limits(lease, [], [Limit("burst", name)]) for name in ("a", "b"))
+    assert flags.last_run("added") == 0
+    former = flags.note_run(lease, first, "code", {TP: 10}, IDS)
+    flags.note_run(lease, None, "code", {TP: 20}, IDS)
+    assert flags.last_run("added") == former
+    flags.note_run(lease, second, "code", {TP: 50, added: 0}, IDS)
+    assert flags.first_starts("added", [first, second], IDS) == {
+        first: {TP: 10, added: 0},
+        second: {TP: 50, added: 0},
+    }
+    in_added = flags.in_force("added", [OffsetRange(added, 0, 9, "id-1")])
+    assert [(len(each.range), each.version) for each in in_added] == [(9, second)]
+    flags.note_added(former, "id-1", TP.partition)
+    assert parts("added", 0, 30) == [(10, 20, first)], "it is known where the run begins"
+    writers.release(lease)
+
+
 def test_other_code_began_last_where_its_last_run_before_the_one_in_force_did(in_process: Home) -> None:
     from include.ledger.streams import flags, writers
 

@@ -12,19 +12,23 @@ from pyspark.errors import PySparkException
 
 from include import waiting
 from include.errors import ServiceUnreachable
+from include.ledger.archive import micro_batches
 from include.ledger.database import engine
 from include.ledger.streams import flags as flag_ledger
 from include.ledger.streams import writers
+from include.ledger.streams.flags import FLAGS
 from include.ledger.streams.generations import StreamGeneration
+from include.offsets import OffsetRange, TopicIdentity, TopicPartition
 from include.pipelines import load_pipeline
 from include.pipelines.spec import Limit
+from spark_jobs.spark.checkpoint import PlannedBatch
 from spark_jobs.streaming import flag_query
 from spark_jobs.streaming.flag_query import FlagQuery
 from spark_jobs.streaming.restarts import PoisonRestarts
 from spark_jobs.streaming.started_code import StreamVersions
 from tests.conftest import Home
 from tests.support import ledger_history
-from tests.support.ledger_history import PIPELINE
+from tests.support.ledger_history import PIPELINE, TOPIC, TOPIC_ID
 from tests.support.ledger_reads import statements_of
 
 pytestmark = pytest.mark.services
@@ -147,3 +151,60 @@ def test_limits_are_learned_at_the_next_look_when_the_store_of_the_revisions_was
     query._learn()
     assert learned == [1]
     assert flag_ledger.last_limits(PIPELINE) == (query._version, [limit]) != before
+
+
+@pytest.mark.parametrize("why", ["a person is being erased", "the store of the revisions is away"])
+def test_version_without_limits_is_in_force_when_none_can_be_learned_before_the_first(
+    postgres: Home, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    ledger_history.fill(postgres.database, 1)
+    ledger_history.change(postgres.database, "TRUNCATE limits_versions CASCADE")
+    query, _ = learning(monkeypatch)
+
+    def away(*_: object) -> list[Limit]:
+        raise PySparkException("the bucket")
+
+    monkeypatch.setattr(flag_query, "learned", away)
+    monkeypatch.setattr(flag_query, "translate", lambda _: ServiceUnreachable("the bucket"))
+    monkeypatch.setattr(flag_query, "unfinished", lambda _: why == "a person is being erased")
+    query._learn()
+    # As every start does.
+    assert flag_ledger.note_run(query.lease, query._version, "rules", {}, {})
+    assert flag_ledger.last_limits(PIPELINE) == (query._version, query._limits) == (query._version, [])
+
+
+def test_position_is_stored_before_anything_is_committed_and_again_when_the_next_driver_begins_elsewhere(
+    postgres: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger_history.fill(postgres.database, 1)
+    tp, added = TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1)
+    for begins in ({tp: 7}, {tp: 7}, {tp: 7, added: 0}, {tp: 9, added: 0}):
+        query, _ = learning(monkeypatch)
+        query._move(begins, {TOPIC: TOPIC_ID}, "rules")
+        writers.release(query.lease)
+        assert micro_batches.positions(PIPELINE, FLAGS) == begins
+
+
+def test_last_run_raised_the_flags_in_an_added_topic_partition_when_its_driver_was_killed_before_the_commit(
+    postgres: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger_history.fill(postgres.database, 2)
+    known, added = TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 2)
+    batches = {"0": PlannedBatch([OffsetRange(known, 20, 40), OffsetRange(added, 0, 30)], None)}
+    topic = TopicIdentity(TOPIC, TOPIC_ID, 3)
+    monkeypatch.setattr(flag_query, "checkpoint_id", lambda _: "id-of-the-checkpoint")
+    monkeypatch.setattr(flag_query.lake, "exists", lambda uri: uri.rpartition("/")[2] in batches)
+    monkeypatch.setattr(flag_query, "read_batch", lambda _, batch: batches[str(batch)])
+    monkeypatch.setattr(flag_query.kafka, "describe_topics", lambda _: {TOPIC: topic})
+    query, _ = learning(monkeypatch)
+
+    def end() -> None:
+        raise InterruptedError
+
+    monkeypatch.setattr(query, "_learn", end)
+    with pytest.raises(InterruptedError):
+        query.start({})
+    assert micro_batches.positions(PIPELINE, FLAGS) == {known: 40, added: 30}
+    forces = flag_ledger.in_force(PIPELINE, [OffsetRange(tp, 0, 40, TOPIC_ID) for tp in (known, added)])
+    found = [(each.range.topic_partition, each.range.from_offset, each.version) for each in forces]
+    assert found == [(known, 0, 1), (known, 20, 2), (added, 0, 2)]
