@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from typing import NamedTuple
 
 from include.errors import UsageError
@@ -22,6 +23,8 @@ from include.pipelines.spec.names import (
     check_tuple,
 )
 from include.times import parse_duration
+
+_SHORTEST_BATCH, _LONGEST_BATCH = timedelta(seconds=5), timedelta(minutes=5)
 
 
 class Limit(NamedTuple):
@@ -51,12 +54,16 @@ class Flags:
     """How much of the registered intervals the limits are learned from, counted back from the last one."""
     commit_every: str = "60s"
     """How often the real-time query commits its position. The flags of records that come meanwhile wait some tenths of
-    a second, and a driver that died is followed by one that reads again at most what came in such a period."""
+    a second, and a driver that died is followed by one that reads again at most what came in such a period. From 5
+    seconds, the least that Spark takes, to 5 minutes: after 10 without a commit a query counts as stalled."""
     topic_partitions: int = 4
 
     def __post_init__(self) -> None:
-        for duration in (self.learned_over, self.commit_every):
-            parse_duration(duration)
+        parse_duration(self.learned_over)
+        if not _SHORTEST_BATCH <= parse_duration(self.commit_every) <= _LONGEST_BATCH:
+            raise UsageError(
+                f"commit_every of the flags is {self.commit_every}", remedy="declare one from 5s to 5m, e.g. 60s"
+            )
         check_topic(self.topic)
         check_tuple(self.learned_from, "learned_from of the flags")
         check_tuple(self.columns, "columns of the flags")

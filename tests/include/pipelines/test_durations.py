@@ -32,10 +32,18 @@ DECLARED: dict[str, Callable[[str], object]] = {
 
 @pytest.mark.parametrize("declared", DECLARED)
 def test_duration_is_refused_when_it_is_written_as_spark_writes_it(declared: str) -> None:
-    assert DECLARED[declared]("1h")
+    assert DECLARED[declared]("1m")
     for text in ("1 hour", "60 minutes", "1 hours", "PT1H"):
         with pytest.raises(UsageError, match=rf"not a duration: '{text}' — write it like 10s, 50m, 3h or 30d"):
             DECLARED[declared](text)
+
+
+def test_period_of_commits_is_refused_when_spark_does_not_take_it_or_the_stream_would_count_as_stalled() -> None:
+    for text in ("0s", "4s", "301s", "10m"):
+        with pytest.raises(UsageError, match=f"commit_every of the flags is {text} — declare one from 5s to 5m"):
+            Flags(**FLAGS, commit_every=text)  # type: ignore[arg-type]
+    for text in ("5s", "5m"):
+        assert Flags(**FLAGS, commit_every=text).commit_every == text  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("length", "slide"), [("10m", "3m"), ("5m", "10m"), ("10m", "0m"), ("0m", "")])
