@@ -10,6 +10,7 @@ from include.ledger.streams import generations
 from include.ledger.streams.generations import StreamGeneration
 from include.outputs.connection import database_of
 from include.pipelines.spec import PRODUCER_OPTIONS, AdditiveView, KafkaMessages, KafkaTopic, Pipeline
+from include.settings import settings
 
 
 def check_compacted_topics(pipeline: Pipeline) -> None:
@@ -52,7 +53,8 @@ def note_compacted_topics(pipeline: Pipeline, generation: StreamGeneration) -> N
 def create_written_topics(pipeline: Pipeline) -> None:
     """Create the missing topics among those that the pipeline's stream writes.
 
-    Raises ServiceUnreachable, and UsageError for an output with invalid options or an unknown connection.
+    Raises ServiceUnreachable, and UsageError for an output with invalid options or an unknown connection, and for
+    flags whose topic is compacted.
     """
     for view in pipeline.views:
         kafka.create_topic(view.speed.topic, view.speed.topic_partitions, compacted=True)
@@ -61,7 +63,9 @@ def create_written_topics(pipeline: Pipeline) -> None:
                 for topic in sink.topics:
                     kafka.create_topic(topic, sink.topic_partitions)
     if pipeline.flags:
-        kafka.create_topic(pipeline.flags.topic, pipeline.flags.topic_partitions)
+        is_new = kafka.create_topic(pipeline.flags.topic, pipeline.flags.topic_partitions)
+        if not is_new and kafka.is_compacted(pipeline.flags.topic):
+            raise _compacted(pipeline.flags.topic, pipeline)
     for output in pipeline.outputs:
         if isinstance(output.to, KafkaTopic):
             _check_options(pipeline, output.name, output.to)
@@ -69,6 +73,16 @@ def create_written_topics(pipeline: Pipeline) -> None:
                 kafka.create_topic(topic, output.to.topic_partitions)
         else:
             database_of(output.to.connection)
+
+
+def _compacted(topic: str, pipeline: Pipeline) -> UsageError:
+    """Return the error of flags whose topic keeps one of each key: a record has one for each row and version."""
+    return UsageError(
+        f"topic {topic} is compacted, and would lose flags of records that have several",
+        remedy=f"kafka-configs.sh --bootstrap-server {settings().kafka_address()} --alter --entity-type topics "
+        f"--entity-name {topic} --add-config cleanup.policy=delete; or choose another topic",
+        pipeline=pipeline.name,
+    )
 
 
 def _check_options(pipeline: Pipeline, output: str, to: KafkaTopic) -> None:

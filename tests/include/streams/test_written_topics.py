@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from include.ledger.streams import generations
 from include.ledger.streams.generations import StreamGeneration
 from include.offsets import TopicIdentity
 from include.pipelines import load_pipeline
+from include.streams import written_topics
 from include.streams.written_topics import check_compacted_topics, create_written_topics, note_compacted_topics
 
 PIPELINE = load_pipeline("nest_cameras")
@@ -99,6 +101,23 @@ def test_stream_is_refused_when_the_topic_of_a_view_was_created_again_by_others(
     written.views.add(VIEW)
     noted, written.topics[TOPIC] = written.topics[TOPIC], "another"
     assert f"the topic {TOPIC} was created again (id {noted}, now another)" in refused(written)
+
+
+def test_stream_is_refused_when_the_topic_of_flags_is_compacted(
+    written: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = load_pipeline("auction_bids")
+    assert pipeline.flags is not None
+    compacted = {pipeline.flags.topic}
+    monkeypatch.setattr(kafka, "create_topic", lambda *_, **__: False)
+    monkeypatch.setattr(kafka, "is_compacted", lambda topic: topic in compacted)
+    address = SimpleNamespace(kafka_address=lambda: "broker:9092")
+    monkeypatch.setattr(written_topics, "settings", lambda: address)
+    with pytest.raises(UsageError, match="topic auction-flags is compacted, and would lose flags") as refused:
+        create_written_topics(pipeline)
+    assert "--entity-name auction-flags --add-config cleanup.policy=delete" in refused.value.remedy
+    compacted.clear()
+    create_written_topics(pipeline)
 
 
 def test_topic_is_noted_when_its_generation_was_begun_by_code_that_did_not(written: Written) -> None:
