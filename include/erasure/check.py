@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from include import lake
 from include.erasure import open_tables
 from include.erasure.keys import Keys
-from include.erasure.names import columns_of
+from include.erasure.names import columns_of, namesakes_of
 from include.errors import TidemarkError, UsageError
 from include.housekeeping.leftovers import left_tables
 from include.ledger import proofs
@@ -166,6 +166,15 @@ def remaining_in_proofs(pipeline: Pipeline, erasure: Begun) -> list[str]:
         f"{quantity(many, *of)} in earlier proofs, below proofs/{pipeline.name}, which quote a key: {kept}"
         for name, *of in counted
         if (many := erasure.counts.get(name, 0))
+    ]
+
+
+def remaining_in_names(pipeline: Pipeline, erasure: Begun) -> list[str]:
+    """Return in words by which columns older partitions are named like a key that was erased in another column."""
+    return [
+        f"names of table partitions in ledger and proofs that equal a key, by the partition column {name}: values of "
+        f"{pipeline.archive.partition_by[name]}, unless partition_by named another column when they were built"
+        for name in sorted(namesakes_of(pipeline, erasure))
     ]
 
 

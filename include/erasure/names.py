@@ -7,7 +7,7 @@ So a resumed run finds them again without the keys.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from include.erasure.keys import FORGOTTEN, Keys, hashes_of
@@ -71,11 +71,26 @@ def columns_of(pipeline: Pipeline, columns: Iterable[str]) -> list[str]:
 
 def names_of(pipeline: Pipeline, erasure: Begun) -> Names:
     """Return the names that partitions built before an erasure have from its keys; none once they were removed."""
-    if not (columns := columns_of(pipeline, erasure.columns)):
-        return NONE
-    parts = named_partitions.parts_before(pipeline.table, columns, erasure.last_build)
+    return Names(_parts_of_keys(pipeline, erasure, columns_of(pipeline, erasure.columns)))
+
+
+def namesakes_of(pipeline: Pipeline, erasure: Begun) -> set[str]:
+    """Return the partition columns by which partitions built before an erasure have its keys, as values of others.
+
+    These are declared to come from a column that was not erased. They may be what another column has in common with the
+    key, or what was built while the declaration named an erased one.
+    """
+    others = [*pipeline.archive.partition_by.keys() - set(columns_of(pipeline, erasure.columns))]
+    return {each.partition("=")[0] for each in _parts_of_keys(pipeline, erasure, others)}
+
+
+def _parts_of_keys(pipeline: Pipeline, erasure: Begun, columns: Sequence[str]) -> Iterator[str]:
+    """Yield the parts, by the partition columns, of partitions built before an erasure that have one of its keys."""
+    parts = named_partitions.parts_before(pipeline.table, columns, erasure.last_build) if columns else ()
     hashes = frozenset(erasure.key_hashes)
-    return Names(each for each in parts if not hashes.isdisjoint(hashes_of([each.partition("=")[2]], erasure.salt)))
+    for each in parts:
+        if not hashes.isdisjoint(hashes_of([each.partition("=")[2]], erasure.salt)):
+            yield each
 
 
 def names_being_erased(pipeline: Pipeline) -> Names:

@@ -173,7 +173,11 @@ def account(pipeline: Pipeline, erasure: Begun) -> dict[str, Any]:
         # Erasures of earlier versions did not note it.
         "not_archived_yet": None,
         **erasure.counts,
-        "remains": [*check.remaining(pipeline), *check.remaining_in_proofs(pipeline, erasure)],
+        "remains": [
+            *check.remaining(pipeline),
+            *check.remaining_in_proofs(pipeline, erasure),
+            *check.remaining_in_names(pipeline, erasure),
+        ],
     }
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import psycopg2
 import pytest
 
-from include.erasure.check import remaining_in_proofs
+from include.erasure.check import remaining_in_names, remaining_in_proofs
 from include.erasure.keys import Keys, hashes_of
 from include.erasure.names import NONE, Names, columns_of, names_of
 from include.errors import TidemarkError
@@ -137,6 +137,13 @@ def test_names_are_found_by_their_hashes_when_an_erasure_goes_on(postgres: Home)
     assert begun is not None
     assert names_of(isp, begun).parts == {f"zip={ZIP}"}
     assert names_of(renamed_isp(), begun).parts == {f"zip={ZIP}"}
+    assert remaining_in_names(isp, begun) == []
+    # It may have been so before another column was declared.
+    other = replace(isp, archive=replace(isp.archive, partition_by={"zip": "isp"}))
+    assert not names_of(other, begun)
+    (told,) = remaining_in_names(other, begun)
+    assert "that equal a key, by the partition column zip: values of isp, unless" in told
+    assert ZIP not in told
     with session() as ledger:
         ledger.query(Erasure).delete()
     erase("user")
