@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 
 from include import catalog
-from include.catalog.columns import check_columns, columns_of_json
-from include.catalog.renames import check_renames, shown_names
+from include.catalog.columns import TAKE_BACK, check_columns, columns_of_json
+from include.catalog.renames import by_any_name, check_renames, shown_names
 from include.errors import ServiceUnreachable, UsageError
+from include.ledger.columns import partition_sources
 from include.ledger.completeness.tables import tables_with_rows
 from include.ledger.intervals.revisions import registered
 from include.pipelines.spec import Pipeline
@@ -16,7 +17,8 @@ from include.pipelines.spec import Pipeline
 def check_storage(pipeline: Pipeline) -> None:
     """Raise UsageError when registered files are not as declared: of another format, or with columns that do not fit.
 
-    All partitions of a table are read in one format, by one list of columns (`include/catalog/columns.py`).
+    All partitions of a table are read in one format, by one list of columns (`include/catalog/columns.py`); a partition
+    column has the values of one column.
     """
     for table in pipeline.tables:
         stored = catalog.storage(table)
@@ -27,6 +29,25 @@ def check_storage(pipeline: Pipeline) -> None:
         columns = columns_of_json(stored.columns, stored.partition_columns)
         check_renames(pipeline, table, columns)
         check_columns(pipeline, table, columns, shown_names(pipeline, table, columns))
+        if table == pipeline.table and pipeline.archive.partition_by:
+            _check_partition_sources(pipeline)
+
+
+def _check_partition_sources(pipeline: Pipeline) -> None:
+    """Raise UsageError when a partition column had its values from another column, renamed ones apart.
+
+    Readers would find values of two columns under one name, and an erasure only those of the declared one.
+    """
+    noted = partition_sources.sources(pipeline.table)
+    for name, declared in pipeline.archive.partition_by.items():
+        was = noted.get(name, declared)
+        if was not in by_any_name(pipeline, declared):
+            raise UsageError(
+                f"lake.{pipeline.table} has registered files in partitions by other columns: {name} had the values of "
+                f"{was}, declared is {declared}",
+                remedy=TAKE_BACK,
+                pipeline=pipeline.name,
+            )
 
 
 def check_own_tables(pipeline: Pipeline) -> None:

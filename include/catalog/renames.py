@@ -16,6 +16,12 @@ from include.ledger.columns.renames import lacking, retired_names
 from include.pipelines.spec import Pipeline
 
 
+def by_any_name(pipeline: Pipeline, path: str) -> set[str]:
+    """Return a path inside an archive row by each name that its column has or had."""
+    column, *inner = path.split(".", 1)
+    return {".".join((name, *inner)) for name in (column, *pipeline.archive.formerly.get(column, ()))}
+
+
 def shown_names(pipeline: Pipeline, table: str, stored: Columns | None = None) -> dict[str, str]:
     """Return the renamed columns that a table still shows by a former name, with that name.
 

@@ -458,6 +458,11 @@ class Build(Base):
         Computed("findings -> 'view_versions'", persisted=True),
         comment="By a view's table, the version of the code that added it up: a part of the findings",
     )
+    partition_by: Mapped[dict[str, Any] | None] = mapped_column(
+        JSONB(none_as_null=True),
+        comment="The archive's further partition columns, each with the column of its values; null: without any, or "
+        "noted by code that did not keep them",
+    )
 
 
 class ExpectationRow(Base):

@@ -6,6 +6,7 @@ column as event time, views and their comparison would miss rows.
 
 from __future__ import annotations
 
+from include.catalog.renames import by_any_name
 from include.errors import UsageError
 from include.ledger.archive import micro_batches
 from include.ledger.streams import generations
@@ -16,9 +17,7 @@ def check_event_time(pipeline: Pipeline) -> None:
     """Raise UsageError when rows are archived whose event time was another column, renamed ones apart."""
     declared = pipeline.archive.event_time
     noted = generations.event_time(pipeline.name)
-    column, dot, path = declared.partition(".")
-    names = {f"{name}{dot}{path}" for name in (column, *pipeline.archive.formerly.get(column, ()))}
-    if noted is None or noted in names or not micro_batches.positions(pipeline.name):
+    if noted is None or noted in by_any_name(pipeline, declared) or not micro_batches.positions(pipeline.name):
         return
     raise UsageError(
         f"the event time was {noted} and is {declared} now, but archived rows are found by the former one",

@@ -112,6 +112,7 @@ def build(run: IntervalRun, *, new_references: bool = False) -> None:
                 known=erasure,
                 columns=declared_types(pipeline),
                 also_named=named_too,
+                partition_by=pipeline.archive.partition_by,
                 listed=listed,
             )
         crash_point("revisions_noted")

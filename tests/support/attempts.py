@@ -58,6 +58,7 @@ def note_build(
     differences: tuple[Difference, ...] = (),
     unexplained: int = 0,
     columns: Mapping[str, Mapping[str, str]] | None = None,
+    partition_by: Mapping[str, str] | None = None,
     listed: tuple[ListedReport, ...] = (),
     view_versions: Mapping[str, str] = NONE_NOTED,
 ) -> BuiltRevision:
@@ -79,7 +80,8 @@ def note_build(
         seconds={"read and compare": 3.25, "report": 0.5},
         view_versions=view_versions,
     )
-    builds.note_build(spec, [built], findings, known=last_erasure(spec.pinned.pipeline), columns=columns, listed=listed)
+    known, by = last_erasure(spec.pinned.pipeline), partition_by
+    builds.note_build(spec, [built], findings, known=known, columns=columns, partition_by=by, listed=listed)
     return built
 
 

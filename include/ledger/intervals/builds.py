@@ -48,13 +48,15 @@ def note_build(
     known: int = 0,
     columns: TableColumns | None = None,
     also_named: TableColumns | None = None,
+    partition_by: Mapping[str, str] | None = None,
     listed: Iterable[ListedReport] = (),
 ) -> int:
     """Note what an attempt has built and found, discard what it built before, and return the build's id.
 
     Earlier revisions that are registered, or being registered, stay. `known` is the last erasure when the build began,
-    `columns` are its tables' declared columns. What its listings hold is kept unless something is unexplained.
-    Raises AnotherWriter when another erasure of the pipeline began since.
+    `columns` are its tables' declared columns, `partition_by` the archive's partition columns with the columns of their
+    values. What its listings hold is kept unless something is unexplained. Raises AnotherWriter when another erasure of
+    the pipeline began since.
     """
     with session() as ledger:
         check_noted(ledger, attempt.pinned, known)
@@ -63,6 +65,7 @@ def note_build(
             move(earlier, RevisionState.DISCARDED)
         build = Build(attempt_id=row.id, interval_id=row.interval_id, findings={}, columns=columns)
         build.also_named = dict(also_named) if also_named else None
+        build.partition_by = dict(partition_by) if partition_by else None
         ledger.add(build)
         ledger.flush()
         _keep(ledger, row, build, Findings(findings))

@@ -56,6 +56,7 @@ def reached(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return noted
 
     monkeypatch.setattr(declared, "tables_with_rows", dict)
+    monkeypatch.setattr(declared.partition_sources, "sources", lambda _: {"zip": "zipcode"})
     monkeypatch.setattr(start, "check_lake", lambda _: None)
     monkeypatch.setattr(start, "check_references", reach("stream"))
     monkeypatch.setattr(generations, "check_version", lambda: None)
@@ -90,6 +91,24 @@ def test_new_code_does_not_fit_when_registered_files_have_a_column_that_it_does_
     assert OTHER in new_code.fit_now(PIPELINE).needs
     catalog(storage())
     assert new_code.fit_now(PIPELINE).needs == ""
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_it_is_refused_when_registered_partitions_have_values_of_another_column(
+    catalog: Callable[..., None], reached: list[str], action: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog(storage())
+    monkeypatch.setattr(declared.partition_sources, "sources", lambda _: {"zip": "isp"})
+    said = "in partitions by other columns: zip had the values of isp, declared is zipcode"
+    with pytest.raises(UsageError, match=said) as refused:
+        ACTIONS[action]()
+    assert "take the change back" in str(refused.value)
+    assert reached == []
+    assert said in new_code.fit_now(PIPELINE).needs
+    # Nothing is registered yet, or the table was dropped.
+    catalog(lambda _: None)
+    with pytest.raises(Reached):
+        ACTIONS[action]()
 
 
 @pytest.mark.parametrize("action", ACTIONS)

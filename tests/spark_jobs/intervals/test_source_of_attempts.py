@@ -9,8 +9,10 @@ import pytest
 
 from include.errors import TopicRecreated
 from include.intervals.pinning import pin_interval
+from include.ledger.database import session
 from include.ledger.intervals import attempts
 from include.ledger.intervals.states import Source
+from include.ledger.models import Build
 from include.offsets import TopicPartition
 from include.pipelines import load_pipeline
 from include.pipelines.spec import KafkaTopics
@@ -29,6 +31,7 @@ def test_attempt_is_built_from_the_archive_when_its_topic_left_and_was_deleted_s
     from spark_jobs.reconciliation.interval_run import IntervalRun
 
     nest = replace(load_pipeline("nest_cameras"), views=(), reports=())
+    nest = replace(nest, archive=replace(nest.archive, partition_by={"device": "device_id"}))
     kept, former, both = (
         replace(nest, source=KafkaTopics(subscribe=topics))
         for topics in (("tried-kept",), ("tried-former",), ("tried-kept", "tried-former"))
@@ -51,6 +54,8 @@ def test_attempt_is_built_from_the_archive_when_its_topic_left_and_was_deleted_s
     # Nothing was landed here.
     gaps = {tp: counts.gaps for tp, counts in built.findings.build.fates.items()}
     assert gaps == {TopicPartition(topic, 0): 2 for topic in both.source.subscribe}
+    with session() as ledger:
+        assert ledger.get_one(Build, built.build).partition_by == {"device": "device_id"}
 
 
 def test_nothing_is_built_from_kafka_when_the_topic_was_created_again_since_it_was_pinned(

@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 
 from include.errors import AnotherWriter, TidemarkError
 from include.ledger import proofs
+from include.ledger.columns.partition_sources import sources
 from include.ledger.database import engine, session
 from include.ledger.intervals import attempts, builds, pins, revisions
 from include.ledger.intervals.attempts import AttemptSpec
@@ -311,3 +312,16 @@ def test_partition_is_no_longer_registered_when_a_later_build_has_its_rows_elsew
     note_build(begin_attempt(pipeline))
     assert publish("date=B") == [(pipeline, "date=A")]
     assert publish("date=A") == [(pipeline, "date=B")]
+
+
+def test_partition_columns_are_those_of_the_newest_registered_build_that_noted_them(pipeline: str) -> None:
+    attempt = begin_attempt(pipeline, hour(0))
+    register(attempt, note_build(attempt))
+    assert sources(pipeline) == {}
+    attempt = begin_attempt(pipeline, hour(1))
+    register(attempt, note_build(attempt, partition_by={"zip": "zipcode"}))
+    note_build(begin_attempt(pipeline, hour(2)), partition_by={"zip": "isp"})
+    # Earlier code was deployed again for an hour.
+    attempt = begin_attempt(pipeline, hour(3))
+    register(attempt, note_build(attempt))
+    assert sources(pipeline) == {"zip": "zipcode"}

@@ -1,6 +1,6 @@
 """A build's view versions in a column of their own: a total asks for those of all intervals, and findings are long.
 
-Revision ID: 0068
+Revision ID: 0063
 Revises: 0062
 """
 
@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects.postgresql import JSONB
 
-revision = "0068"
+revision = "0063"
 down_revision = "0062"
 branch_labels = None
 depends_on = None
