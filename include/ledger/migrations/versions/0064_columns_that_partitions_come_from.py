@@ -2,8 +2,8 @@
 
 Of earlier builds it is unknown: until the next one is registered, another column is not noticed.
 
-Revision ID: 0063
-Revises: 0062
+Revision ID: 0064
+Revises: 0063
 """
 
 import sqlalchemy as sa
