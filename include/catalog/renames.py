@@ -7,6 +7,7 @@ one step, and no reader ever finds nulls (`include/decisions/029-a-rename-waits-
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from include.catalog import storage
@@ -63,7 +64,8 @@ def check_renames(pipeline: Pipeline, table: str, stored: Columns) -> None:
     """Raise UsageError for a rename that would give one column's values for another's.
 
     That is one to a name that the table has, from one that it does not have, and a column by a name that another one
-    had before: older files have it.
+    had before: older files have it. Also for a rename that is no longer declared: the column's rows that landed by the
+    other name would be read as null.
     """
     formerly, names = pipeline.formerly(table), {each.name for each in stored.fields}
     declared = [each.name for each in declared_columns(pipeline, table).fields]
@@ -73,7 +75,8 @@ def check_renames(pipeline: Pipeline, table: str, stored: Columns) -> None:
             raise _refused(pipeline, f"lake.{table} has {name} beside {both[0]}, which is to become {name}")
         if name not in names and not both:
             raise _refused(pipeline, f"lake.{table} has no column {' or '.join(before)} that could become {name}")
-    if not (new := [each for each in declared if each not in names]):
+    new, has_landed = [each for each in declared if each not in names], table == pipeline.table
+    if not (new or has_landed):
         return
     retired = retired_names(pipeline.name, table)
     for name in new:
@@ -82,6 +85,35 @@ def check_renames(pipeline: Pipeline, table: str, stored: Columns) -> None:
             raise _refused(
                 pipeline, f"files of lake.{table} have values of {sorted(of_others)[0]} by its former name {name}"
             )
+    # Registered files have every name that the table shows; landing files have one.
+    for name in declared if has_landed else ():
+        if lost := _names_of(name, retired) - {name, *formerly.get(name, ())}:
+            raise _undeclared(pipeline, name, sorted(lost), set(declared))
+
+
+def _names_of(name: str, retired: Mapping[str, Collection[str]]) -> set[str]:
+    """Return all names that a column has or had: `retired` has those of before, each with later ones."""
+    known, left = {name}, [name]
+    while left:
+        one = left.pop()
+        others = {*retired.get(one, ()), *(before for before, later in retired.items() if one in later)} - known
+        known |= others
+        left += others
+    return known
+
+
+def _undeclared(pipeline: Pipeline, name: str, lost: Sequence[str], declared: Collection[str]) -> UsageError:
+    """Return the error of a column whose other names, which files have, are not declared as its former ones."""
+    why = f"files of lake.{pipeline.table} have {name} by the name {' or '.join(lost)}"
+    if others := [each for each in lost if each in declared]:
+        return _refused(pipeline, f"{why}, and {others[0]} is declared as another column")
+    before = [f'"{each}"' for each in (*pipeline.archive.formerly.get(name, ()), *lost)]
+    listed = before[0] if len(before) == 1 else f"({', '.join(before)})"
+    return UsageError(
+        f"{why}, which `renamed` does not list: their values would be read as null; nothing was built",
+        remedy=f'declare renamed={{"{name}": {listed}}}',
+        pipeline=pipeline.name,
+    )
 
 
 def _refused(pipeline: Pipeline, why: str) -> UsageError:

@@ -14,6 +14,7 @@ import pytest
 
 from include.catalog import renames
 from include.catalog.columns import Columns, declared_columns, declared_types, named
+from include.errors import UsageError
 from include.iceberg import catalog as iceberg_catalog
 from include.iceberg import tables
 from include.iceberg.examine import restore
@@ -166,6 +167,29 @@ def test_column_keeps_its_number_when_it_is_renamed_back_and_once_more(before: W
             show(made, hive)
         assert found(made, name) == [[0, 1, 10, 11]] * 3
         assert made.load().schema().find_field(name).field_id == number
+
+
+@pytest.mark.parametrize(
+    ("columns", "also", "remedy"),
+    [(NOW, ("speed",), 'renamed={"pace": "speed"}'), (BEFORE, ("pace",), 'renamed={"speed": "pace"}')],
+)
+def test_column_is_refused_when_the_name_that_landed_rows_have_is_no_longer_declared(
+    before: Written, hive: Hive, columns: str, also: tuple[str, ...], remedy: str
+) -> None:
+    """The rename is through where the new name stays; it is taken back before that where the former one does."""
+    made, table = declaring(before, NOW, pace="speed"), before.pipeline.table
+    for hour in (0, 1) if columns == NOW else (1,):
+        made.run(hour, {"2026-11-18": rows("pace", hour)})
+        show(made, hive)
+    assert hive.columns is not None
+    with pytest.raises(UsageError, match=f"by the name {also[0]}, which `renamed` does not list") as refused:
+        renames.check_renames(declaring(before, columns).pipeline, table, hive.columns)
+    assert remedy in refused.value.remedy
+    (name,) = {"pace", "speed"} - {*also}
+    renames.check_renames(declaring(before, columns, **{name: also}).pipeline, table, hive.columns)
+    beside = f"{columns}, {also[0]} INT"
+    with pytest.raises(UsageError, match=f"{also[0]} is declared as another column|by its former name {also[0]}"):
+        renames.check_renames(declaring(before, beside).pipeline, table, hive.columns)
 
 
 def test_files_with_both_names_are_read_when_the_table_is_made_anew(before: Written, hive: Hive) -> None:
