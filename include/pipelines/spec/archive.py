@@ -164,7 +164,7 @@ class Archive:
         if self.renamed and (self.delta or self.file_format != "parquet"):
             raise UsageError(
                 "columns of a Delta table, and of files that are not Parquet, are not renamed",
-                remedy="add the column by its new name beside the old one",
+                remedy="add the new column beside the old one; once columns were renamed, keep Parquet, without Delta",
             )
         if self.subject:
             check_subject(self.subject, self.columns)

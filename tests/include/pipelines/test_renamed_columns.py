@@ -40,6 +40,14 @@ def test_rename_is_refused_when_it_contradicts_what_is_declared(declared: dict[s
     assert refused.value.exit_code == 64
 
 
+@pytest.mark.parametrize("declared", [{"delta": True}, {"file_format": "orc"}])
+def test_archive_stays_as_it_is_when_its_columns_were_renamed(declared: dict[str, Any]) -> None:
+    """Both names are taken then: the new one is declared, and files have the former one."""
+    with pytest.raises(UsageError) as refused:
+        archive(renamed={"pace": "speed"}, **declared)
+    assert "once columns were renamed, keep Parquet, without Delta" in refused.value.remedy
+
+
 def test_former_names_are_listed_newest_first_when_there_are_several() -> None:
     assert archive(renamed={"pace": ("speed", "velocity"), "at": "time"}).formerly == {
         "pace": ("speed", "velocity"),
