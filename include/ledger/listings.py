@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from types import MappingProxyType
 from typing import Any
 
-from sqlalchemy import ScalarSelect, delete, func, select
+from sqlalchemy import ScalarSelect, cast, delete, func, select
+from sqlalchemy.dialects.postgresql import JSONPATH
 from sqlalchemy.orm import Session
 
 from include.ledger.database import session
@@ -75,13 +76,19 @@ def _registered_build(interval: int | ScalarSelect[int]) -> ScalarSelect[int]:
 
 @contextmanager
 def sending_new(
-    pinned: PinnedInterval, report: str, former: Mapping[str, str] = NOT_RENAMED, most: int | None = None
+    pinned: PinnedInterval,
+    report: str,
+    former: Mapping[str, str] = NOT_RENAMED,
+    most: int | None = None,
+    columns: Collection[str] = (),
 ) -> Iterator[list[Listed]]:
     """Yield what is newly listed in the interval and was not sent, and mark it as sent when the block succeeds.
 
-    Only what registered builds list counts. `former`: names that key columns had before, with the present ones. Of the
-    interval before at most the first `most` rows were recorded: if it had as many, what comes after them is not new, as
-    far as anybody knows. The rows are locked meanwhile: two runs of the interval at once send each once.
+    Only what registered builds list counts. `columns` are those of the key, if they are known; `former`: names that
+    they had before, with the present ones. Of the interval before at most the first `most` rows were recorded: if it
+    had as many, what comes after them is not new, as far as anybody knows. Where it was built without this report, or
+    with another key, nobody knows what is new: that is sent of the newest interval alone. The rows are locked
+    meanwhile: two runs of the interval at once send each once.
     """
     before = (
         select(IntervalRow.id)
@@ -114,12 +121,38 @@ def sending_new(
         if new:
             known = {present_key(key, former) for key in ledger.scalars(known_keys)}
             new = [row for row in new if present_key(row.key, former) not in known]
-            if most is not None and len(recorded := ledger.scalars(keys_before).all()) >= most:
+            recorded = ledger.scalars(keys_before).all()
+            if not _was_listed(ledger, before, report, [present_key(key, former) for key in recorded], columns):
+                new = new if _is_newest(ledger, pinned) else []
+            if most is not None and len(recorded) >= most:
                 last = max(_place(key, former) for key in recorded)
                 new = [row for row in new if _place(row.key, former) < last]
         yield [Listed(row.key, row.row) for row in new]
         for row in new:
             row.notified_at = func.now()
+
+
+def _was_listed(
+    ledger: Session, before: ScalarSelect[int], report: str, recorded: Sequence[str], columns: Collection[str]
+) -> bool:
+    """Return whether the interval before was built with the report, by the same key; also where there is none before.
+
+    `recorded` are the keys of its rows. Without any, its page tells whether it has the report.
+    """
+    if recorded:
+        return not columns or json.loads(recorded[0]).keys() == set(columns)
+    titles = func.jsonb_path_query_array(Build.findings, cast("$.report.sections[*].title", JSONPATH))
+    build = ledger.execute(select(Build.id, titles).where(Build.id == _registered_build(before))).tuples().first()
+    return build is None or report in build[1]
+
+
+def _is_newest(ledger: Session, pinned: PinnedInterval) -> bool:
+    later = select(IntervalRow.id).where(
+        IntervalRow.pipeline == pinned.pipeline,
+        IntervalRow.from_time > pinned.interval.from_time,
+        IntervalRow.state == IntervalState.REGISTERED,
+    )
+    return ledger.scalars(later.limit(1)).first() is None
 
 
 def key_of(row: Mapping[str, Any], columns: Sequence[str]) -> str:

@@ -59,7 +59,7 @@ def notify(pipeline: Pipeline, pinned: PinnedInterval) -> int:
 
 def _notify(pipeline: Pipeline, pinned: PinnedInterval, listing: Listing) -> int:
     former = pipeline.archive.former_in(listing.key)
-    with listings.sending_new(pinned, listing.title, former, most=MOST) as new:
+    with listings.sending_new(pinned, listing.title, former, MOST, listing.key) as new:
         if not new:
             return 0
         kafka.create_topic(listing.notify, 1)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import zlib
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -83,6 +85,30 @@ def test_nothing_is_told_again_when_the_key_s_column_is_renamed_and_intervals_ar
     assert notify(second, hours[1]) == 1
     # Of the next interval, too, what the one before lists by another name is not new.
     assert notify(back, listed(back, 2, "b", "c", "d")) == 1
+
+
+@pytest.mark.parametrize(
+    "changed", [{"title": "Hotter"}, {"key": ("device", "room"), "columns": ("device", "room")}], ids=str
+)
+def test_only_the_newest_interval_tells_its_rows_when_the_listing_has_another_title_or_key(
+    in_process: Home, changed: dict[str, Any], request: pytest.FixtureRequest
+) -> None:
+    unique = f"{os.getpid()}_{zlib.crc32(request.node.name.encode())}"
+    first = Listing("Hot", "found", ("device",), key=("device",), notify=f"changed-{unique}")
+    later = replace(first, **changed)
+    pipeline = replace(load_pipeline("nest_cameras"), name=f"changed_{unique}")
+
+    def told(listing: Listing, number: int) -> int:
+        attempt = begin_attempt(pipeline.name, hour(number))
+        found = listed_of(listing, [{"device": each, "room": "hall"} for each in ("a", "b")])
+        register(attempt, note_build(attempt, listed=(found,)))
+        return notify(replace(pipeline, reports=(listing,)), attempts.load_attempt(attempt).pinned)
+
+    assert [told(first, number) for number in range(3)] == [2, 0, 0]
+    # An old hour is run again, and one comes that is new.
+    assert told(later, 1) == 0
+    assert told(later, 3) == 2
+    assert [told(later, number) for number in (3, 4, 2)] == [0, 0, 0]
 
 
 def test_row_is_not_told_when_it_may_have_been_beyond_those_recorded_of_the_interval_before(
