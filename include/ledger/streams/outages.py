@@ -7,7 +7,7 @@ notification follows: its sender marks it as sent, and a crash between the two s
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -169,6 +169,15 @@ def open_keys(pipeline: str, report: str) -> frozenset[str]:
     """Return the keys of the things that are down."""
     with session() as ledger:
         return frozenset(ledger.scalars(select(OutageRow.key).where(*_open(pipeline, report))))
+
+
+def open_of_others(pipeline: str, reports: Collection[str]) -> dict[str, int]:
+    """Return the other reports with things that are down, by title, each with the number of these."""
+    wanted = select(OutageRow.report, func.count()).where(
+        OutageRow.pipeline == pipeline, OutageRow.end_offset.is_(None), OutageRow.report.not_in(reports)
+    )
+    with session() as ledger:
+        return dict(ledger.execute(wanted.group_by(OutageRow.report).order_by(OutageRow.report)).tuples().all())
 
 
 @contextmanager

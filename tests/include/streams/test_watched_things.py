@@ -8,7 +8,7 @@ import pytest
 
 from include.errors import UsageError
 from include.pipelines import load_pipeline
-from include.pipelines.spec import Pipeline
+from include.pipelines.spec import Pipeline, Report
 from include.streams import watched_things
 from include.streams.watched_things import check_watched_things
 
@@ -30,6 +30,11 @@ def down(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """Keys of what is down."""
     keys: set[str] = set()
     monkeypatch.setattr(watched_things.outages, "open_keys", lambda pipeline, report: frozenset(keys))
+    monkeypatch.setattr(
+        watched_things.outages,
+        "open_of_others",
+        lambda pipeline, watched: {REPORT.title: len(keys)} if keys and REPORT.title not in watched else {},
+    )
     return keys
 
 
@@ -46,6 +51,19 @@ def test_stream_goes_on_when_no_outage_lasts_or_its_key_is_still_found(down: set
     down.add('{"device_id": "a"}')
     check_watched_things(declared("device_id"))
     check_watched_things(declared("camera_id", renamed={"camera_id": "device_id"}))
+
+
+@pytest.mark.parametrize("reports", [(), (replace(REPORT, up=""),)], ids=["taken out", "no longer watched"])
+def test_lasting_outages_are_told_when_nothing_watches_them_any_more(
+    down: set[str], caplog: pytest.LogCaptureFixture, reports: tuple[Report, ...]
+) -> None:
+    check_watched_things(replace(NEST, reports=reports))
+    assert not caplog.records
+    down |= {'{"device_id": "a"}', '{"device_id": "b"}'}
+    check_watched_things(replace(NEST, reports=reports))
+    (told,) = caplog.messages
+    assert f"2 outages of the report {REPORT.title!r} last, which is no longer watched" in told
+    assert "declare the report with its title, key and `up` again" in told
 
 
 def test_watch_stays_the_same_when_its_columns_are_renamed_and_not_when_others_are_named() -> None:

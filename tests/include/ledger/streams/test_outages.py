@@ -57,6 +57,17 @@ def test_statements_do_not_grow_when_many_outages_end_at_once(postgres: Home, pi
         }
 
 
+def test_reports_with_outages_are_found_when_they_are_not_among_those_that_are_watched(
+    postgres: Home, pipeline: str
+) -> None:
+    first, second = REPORTS
+    record(pipeline, 1, changes_of(range(3), False, offset=0))
+    record(pipeline, 2, changes_of([0], True, offset=10))
+    assert outages.open_of_others(pipeline, []) == {first: 2, second: 2}
+    assert outages.open_of_others(pipeline, [second]) == {first: 2}
+    assert outages.open_of_others(pipeline, REPORTS) == {}
+
+
 def test_outages_end_when_their_keys_are_looked_for_in_portions(
     postgres: Home, pipeline: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
