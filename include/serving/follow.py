@@ -73,7 +73,7 @@ def _follow_view(pipeline: Pipeline, view: str, shape: Shape, *, counted: bool) 
     with transaction("repair the table, then ./tidemark doctor --repair") as asked:
         ensure_states(asked)
         lock_view(asked, shape)
-        state = served_state(pipeline.name, view, shape.table, is_total=shape.is_total)
+        state = _state(pipeline, view, shape)
         loaded: list[ServedInterval] = []
 
         def load_all(stored: Shape, table: str) -> None:
@@ -94,6 +94,15 @@ def _follow_view(pipeline: Pipeline, view: str, shape: Shape, *, counted: bool) 
     return f"live.{shape.table} follows {count} intervals" if count else ""
 
 
+def _state(pipeline: Pipeline, view: str, shape: Shape) -> ServedState:
+    """Return what is registered of a view, without rows that lack a column of its key.
+
+    Beside the stream's rows by the whole key they would be a second answer. Files have a renamed column by either name.
+    """
+    keys = {each.path[0] for each in shape.keys} - shape.formerly.keys() if shape.has_live else ()
+    return served_state(pipeline.name, view, shape.table, is_total=shape.is_total, keys=keys)
+
+
 def _left(shape: Shape, difference: str) -> str:
     return f"live.{shape.table} {LEFT}: {difference}"
 
@@ -109,7 +118,7 @@ def differences(pipeline: Pipeline) -> Iterator[tuple[str, str, str]]:
             found = find(asked, shape)
             other = other_declaration(asked, shape, found)
             kept = "" if other else kept_by_dependents(asked, shape, found)
-            state = served_state(pipeline.name, view, shape.table, is_total=shape.is_total)
+            state = _state(pipeline, view, shape)
             missing = _missing(shape, found, state)
             wrong = set() if found.proved is None else _wrong(asked, shape, state)
         if other:

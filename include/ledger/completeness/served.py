@@ -27,9 +27,9 @@ class ServedInterval:
     to_time: datetime
     covers: bool
     """Whether all of its records are in the table; not while it is pinned again, nor when it was built by code that
-    did not declare the view."""
+    did not declare the view, or added its rows up by fewer key columns."""
     revision: str
-    """Empty when it has no row in the table."""
+    """Empty when it has no row in the table, or none by the whole key."""
     location: str
     rows: int
 
@@ -50,13 +50,19 @@ class ServedState:
 
 _INTERVALS = """
     WITH delivered AS (
-        SELECT interval_id, id, location, rows FROM revisions WHERE table_name = %(table)s AND state = 'registered'
+        SELECT r.interval_id, r.id, r.location, r.rows,
+            coalesce(NOT b.columns -> %(table)s ?& %(keys)s::text[], false) AS lacks_key
+        FROM revisions r LEFT JOIN builds b ON b.id = r.build_id
+        WHERE r.table_name = %(table)s AND r.state = 'registered'
     )
     -- Of a build by code that kept no columns nothing is known; then the first interval with rows tells since when.
     SELECT i.id, i.from_time, i.to_time,
         coalesce(
-            i.state = 'registered' AND i.from_time >= t.first_begin AND coalesce(k.tables ? %(table)s, true), false),
-        coalesce(d.id, ''), coalesce(d.location, ''), coalesce(d.rows, 0)
+            i.state = 'registered' AND i.from_time >= t.first_begin AND coalesce(k.tables ? %(table)s, true)
+                AND NOT coalesce(d.lacks_key, false), false),
+        CASE WHEN d.lacks_key THEN '' ELSE coalesce(d.id, '') END,
+        CASE WHEN d.lacks_key THEN '' ELSE coalesce(d.location, '') END,
+        CASE WHEN d.lacks_key THEN 0 ELSE coalesce(d.rows, 0) END
     FROM intervals i LEFT JOIN table_begins t ON t.pipeline = i.pipeline AND t.table_name = %(table)s
         LEFT JOIN delivered d ON d.interval_id = i.id
         LEFT JOIN declared_tables k ON k.id = i.declared
@@ -110,10 +116,15 @@ _NOT_PINNED = """
 _HAS_RECORDS = "SELECT EXISTS (SELECT FROM interval_ranges WHERE interval_id = ANY(%s) AND archived > 0)"
 
 
-def served_state(pipeline: str, view: str, table: str, *, is_total: bool = False) -> ServedState:
-    """Return what is registered of a view's table, in one snapshot."""
+def served_state(
+    pipeline: str, view: str, table: str, *, is_total: bool = False, keys: Collection[str] = ()
+) -> ServedState:
+    """Return what is registered of a view's table, in one snapshot.
+
+    Rows of files without one of the columns `keys` are left out: they are of another key than the stream's.
+    """
     with reading() as ledger:
-        ledger.execute(_INTERVALS, {"pipeline": pipeline, "table": table})
+        ledger.execute(_INTERVALS, {"pipeline": pipeline, "table": table, "keys": list(keys)})
         intervals = tuple(ServedInterval(*row) for row in ledger.fetchall())
         offsets = tuple((each.topic_partition, each.complete_offset) for each in partition_completeness(pipeline))
         complete_until, unsettled = completeness(pipeline).complete_until, _unsettled(ledger, pipeline, view)

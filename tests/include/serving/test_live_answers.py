@@ -291,6 +291,38 @@ def test_other_measures_are_served_when_the_first_one_is_a_null_sum(postgres: Ho
     assert [(each["zip_code"], each["weight"]) for each in told] == [("2", 5), ("1", None)]
 
 
+def test_no_row_counts_twice_when_the_key_has_a_column_more_than_registered_values(world: World) -> None:
+    world.produce("1", DAY, DAY)
+    world.produce("2", DAY, DAY)
+    world.stream()
+    world.register(0)
+    columns = "zip_code STRING, kind STRING, window STRUCT<start: TIMESTAMP, end: TIMESTAMP>, count BIGINT"
+    note_columns(world, 0, "zip_code", "window", "count")
+    by_kind = replace(world.view, key=("zip_code", "kind", "window"), columns=columns)
+    later = replace(world.pipeline, views=(by_kind,))
+    values = [(zip_code, kind, DAY, DAY + HOUR, 1) for zip_code, kind in (("1", "in"), ("2", "out"))]
+    merge(shape_of(later, by_kind), values, 100, replace=True)
+    for _ in range(2):
+        follow_ledger(later)
+        found = asked(f"SELECT zip_code, kind, count, state FROM live.{world.table} ORDER BY zip_code, kind")
+        assert found == [("1", "in", 1, "live"), ("2", "out", 1, "live")]
+        assert list(check_served_views(later)) == []
+    note_columns(world, 0, "zip_code", "kind", "window", "count")
+    assert len(follow_ledger(later)) == 1
+
+
+def note_columns(world: World, hour: int, *columns: str) -> None:
+    """Note with which columns the registered values of an hour were built."""
+    with session() as ledger:
+        interval = ledger.query(IntervalRow).filter_by(pipeline=world.pipeline.name, from_time=DAY + hour * HOUR).one()
+        kept = ledger.query(Revision).filter_by(interval_id=interval.id, state="registered").one()
+        of_table = {world.table: dict.fromkeys(columns, "string")}
+        build = Build(attempt_id=kept.attempt_id, interval_id=interval.id, findings={}, columns=of_table)
+        ledger.add(build)
+        ledger.flush()
+        kept.build_id = build.id
+
+
 def test_window_waits_when_only_the_stream_has_one_of_its_rows(world: World) -> None:
     world.produce("1", DAY, DAY)
     world.produce("1", DAY, DAY + HOUR)
