@@ -180,8 +180,8 @@ def _file_of_another_type(thrown: Thrown) -> TidemarkError | None:
     return UsageError(
         f"{below_lake(said.get('path', ''))} is as it was written, but its column {column} is "
         f"{said.get('actualType')} there, and declared as {said.get('expectedType')}; nothing was registered",
-        remedy=f"declare {column} by the type that the file has, and let the transform return that; "
-        "include/docs/declaring.md, “Columns that change”",
+        remedy=f"declare {column} by the type that the file has, and let the transform return that, or, where files "
+        "have it by several types, declare it under another name; include/docs/declaring.md, “Columns that change”",
     )
 
 

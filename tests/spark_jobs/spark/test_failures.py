@@ -314,6 +314,7 @@ def test_declaration_is_blamed_when_a_file_has_another_type(spark: Any, tmp_path
         meaning
     )
     assert "declare reading by the type that the file has" in str(meaning)
+    assert "where files have it by several types, declare it under another name" in str(meaning)
 
 
 def test_error_is_recognised_by_its_type_when_it_is_the_operating_system_s() -> None:
