@@ -23,6 +23,16 @@ def expectations_of_bounds(bounds: UsualBounds, rows: int) -> list[Expectation]:
     """Return the expectations of a table with `rows` rows; freshness is expected only if there are rows."""
     severity = _SEVERITIES[bounds.severity]
     found: list[Expectation] = []
+    if bounds.kept:
+        words = (
+            f"the table keeps {bounds.kept} rows, half of those that are registered; this code takes out the others "
+            "(with --source archive the interval has them as they landed)"
+        )
+        found.append(
+            gxe.ExpectTableRowCountToBeBetween(
+                min_value=bounds.kept, severity=FailureSeverity.WARNING, meta={WORDS: words}
+            )
+        )
     if bounds.rows is not None:
         low, high = bounds.rows
         words = f"the table has {low} to {high} rows, as the {bounds.intervals} intervals before suggest"

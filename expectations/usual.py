@@ -55,13 +55,16 @@ class UsualBounds:
     rows: tuple[int, int] | None = None
     newest_after: datetime | None = None
     """The newest event time must not be before it, UTC."""
+    kept: int = 0
+    """Least number of rows after other code took out registered ones, else 0; with fewer a person is asked, whatever
+    the severity."""
     not_checked: tuple[str, ...] = ()
     """What has no bounds and why, a sentence each."""
 
     @property
     def expects_rows(self) -> bool:
         """Whether an interval without a row would be unusual."""
-        return self.rows is not None and self.rows[0] > 0
+        return self.kept > 0 or (self.rows is not None and self.rows[0] > 0)
 
 
 UNKNOWN_BOUNDS = UsualBounds()

@@ -195,6 +195,22 @@ def test_empty_table_warns_and_its_own_suite_is_left_out_when_rows_are_usual(spa
     assert suite[-1].severity == "warning"
 
 
+@pytest.mark.spark
+def test_person_is_asked_when_other_code_takes_out_more_than_half_of_the_registered_rows(rows: Any) -> None:
+    from expectations.checkpoint import expectations_of
+
+    pipeline = load_pipeline("isp_hits")
+    bounds = UsualBounds(severity="info", kept=15)
+    empty = check(rows.limit(0), *expectations_of(pipeline, pipeline.table, 0, bounds))
+    [missed] = [each for each in empty[1] if not each.success]
+    assert (missed.severity, missed.observed) == ("warn", "0")
+    assert "--source archive" in missed.words
+    assert empty[0] is False
+    assert check(rows.limit(0), *expected(bounds, 0), accepted={missed.key})[0]
+    assert check(rows.limit(14), *expected(bounds, 14))[0] is False
+    assert check(rows.limit(15), *expected(bounds, 15))[0]
+
+
 def test_bounds_are_half_the_smallest_and_twice_the_largest_when_earlier_intervals_suggest_them() -> None:
     bounds = bounds_of(Usual(), "t", PAST, INTERVAL)
     assert bounds.rows == (50, 294)

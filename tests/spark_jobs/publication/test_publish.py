@@ -20,6 +20,7 @@ from include.ledger.intervals.builds import TableColumns
 from include.ledger.lineage import BuiltRevision
 from include.offsets import OffsetRange
 from spark_jobs.publication.publish_build import publish
+from spark_jobs.publication.validate import least_rows
 from spark_jobs.reconciliation.interval_run import IntervalRun
 from tests.conftest import Home
 from tests.support.ledger_faults import Killed, end_lock
@@ -52,11 +53,13 @@ class Publications:
         decoders: str = "",
         again: int = 0,
         unexplained: int = 0,
+        removed: int = 0,
         columns: TableColumns | None = None,
     ) -> int:
         """Return an attempt that the present code has built, or one that gives the rows these dates.
 
-        `again`: an attempt that was built before; `columns`: what the files of each table have.
+        `again`: an attempt that was built before; `removed`: rows that its code takes out; `columns`: what the files of
+        each table have.
         """
         attempt = again or attempts.begin_attempt(self.pinned, run_by="test", code_version=code, source="kafka")
         spec, revision = attempts.load_attempt(attempt), f"r-{attempt}{'-again' if again else ''}"
@@ -65,12 +68,16 @@ class Publications:
         else:
             built = [self.world.write_revision(spec, date, revision, rows) for date, rows in sorted(dates.items())]
         findings = self.world.findings(spec.pinned, unexplained=unexplained)
-        findings = replace(findings, decoder_versions=tuple(decoders.split()))
+        changes = {"removed": removed} if removed else {}
+        findings = replace(findings, decoder_versions=tuple(decoders.split()), code_changes=changes)
         builds.note_build(spec, built, findings, columns=columns)
         return attempt
 
     def publish(self, attempt: int) -> None:
-        publish(IntervalRun(self.world, self.world.pipeline, attempts.load_attempt(attempt)))  # type: ignore[arg-type]
+        publish(self.run(attempt))
+
+    def run(self, attempt: int) -> IntervalRun:
+        return IntervalRun(self.world, self.world.pipeline, attempts.load_attempt(attempt))  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -234,6 +241,17 @@ def test_nothing_is_registered_when_the_build_is_not_explained(publications: Pub
         publications.publish(attempt)
     assert publications.world.catalog == {}
     assert builds.begun_registrations(publications.pinned.pipeline) == []
+
+
+def test_half_of_the_registered_rows_are_expected_only_when_the_code_takes_out_some(
+    publications: Publications,
+) -> None:
+    day = "2026-11-20"
+    assert least_rows(publications.run(publications.build({day: {A, B, C, D}}, removed=1))) == 0
+    publications.publish(publications.build({day: {A, B, C, D}}))
+    assert least_rows(publications.run(publications.build({day: {A}}))) == 0
+    # A stricter decoder leaves no rows, and the registration would drop the table partition.
+    assert least_rows(publications.run(publications.build({}, removed=4))) == 2
 
 
 def test_nothing_is_registered_when_the_files_lack_the_new_name_of_a_column(publications: Publications) -> None:
