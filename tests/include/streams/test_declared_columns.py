@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from include.catalog import Storage, declared
+from include.catalog import Storage, declared, renames
 from include.catalog.columns import declared_types
 from include.errors import ServiceUnreachable, UsageError
 from include.ledger.intervals.revisions import RegisteredRevision
@@ -57,6 +57,7 @@ def reached(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(declared, "tables_with_rows", dict)
     monkeypatch.setattr(declared.partition_sources, "sources", lambda _: {"zip": "zipcode"})
+    monkeypatch.setattr(renames, "retired_names", lambda *_: {})
     monkeypatch.setattr(start, "check_lake", lambda _: None)
     monkeypatch.setattr(start, "check_references", reach("stream"))
     monkeypatch.setattr(generations, "check_version", lambda: None)
