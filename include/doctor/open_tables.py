@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from include.catalog import DATABASE
+from include.catalog.delta_view import lag_of_view
 from include.doctor.disagreement import REPAIR, Disagreement
 from include.ledger.intervals import revisions
 from include.pipelines.spec import Pipeline
@@ -32,15 +33,19 @@ def check_open_tables(pipeline: Pipeline) -> Iterator[Disagreement]:
 
 
 def check_delta_table(pipeline: Pipeline) -> Iterator[Disagreement]:
-    """Yield the registered intervals that a pipeline's Delta table lacks, by what the ledger has noted.
+    """Yield the registered intervals that a pipeline's Delta table lacks, by what the ledger has noted, and its view.
 
     Many are one disagreement: the table was declared later than they were registered.
     """
-    left_out = [each.interval for each in revisions.left_out_of_delta(pipeline.name)] if pipeline.archive.delta else []
+    if not pipeline.archive.delta:
+        return
+    left_out = [each.interval for each in revisions.left_out_of_delta(pipeline.name)]
     lacks = f"{DATABASE}.{pipeline.delta_view} lacks the registered rows of"
     found: list[tuple[str, Interval | None]] = [(f"{lacks} {each}", each) for each in left_out]
     if len(found) > MANY:
         found = [(f"{lacks} {len(left_out)} intervals, the first of them {left_out[0]}", None)]
+    if lag := lag_of_view(pipeline):
+        found.append((lag, None))
     for what, interval in found:
         yield Disagreement(
             "Delta table lacks rows",

@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from include.catalog import DATABASE
+from include.catalog.delta_view import lag_of_view
 from include.crash_points import crash_point
 from include.errors import FileUnreadable, LockLost, ReconciliationFailed, ServiceUnreachable, TidemarkError
 from include.iceberg.statement import statement_of
@@ -52,11 +53,11 @@ def publish_delta(run: IntervalRun, check: Check) -> None:
 
 
 def put_left_out(spark: SparkSession, pipeline: Pipeline) -> None:
-    """Put the rows of intervals that were left out into the Delta table, as the next publication would.
+    """Put the rows of intervals that were left out into the Delta table, as the next publication does; pin a lost view.
 
     Raises FileUnreadable for a registered file that is missing or damaged, of an interval that was not left out.
     """
-    if pipeline.archive.delta and revisions.left_out_of_delta(pipeline.name):
+    if pipeline.archive.delta and (revisions.left_out_of_delta(pipeline.name) or lag_of_view(pipeline)):
         _put_and_pin(spark, pipeline, lambda: None)
 
 
@@ -65,9 +66,9 @@ def _put_and_pin(
 ) -> int | None:
     """Put the rows of intervals that were left out, then those of `own`; return the version that the view shows.
 
-    None when there are no such rows. Where a lock is lost, the last change may have undone another publication's: it is
-    waited for, and the registered rows are put again. Where it cannot be done, they are left out, as `doctor` finds.
-    Raises FileUnreadable for a registered file that cannot be read.
+    None when there are no such rows, and the view is not lost. Where a lock is lost, the last change may have undone
+    another publication's: it is waited for, and the registered rows are put again. Where it cannot be done, they are
+    left out, as `doctor` finds. Raises FileUnreadable for a registered file that cannot be read.
     """
     labels: dict[int, str] = {}
     try:
@@ -144,7 +145,7 @@ def _put_undamaged(
         # The last: its statement is that of a commit with the rows of all.
         labels.pop(own.id, None)
         labels[own.id] = own.interval.label
-    if not labels:
+    if not labels and not lag_of_view(pipeline):
         return None
     try:
         version = _put_rows(spark, pipeline, labels, pinned_version(spark, pipeline), check, damaged)

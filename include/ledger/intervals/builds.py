@@ -206,6 +206,15 @@ def note_delta(attempt: AttemptSpec, version: DeltaVersion) -> None:
         build.in_delta = True
 
 
+def last_delta(pipeline: str) -> int | None:
+    """Return the last version of the pipeline's Delta table that was noted for a build; None without one."""
+    version = Build.findings["delta"]["version"].as_integer()
+    wanted = select(version).join(IntervalRow, IntervalRow.id == Build.interval_id)
+    with session() as ledger:
+        noted = wanted.where(IntervalRow.pipeline == pipeline, version.is_not(None))
+        return ledger.scalar(noted.order_by(Build.id.desc()).limit(1))
+
+
 def _latest(ledger: Session, attempt: AttemptSpec) -> tuple[Attempt, Build]:
     """Return attempt and build, locked. Raise AnotherWriter when the attempt has a later build."""
     # Before the rows: an erasure that begins holds it and changes them, and would overwrite what is noted meanwhile.

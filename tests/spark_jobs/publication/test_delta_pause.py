@@ -12,6 +12,7 @@ import pytest
 from pyspark.errors import AnalysisException
 from sqlalchemy import update
 
+from include.catalog import delta_view
 from include.catalog.changes import CatalogChange
 from include.doctor import open_tables
 from include.errors import FileUnreadable, LockLost, ReconciliationFailed, ServiceUnreachable
@@ -125,6 +126,31 @@ def test_doctor_puts_the_rows_into_the_table_when_nothing_else_is_published(
         repair.repair(world, changes)
         assert table.done == [f"interval = '{hour(0).label}'", 1]
     assert list(open_tables.check_delta_table(table.pipeline)) == []
+
+
+def test_doctor_pins_the_view_when_it_is_missing_or_shows_an_earlier_version(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    view, in_catalog = table.pipeline.delta_view, dict[str, dict[str, str]]()
+    monkeypatch.setattr(delta_view, "properties", lambda *_: in_catalog)
+    assert list(open_tables.check_delta_table(table.pipeline)) == []
+    table.publish(table.register(0))
+    found: tuple[tuple[dict[str, dict[str, str]], str], ...] = (
+        ({}, "is missing"),
+        ({view: {}}, "shows version -1, but 1 was published"),
+        ({view: {"tidemark.version": "0"}}, "shows version 0, but 1 was published"),
+    )
+    nothing: Any = None
+    for now, lags in found:
+        in_catalog = now
+        (lag,) = open_tables.check_delta_table(table.pipeline)
+        assert (lag.what, lag.repair) == (f"the view lake.{view} {lags}", "put into Delta")
+        delta.put_left_out(nothing, table.pipeline)
+    in_catalog = {view: {"tidemark.version": "1"}}
+    assert list(open_tables.check_delta_table(table.pipeline)) == []
+    delta.put_left_out(nothing, table.pipeline)
+    # Its own, and one for each repair.
+    assert table.done[1:] == [1, 2, 3, 4]
 
 
 def test_doctor_names_many_intervals_at_once_when_the_table_lacks_them(

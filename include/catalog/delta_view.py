@@ -1,0 +1,26 @@
+"""The view of a Delta archive as the metastore has it, compared with the ledger, without Spark."""
+
+from __future__ import annotations
+
+from include.catalog import DATABASE
+from include.catalog.properties import properties
+from include.ledger.intervals import builds
+from include.pipelines.spec import Pipeline
+
+VERSION = "tidemark.version"
+"""Key of the version of the Delta table that the view shows."""
+
+
+def lag_of_view(pipeline: Pipeline) -> str:
+    """Return how the view lags what publications have noted; empty when it does not.
+
+    Somebody dropped it, or the metastore was put back from a copy.
+    """
+    noted, view = builds.last_delta(pipeline.name), pipeline.delta_view
+    if noted is None:
+        return ""
+    found = properties([view], [VERSION])
+    if view not in found:
+        return f"the view {DATABASE}.{view} is missing"
+    shown = int(found[view].get(VERSION, -1))
+    return f"the view {DATABASE}.{view} shows version {shown}, but {noted} was published" if shown < noted else ""
