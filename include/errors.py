@@ -20,6 +20,7 @@
     ├── ArchiveBehind              7  the archive did not reach the interval's end in time
     └── UsageError                64  unknown pipeline, malformed time, wrong setting
         ├── CheckpointDamaged     64  a file of a checkpoint is lost or cannot be read: only a new generation goes on
+        ├── OtherScale            64  a file's decimals have other decimal places than those of its Iceberg table
         └── PipelinesClash        64  two pipelines write what must be of one
 
 The text of an error is one line: what is wrong, where, and what to do. `retryable` and `meaning` belong to the exit
@@ -165,6 +166,10 @@ class UsageError(TidemarkError):
 
 class CheckpointDamaged(UsageError):
     """A file of a stream's checkpoint is lost or cannot be read; the stream goes on in a new generation."""
+
+
+class OtherScale(UsageError):
+    """A file has decimals with other decimal places than its Iceberg table: readers would misread their numbers."""
 
 
 class PipelinesClash(UsageError):

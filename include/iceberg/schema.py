@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.io import load_file_io
-from pyiceberg.io.pyarrow import pyarrow_to_schema
+from pyiceberg.io.pyarrow import parquet_path_to_id_mapping, pyarrow_to_schema
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.serializers import ToOutputFile
@@ -49,10 +49,13 @@ from pyiceberg.types import (
 
 from include.catalog import DATABASE
 from include.catalog.columns import TAKE_BACK, Columns, inner_fields
-from include.errors import UsageError
-from include.iceberg.catalog import location_of
+from include.errors import OtherScale, UsageError
+from include.iceberg.catalog import OWNER, location_of
 from include.lake import columns_beyond_python
 from include.pipelines.spec.ddl import Field
+
+_MOST_DIGITS_OF_INT64 = 18
+"""Decimals of more digits are never integers in Parquet."""
 
 NAME_MAPPING = "schema.name-mapping.default"
 """Property of a table: the names by which its fields are found in files without numbers."""
@@ -135,19 +138,51 @@ def metadata_for_file(table: Table, path: str) -> TableMetadata:
 
     It has the file's columns by the names that they have there, because PyIceberg takes columns by names when it notes
     their bounds: a file that was written while a rename waited has a column by two names, of which the table knows one,
-    and later the other one. It asks for no bounds of columns of which Python cannot hold them.
+    and later the other one. It asks for no bounds of columns of which Python cannot hold them, or PyIceberg not read
+    them. Raises OtherScale for a file whose numbers readers would misread.
     """
     with table.io.new_input(path).open() as stream:
         footer = pq.read_metadata(stream)
-    counted = {
-        f"{TableProperties.METRICS_MODE_COLUMN_CONF_PREFIX}.{each}": "counts" for each in columns_beyond_python(footer)
-    }
-    return table.metadata.model_copy(
-        update={
-            "schemas": _schemas_for(table, footer.schema.to_arrow_schema()),
-            "properties": {**table.metadata.properties, **counted},
-        }
-    )
+    described = table.metadata.model_copy(update={"schemas": _schemas_for(table, footer.schema.to_arrow_schema())})
+    without_bounds = {*columns_beyond_python(footer), *_decimals_of_before(table, described.schema(), footer, path)}
+    counted = {f"{TableProperties.METRICS_MODE_COLUMN_CONF_PREFIX}.{each}": "counts" for each in without_bounds}
+    return described.model_copy(update={"properties": {**described.properties, **counted}})
+
+
+def _decimals_of_before(table: Table, schema: Schema, footer: pq.FileMetaData, path: str) -> Iterator[str]:
+    """Yield a file's decimals that were widened since, where PyIceberg would not read their bounds as they are.
+
+    Raises OtherScale: Iceberg has no decimal of another scale than its table's. Where there are only nulls and zeros,
+    the scale does not matter, and a rerun, whose rows are the same, would not replace the file.
+    """
+    ids = parquet_path_to_id_mapping(schema)
+    for number in range(footer.num_columns):
+        stored = footer.schema.column(number)
+        kind = schema.find_type(ids[stored.path]) if stored.path in ids else None
+        if not isinstance(kind, DecimalType):
+            continue
+        if stored.scale != kind.scale and not _has_only_zeros(footer, number):
+            raise OtherScale(
+                f"{path} was written with other decimal places: {stored.path} is decimal({stored.precision}, "
+                f"{stored.scale}) in it, and {kind} in the Iceberg table {DATABASE}.{table.name()[-1]}, whose readers "
+                "would misread its numbers",
+                remedy="run its interval again",
+                pipeline=table.properties.get(OWNER, ""),
+            )
+        is_integer = stored.physical_type != "FIXED_LEN_BYTE_ARRAY"
+        if stored.scale != kind.scale or (is_integer and kind.precision > _MOST_DIGITS_OF_INT64):
+            yield stored.path
+
+
+def _has_only_zeros(footer: pq.FileMetaData, number: int) -> bool:
+    """Return whether a column has no values but nulls and zeros, as far as the footer proves it."""
+    for chunk in (footer.row_group(each).column(number) for each in range(footer.num_row_groups)):
+        known = chunk.statistics
+        if known is None or (known.null_count != chunk.num_values and not known.has_min_max):
+            return False
+        if known.has_min_max and (known.min or known.max):
+            return False
+    return True
 
 
 def _schemas_for(table: Table, described: pa.Schema) -> list[Schema]:

@@ -116,7 +116,7 @@ class OpenTable:
         location = lake.uri("tables", self.pipeline.table, partition, revision)
         file = Path(lake.filesystem(location)[1]) / "part-00000.zstd.parquet"
         file.parent.mkdir(parents=True)
-        pq.write_table(rows, file)
+        pq.write_table(rows, file, store_decimal_as_integer=True)
         content = str(hash(file.read_bytes()))
         files = {file.name: {"rows": rows.num_rows, "bytes": file.stat().st_size, "sha256": ""}}
         return BuiltRevision(self.pipeline.table, partition, revision, location, rows.num_rows, content, files)

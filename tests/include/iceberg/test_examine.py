@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
-from pyiceberg.expressions import EqualTo
+from pyiceberg.expressions import EqualTo, GreaterThan
 from sqlalchemy import update
 
 from include import lake
@@ -21,7 +24,7 @@ from include.ledger.database import session
 from include.ledger.intervals import builds, revisions
 from include.ledger.models import IntervalRow
 from tests.conftest import Home, settings_of
-from tests.support.open_tables import PASSED, OpenTable, pipeline_named, rows_of
+from tests.support.open_tables import COLUMNS, PASSED, OpenTable, pipeline_named, rows_of
 
 pytestmark = pytest.mark.services
 
@@ -125,11 +128,66 @@ def test_table_is_recreated_when_a_manifest_is_gone(archive: OpenTable) -> None:
 
 
 def test_intervals_are_committed_when_they_were_registered_before_the_declaration(archive: OpenTable) -> None:
-    spec, built = archive.build(2, {"2026-11-18": rows_of(2, 3)})
-    builds.finish_registration(builds.begin_registration(spec, PASSED, archive.changes(spec, built)))
+    register_only(archive, 2, rows_of(2, 3))
     (found,) = deviations(archive.pipeline)
     assert "interval 2026-11-18T07: 1 registered files are not in it" in found.what
     assert_mended(archive)
+
+
+def register_only(archive: OpenTable, hour: int, rows: pa.Table) -> None:
+    """Register an interval as before Iceberg was declared."""
+    spec, built = archive.build(hour, {"2026-11-18": rows})
+    builds.finish_registration(builds.begin_registration(spec, PASSED, archive.changes(spec, built)))
+
+
+def priced(hour: int, *prices: str | None, digits: tuple[int, int] = (10, 2)) -> pa.Table:
+    rows = rows_of(hour, len(prices))
+    values = pa.array([each and Decimal(each) for each in prices], pa.decimal128(*digits))
+    return rows.set_column(rows.column_names.index("price"), "price", values)
+
+
+def widened(archive: OpenTable, kind: str) -> OpenTable:
+    columns = COLUMNS.replace("DECIMAL(10,2)", kind)
+    return replace(archive, pipeline=pipeline_named(archive.pipeline.name, columns))
+
+
+def test_interval_is_left_out_until_it_is_run_again_when_its_decimals_have_fewer_places(pipeline: str) -> None:
+    archive = OpenTable(pipeline_named(f"t_{pipeline[-40:]}"))
+    register_only(archive, 0, priced(0, "1.50", "99.25"))
+    # A rerun has the same rows, and changes nothing.
+    register_only(archive, 1, priced(1, "0.00", None))
+    register_only(archive, 2, priced(2, None, None))
+    archive = widened(archive, "DECIMAL(12,4)")
+    register_only(archive, 3, priced(3, "60.5000", "1.0000", digits=(12, 4)))
+    left, *done = restore(archive.pipeline)
+    assert left.startswith(f"left: lake.{archive.pipeline.table} lacks interval 2026-11-18T05: ")
+    assert "price is decimal(10, 2) in it, and decimal(12, 4) in the Iceberg table" in left
+    assert left.endswith("; run its interval again")
+    assert [each.rsplit(" ", 1)[-1][-2:] for each in done] == ["06", "07", "08"]
+    assert kinds(archive) == ["other files"]
+    with pytest.raises(UsageError, match="was written with other decimal places"):
+        tables.put_registered(archive.pipeline, archive.intervals[0])
+
+    archive.run(0, {"2026-11-18": priced(0, "1.5000", "99.2500", digits=(12, 4))})
+    assert kinds(archive) == []
+    dear = archive.load().scan(row_filter=GreaterThan("price", Decimal("50.0000"))).plan_files()
+    assert {"05", "08"} <= {str(task.file.partition[1])[-2:] for task in dear}
+    prices = archive.load().scan().to_arrow()["price"].to_pylist()
+    assert sorted(each for each in prices if each) == [Decimal(each) for each in ("1", "1.5", "60.5", "99.25")]
+    assert len(prices) == 8
+
+
+def test_interval_is_committed_again_when_its_decimals_were_integers_and_have_too_many_digits_now(
+    archive: OpenTable,
+) -> None:
+    archive.run(2, {"2026-11-18": priced(2, "1.50", "99.25")})
+    archive = widened(archive, "DECIMAL(20,2)")
+    archive.run(3, {"2026-11-18": priced(3, "60.50", digits=(20, 2))})
+    with iceberg_catalog.opened() as catalog:
+        catalog.drop_table(("lake", archive.pipeline.table))
+    assert_mended(archive)
+    dear = archive.load().scan(row_filter=GreaterThan("price", Decimal("50.00")), selected_fields=("price",))
+    assert sorted(dear.to_arrow()["price"].to_pylist()) == [Decimal("60.50"), Decimal("99.25")]
 
 
 def test_interval_is_left_alone_when_it_is_being_registered(archive: OpenTable) -> None:
