@@ -29,6 +29,7 @@ from pyspark.sql import functions as F
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random
 
 from include import lake
+from include.catalog.columns import changes, columns_of_json, declared_columns
 from include.errors import UsageError
 from include.lake.delta_log import OWN, is_own
 from include.offsets import Coordinates
@@ -40,6 +41,12 @@ from spark_jobs.spark.frames import empty_frame, frame_of
 
 _NTZ = "timestampNtz"
 """Delta's feature of tables with columns of the type TIMESTAMP_NTZ."""
+
+_WIDENING = "delta.enableTypeWidening"
+"""Delta's property of tables whose columns get wider types when rows with such are written."""
+
+_FOLLOWED = {("tinyint", "smallint"), ("tinyint", "int"), ("smallint", "int")}
+"""Wider types that the columns of any table get: Parquet has them all as the same."""
 
 _HARMLESS = {"OPTIMIZE", "VACUUM START", "VACUUM END", "SET TBLPROPERTIES"}
 """Operations that change no row, whoever runs them."""
@@ -96,16 +103,25 @@ def check_store(spark: SparkSession, pipeline: Pipeline) -> None:
         )
 
 
-def check_times(spark: SparkSession, pipeline: Pipeline) -> None:
+def check_table(spark: SparkSession, pipeline: Pipeline) -> None:
+    """Raise UsageError when the table exists and cannot take the declared columns."""
+    table = location(pipeline)
+    if not DeltaTable.isDeltaTable(spark, table):
+        return
+    known = DeltaTable.forPath(spark, table)
+    _check_times(pipeline, known)
+    _check_types(pipeline, known)
+
+
+def _check_times(pipeline: Pipeline, known: DeltaTable) -> None:
     """Raise UsageError when a column is declared as TIMESTAMP_NTZ, and the table was made without one.
 
     Delta adds the feature that such columns need to new tables only, and older readers cannot read a table with it.
     """
-    paths = times_without_zone(pipeline.archive_columns)
-    table = location(pipeline)
-    if not paths or not DeltaTable.isDeltaTable(spark, table):
+    if not (paths := times_without_zone(pipeline.archive_columns)):
         return
-    (detail,) = DeltaTable.forPath(spark, table).detail().select("tableFeatures").collect()
+    table = location(pipeline)
+    (detail,) = known.detail().select("tableFeatures").collect()
     if _NTZ not in detail["tableFeatures"]:
         statement = f'ALTER TABLE delta.`{table}` SET TBLPROPERTIES (delta.feature.{_NTZ} = "supported")'
         raise UsageError(
@@ -113,6 +129,35 @@ def check_times(spark: SparkSession, pipeline: Pipeline) -> None:
             "TIMESTAMP_NTZ",
             remedy=f"declare it as TIMESTAMP, or, if all readers of the table know the feature: "
             f"./tidemark sql '{statement}'",
+            pipeline=pipeline.name,
+        )
+
+
+def _check_types(pipeline: Pipeline, known: DeltaTable) -> None:
+    """Raise UsageError when the table has a column by another type, which it does not widen.
+
+    It kept the type while it was not declared, when the archive's table may widen its columns.
+    """
+    compared = changes(columns_of_json(known.toDF().schema.json(), ()), declared_columns(pipeline, pipeline.table))
+    # Others may have added columns, and its partition columns are its own.
+    names = set(archive_schema(pipeline).fieldNames())
+    changed = [
+        each
+        for each in (*compared.followed, *compared.refused)
+        if each.before and each.now and each.column.partition(".")[0] in names
+        if (each.before, each.now) not in _FOLLOWED
+    ]
+    if not changed:
+        return
+    (detail,) = known.detail().select("properties").collect()
+    if detail["properties"].get(_WIDENING) != "true":
+        table = location(pipeline)
+        statement = f'ALTER TABLE delta.`{table}` SET TBLPROPERTIES ({_WIDENING} = "true")'
+        raise UsageError(
+            f"the Delta table {table} has other types, which it kept while it was not declared: {changed[0].column} "
+            f"{changed[0].before}, declared is {changed[0].now}",
+            remedy="take the change back, or declare the archive without delta, or, if all readers of the table know "
+            f"Delta's feature typeWidening: ./tidemark sql '{statement}'",
             pipeline=pipeline.name,
         )
 

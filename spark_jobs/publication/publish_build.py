@@ -18,7 +18,7 @@ from include.ledger.validation import approvals
 from include.ledger.validation.approvals import Question
 from include.monitor.history.remedies import approve_command
 from include.versions import suite_version
-from spark_jobs.archive.delta import check_times
+from spark_jobs.archive.delta import check_table
 from spark_jobs.publication.catalog import Catalog
 from spark_jobs.publication.delta import publish_delta
 from spark_jobs.publication.iceberg import follow_in_iceberg, prepare_iceberg
@@ -51,7 +51,7 @@ def _publish_alone(run: IntervalRun, check: Check) -> None:
     build = _check_reconciled(run)
     check_storage(run.pipeline)
     if run.pipeline.archive.delta:
-        check_times(run.spark, run.pipeline)
+        check_table(run.spark, run.pipeline)
     catalog = Catalog(run.spark, run.pipeline)
     catalog.create_tables()
     finish_interval(run.pinned, catalog, check)

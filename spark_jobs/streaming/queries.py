@@ -155,7 +155,7 @@ class StreamQueries(ABC):
             if pipeline.archive.delta:
                 delta.check_store(spark, pipeline)
         if pipeline.archive.delta:
-            delta.check_times(spark, pipeline)
+            delta.check_table(spark, pipeline)
 
     def _log(self, query: str) -> logging.LoggerAdapter[logging.Logger]:
         return log_of(self._pipeline.name, query)

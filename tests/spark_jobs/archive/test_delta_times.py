@@ -1,4 +1,4 @@
-"""A TIMESTAMP_NTZ that a Delta archive gains later: refused until the table has the feature that Delta wants for it."""
+"""Columns that a Delta table cannot take: refused until it has the feature that Delta wants for them."""
 
 from __future__ import annotations
 
@@ -31,6 +31,14 @@ def test_new_column_of_a_delta_table_is_refused_until_the_table_can_take_it(new_
     assert "DELTA_FEATURES_REQUIRE_MANUAL_ENABLEMENT" in found["delta"]
     assert "/delta/timed cannot take the column place.since: without Delta's feature timestampNtz" in found["refused"]
     assert found["rows"] == ["2026-11-20 05:00:00"]
+    widened = found["widened"]
+    assert "DELTA_FAILED_TO_MERGE_FIELDS" in widened["delta"]
+    said = (
+        "/delta/widened has other types, which it kept while it was not declared: place.floor int, declared is bigint"
+    )
+    assert said in widened["refused"]
+    assert found["types"] == ["int", "struct<floor:bigint>"]
+    assert found["wide rows"] == [[7, 2**40]]
     # The statement changes no row: the rows of all intervals are not written again.
     assert found["foreign"] is False
     # Nothing was replaced by nothing twice; another session's commit came before the last.
