@@ -29,14 +29,15 @@ def learned(
 
 
 def storable(pipeline: Pipeline, limits: Sequence[Limit]) -> list[Limit]:
-    """Return the limits that the ledger can hold: neither a rule nor a subject has the character NUL.
+    """Return the limits that the ledger can hold: rule and subject are there, and have no character NUL.
 
     Whatever is flagged is recomputed by what the ledger holds: the others must not be in force.
     """
-    kept = [each for each in limits if "\0" not in each.rule + each.subject]
-    if left_out := [each.rule.replace("\0", "?") for each in limits if each not in kept]:
+    there = (each for each in limits if None not in (each.rule, each.subject))
+    kept = [each for each in there if "\0" not in each.rule + each.subject]
+    if left_out := [(each.rule or "?").replace("\0", "?") for each in limits if each not in kept]:
         log_of(pipeline.name, FLAGS).warning(
-            "%s learned limits are not in force, because the ledger cannot keep a subject with the character NUL; "
+            "%s learned limits are not in force, because their subject is null or has the character NUL; "
             "their rules: %s",
             *(len(left_out), ", ".join(sorted(set(left_out)))),
         )

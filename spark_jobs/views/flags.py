@@ -36,7 +36,8 @@ def learn_limits(pipeline: Pipeline, views: Mapping[str, DataFrame]) -> list[Lim
     """Return the limits that the pipeline's transform learns from rows of views by their names, in a fixed order."""
     learned_rows = transform(pipeline, declared(pipeline).limits)(views).collect()
     learned = (Limit(r.rule, r.subject, None if r.above is None else str(r.above)) for r in learned_rows)
-    return sorted(learned, key=lambda limit: (limit.rule, limit.subject))
+    # A transform may return a null, e.g. for rows without a category.
+    return sorted(learned, key=lambda limit: (limit.rule or "", limit.subject or ""))
 
 
 def flags(pipeline: Pipeline, rows: DataFrame, limits: Sequence[Limit], version: int) -> DataFrame:
