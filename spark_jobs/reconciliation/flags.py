@@ -29,6 +29,7 @@ from include.ledger.archive import micro_batches
 from include.ledger.archive.decoders import replaced_by_other_code
 from include.ledger.archive.positions import topics_that_left
 from include.ledger.erasures.coordinates import erased_within
+from include.ledger.intervals.evidence import raised_since
 from include.ledger.intervals.pins import PinnedInterval
 from include.ledger.intervals.states import Source
 from include.ledger.streams import flags as ledger
@@ -91,10 +92,10 @@ def _await_commit(run: IntervalRun) -> bool:
 def _compare(run: IntervalRun, rows: DataFrame) -> Reconciliation:
     pipeline, pinned = run.pipeline, run.pinned
     forces = ledger.in_force(pipeline.name, pinned.ranges)
-    since = min((force.since for force in forces), default=None)
-    if since is None:
+    if not forces:
         return Reconciliation()
-    raised = _raised(run, since - CLOCKS_APART).persist()
+    since = min(raised_since(pipeline.name, force) for force in forces) - CLOCKS_APART
+    raised = _raised(run, since).persist()
     named = {row.limits_version for row in raised.select("limits_version").distinct().collect()} - {None}
     versions = sorted(named | {force.version for force in forces})
     recomputed = _recomputed(pipeline, rows, pinned, forces, versions)

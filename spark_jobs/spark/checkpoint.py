@@ -52,6 +52,11 @@ def read_batch(checkpoint: str, batch_id: int) -> PlannedBatch:
     return PlannedBatch(ranges_between(before, parse_offsets_json(until)), _watermark(metadata))
 
 
+def ends_of(checkpoint: str, batch_id: int) -> dict[TopicPartition, int]:
+    """Return the end offsets of a micro-batch. Raises CheckpointDamaged when the log lacks it."""
+    return parse_offsets_json(_entry(checkpoint, batch_id)[1])
+
+
 @dataclass(frozen=True)
 class PlannedLines:
     """A micro-batch of lines as planned in the write-ahead log: files of the ledger after one, up to another."""

@@ -11,8 +11,9 @@ from __future__ import annotations
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from functools import reduce
 from typing import Any
 
@@ -24,7 +25,7 @@ from include import kafka, lake
 from include.crash_points import crash_point
 from include.errors import ServiceUnreachable
 from include.kafka.sources import describe_source, source_topic_partitions
-from include.lake.checkpoints import checkpoint_id
+from include.lake.checkpoints import checkpoint_id, newest_commit
 from include.ledger.archive import micro_batches
 from include.ledger.archive.micro_batches import BatchCommit
 from include.ledger.archive.positions import topics_that_left
@@ -34,13 +35,13 @@ from include.ledger.streams import flags as flag_ledger
 from include.ledger.streams import writers
 from include.ledger.streams.flags import FLAGS, RevisionKey
 from include.ledger.streams.generations import StreamGeneration
-from include.offsets import LAST_OFFSET, OffsetRange, TopicPartition
+from include.offsets import LAST_OFFSET, OffsetRange, TopicPartition, ranges_between
 from include.pipelines.spec import Limit, Pipeline
 from include.streams.checkpoints import checkpoint_uri, has_started
 from include.times import in_words, parse_duration
 from include.waiting import wait_for
 from spark_jobs.decoding.records import archive_rows, decode
-from spark_jobs.spark.checkpoint import read_batch
+from spark_jobs.spark.checkpoint import ends_of, read_batch
 from spark_jobs.spark.failures import SPARK_FAILURES, root_cause, translate
 from spark_jobs.spark.kafka_source import read_stream, write_stream
 from spark_jobs.spark.log import log_of
@@ -169,22 +170,24 @@ class FlagQuery:
             return 0
         last = micro_batches.last_batch(self.pipeline.name, FLAGS)
         following = last.batch_id + 1 if last is not None and last.query_id == query_id else 0
-        batch = following
-        while lake.exists(f"{location}/commits/{batch}"):
-            self._commit(location, query_id, batch)
+        batch, commits = following, f"{location}/commits"
+        while lake.exists(f"{commits}/{batch}") and (not batch or lake.exists(f"{commits}/{batch - 1}")):
+            self._commit(query_id, batch, read_batch(location, batch).ranges, _lasted(location, batch))
             batch += 1
+        # Spark keeps the last 100: those before are gone when the driver was busy for longer, as with limits to learn.
+        may_be_gone = batch == following and not lake.exists(f"{commits}/{batch - 1}")
+        if may_be_gone and (newest := newest_commit(location)) >= batch:
+            positions = micro_batches.positions(self.pipeline.name, FLAGS)
+            self._commit(query_id, newest, ranges_between(positions, ends_of(location, newest)))
+            return 1
         return batch - following
 
-    def _commit(self, checkpoint: str, query_id: str, batch_id: int) -> None:
-        ranges = read_batch(checkpoint, batch_id).ranges
+    def _commit(self, query_id: str, batch_id: int, ranges: Sequence[OffsetRange], seconds: float = 0.0) -> None:
         topics = kafka.describe_topics(r.topic_partition.topic for r in ranges)
         for tp in {r.topic_partition for r in ranges} - self._starts.keys() if self._run else ():
             flag_ledger.note_added(self._run, topics[tp.topic].topic_id, tp.partition)
-        version = self.versions.decoder
-        micro_batches.commit(
-            self.lease,
-            BatchCommit(self.pipeline.name, FLAGS, query_id, batch_id, ranges, topics, decoder_version=version),
-        )
+        batch = BatchCommit(self.pipeline.name, FLAGS, query_id, batch_id, ranges, topics, seconds=seconds)
+        micro_batches.commit(self.lease, replace(batch, decoder_version=self.versions.decoder))
 
     def _is_erased(self, topic_ids: Mapping[str, str]) -> Column:
         """Return whether a row's record was erased after the archive query, which may be ahead, had read it."""
@@ -274,3 +277,12 @@ class FlagQuery:
         return wait_for(
             lambda: int(context.defaultParallelism), lambda slots: slots >= needed, seconds=seconds, every=0.5
         )
+
+
+def _lasted(checkpoint: str, batch_id: int) -> float:
+    """Return how long ago, in seconds, the batch before ended, where this one began; 0.0 where that is not known."""
+    before = f"{checkpoint}/commits/{batch_id - 1}"
+    if not lake.exists(before):
+        return 0.0
+    _, ended = lake.size_and_mtime(before)
+    return max(0.0, (datetime.now(UTC) - ended).total_seconds())

@@ -19,6 +19,7 @@ from include.ledger.archive.positions import of_incarnation, overlaps
 from include.ledger.database import session
 from include.ledger.intervals.pins import PinnedInterval
 from include.ledger.models import IntervalRange, LandingFileRow, MicroBatch, MicroBatchRange, Position
+from include.ledger.streams.flags import FLAGS, InForce
 from include.ledger.streams.generations import SPAN
 from include.offsets import Fate, Fates, OffsetRange, TopicPartition, merged
 
@@ -103,6 +104,30 @@ def first_counted(pipeline: str, view: str, events: tuple[datetime, datetime]) -
                 return None
             began += [committed_at - timedelta(seconds=seconds) for committed_at, seconds in batches]
     return min(began, default=None)
+
+
+def raised_since(pipeline: str, force: InForce) -> datetime:
+    """Return since when the flags of a range may have been written that must be there.
+
+    The query in force began then, or the batch that read the range's first offset, if its beginning is known.
+    """
+    begin = force.range.from_offset
+    first = OffsetRange(force.range.topic_partition, begin, begin + 1, force.range.topic_id)
+    wanted = (
+        select(MicroBatch.committed_at, MicroBatch.seconds)
+        .join(MicroBatchRange, MicroBatchRange.micro_batch_id == MicroBatch.id)
+        .where(
+            MicroBatch.pipeline == pipeline,
+            MicroBatch.query == FLAGS,
+            MicroBatch.seconds > 0,
+            MicroBatchRange.topic == first.topic_partition.topic,
+            of_incarnation(MicroBatchRange, first),
+            overlaps(MicroBatchRange, first),
+        )
+    )
+    with session() as ledger:
+        began = [committed_at - timedelta(seconds=seconds) for committed_at, seconds in ledger.execute(wanted)]
+        return max(force.since, min(began, default=force.since))
 
 
 def late_bounds_within(

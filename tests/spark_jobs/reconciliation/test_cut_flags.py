@@ -12,6 +12,7 @@ from confluent_kafka import TopicPartition
 from include import kafka
 from include.reconciliation import Reconciliation
 from tests.conftest import Home
+from tests.support.ledger_history import change
 from tests.support.raised_flags import FLAGS, TP, Raised, raising
 
 pytestmark = [pytest.mark.spark, pytest.mark.services]
@@ -51,6 +52,16 @@ def test_missing_flag_is_a_gap_only_where_its_topic_partition_was_cut_when_anoth
     found = raised.reconcile(raised.frame())
     assert classes(found) == {f"{TP} offset 0": "gap", f"{TP} offset 1": "gap", f"{TP} offset 4": "unexplained"}
     assert (found.counts.matched, found.counts.unexplained) == (1, 1)
+
+
+def test_missing_flag_is_no_gap_when_only_its_run_but_not_its_batch_began_before_what_was_cut(
+    raised: Raised, home: Home
+) -> None:
+    change(home.database, "UPDATE flag_runs SET started_at = now() - interval '30 days'")
+    assert set(classes(raised.reconcile(raised.frame())).values()) == {"gap"}
+    change(home.database, "UPDATE micro_batches SET seconds = 60 WHERE query = 'flags'")
+    found = raised.reconcile(raised.frame())
+    assert classes(found) == {f"{TP} offset 0": "gap", f"{TP} offset 1": "gap", f"{TP} offset 4": "unexplained"}
 
 
 def test_missing_flag_is_a_gap_when_any_was_cut_and_flags_lie_elsewhere_than_their_keys_lead(raised: Raised) -> None:

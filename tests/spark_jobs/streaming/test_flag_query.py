@@ -4,28 +4,33 @@ from __future__ import annotations
 
 import re
 import threading
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
 
-from include import waiting
+from include import lake, waiting
 from include.errors import ServiceUnreachable
 from include.ledger.archive import micro_batches
 from include.ledger.database import engine
+from include.ledger.intervals.evidence import raised_since
 from include.ledger.streams import flags as flag_ledger
 from include.ledger.streams import writers
 from include.ledger.streams.flags import FLAGS
 from include.ledger.streams.generations import StreamGeneration
-from include.offsets import OffsetRange, TopicIdentity, TopicPartition
+from include.offsets import OffsetRange, TopicIdentity, TopicPartition, offsets_json
 from include.pipelines import load_pipeline
 from include.pipelines.spec import Limit
+from include.streams.checkpoints import checkpoint_uri
 from spark_jobs.spark.checkpoint import PlannedBatch
 from spark_jobs.streaming import flag_query
 from spark_jobs.streaming.flag_query import FlagQuery
 from spark_jobs.streaming.restarts import PoisonRestarts
 from spark_jobs.streaming.started_code import StreamVersions
+from spark_jobs.views import flags as views_flags
 from tests.conftest import Home
 from tests.support import ledger_history
 from tests.support.ledger_history import PIPELINE, TOPIC, TOPIC_ID
@@ -123,13 +128,22 @@ def test_other_limits_are_in_force_and_this_is_told_when_the_ledger_cannot_keep_
 ) -> None:
     ledger_history.fill(postgres.database, 1)
     kept = Limit("far_above", '["toys\\u0000","EUR"]', "12.50")
-    query, _ = learning(monkeypatch, Limit("burst", "\0x"), kept)
+    nobody: Any = None
+    query, _ = learning(monkeypatch, Limit("burst", "\0x"), kept, Limit("shill_pair", nobody))
     query._learn()
     assert query._limits == [kept]
     assert flag_ledger.last_limits(PIPELINE) == (query._version, [kept])
     (warning,) = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
-    assert "burst" in warning
+    assert "burst, shill_pair" in warning
     assert "\0" not in warning
+
+
+def test_limits_have_a_fixed_order_when_a_subject_is_null(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [SimpleNamespace(rule="burst", subject=subject, above=None) for subject in ("b", None, "a")]
+    learning_these = SimpleNamespace(collect=lambda: rows)
+    monkeypatch.setattr(views_flags, "transform", lambda *_: lambda views: learning_these)
+    found = views_flags.learn_limits(load_pipeline("auction_bids"), {})
+    assert [each.subject for each in found] == [None, "a", "b"]
 
 
 def test_limits_are_learned_at_the_next_look_when_the_store_of_the_revisions_was_away(
@@ -193,7 +207,9 @@ def test_last_run_raised_the_flags_in_an_added_topic_partition_when_its_driver_w
     batches = {"0": PlannedBatch([OffsetRange(known, 20, 40), OffsetRange(added, 0, 30)], None)}
     topic = TopicIdentity(TOPIC, TOPIC_ID, 3)
     monkeypatch.setattr(flag_query, "checkpoint_id", lambda _: "id-of-the-checkpoint")
-    monkeypatch.setattr(flag_query.lake, "exists", lambda uri: uri.rpartition("/")[2] in batches)
+    monkeypatch.setattr(flag_query.lake, "exists", lambda uri: uri.rpartition("/")[2] in (*batches, "-1"))
+    began = datetime.now(UTC) - timedelta(hours=3)
+    monkeypatch.setattr(flag_query.lake, "size_and_mtime", lambda _: (9, began))
     monkeypatch.setattr(flag_query, "read_batch", lambda _, batch: batches[str(batch)])
     monkeypatch.setattr(flag_query.kafka, "describe_topics", lambda _: {TOPIC: topic})
     query, _ = learning(monkeypatch)
@@ -208,3 +224,32 @@ def test_last_run_raised_the_flags_in_an_added_topic_partition_when_its_driver_w
     forces = flag_ledger.in_force(PIPELINE, [OffsetRange(tp, 0, 40, TOPIC_ID) for tp in (known, added)])
     found = [(each.range.topic_partition, each.range.from_offset, each.version) for each in forces]
     assert found == [(known, 0, 1), (known, 20, 2), (added, 0, 2)]
+    before = replace(forces[-1], since=began - timedelta(days=9))
+    assert abs(raised_since(PIPELINE, before) - began) < timedelta(minutes=5)
+
+
+def test_position_goes_on_when_spark_has_removed_batches_before_they_were_committed(
+    postgres: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger_history.fill(postgres.database, 1)
+    tp = TopicPartition(TOPIC, 0)
+    monkeypatch.setattr(flag_query.kafka, "describe_topics", lambda _: {TOPIC: TopicIdentity(TOPIC, TOPIC_ID, 2)})
+    query, _ = learning(monkeypatch)
+    checkpoint = checkpoint_uri(query.generation, FLAGS)
+    lake.write_text(f"{checkpoint}/metadata", '{"id": "of-a-late-driver"}')
+    query._move({tp: 7}, {TOPIC: TOPIC_ID}, "rules")
+    for batch in (40, 41, 42):
+        lake.write_text(f"{checkpoint}/offsets/{batch}", f"v1\n{{}}\n{offsets_json({tp: 10 * batch})}")
+        lake.write_text(f"{checkpoint}/commits/{batch}", "v1\n{}")
+        committed = query.commit_finished()
+        assert micro_batches.positions(PIPELINE, FLAGS) == {tp: 10 * batch}
+        assert committed == 1
+    assert query.commit_finished() == 0
+    # The next one is there, without that from whose end on it read.
+    for gone in ("offsets", "commits"):
+        system, path = lake.filesystem(f"{checkpoint}/{gone}/42")
+        system.delete_file(path)
+    lake.write_text(f"{checkpoint}/offsets/43", f"v1\n{{}}\n{offsets_json({tp: 430})}")
+    lake.write_text(f"{checkpoint}/commits/43", "v1\n{}")
+    assert query.commit_finished() == 1
+    assert micro_batches.positions(PIPELINE, FLAGS) == {tp: 430}
