@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import os
+import pickle
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -12,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from include import pipelines
-from include.errors import PipelinesClash, UsageError
+from include.errors import PipelinesClash, TidemarkError, UsageError
 from include.ledger.streams.lines import NotedFile
 from include.pipelines import Declarations, as_lines, check_lines_apart, load_line_pipeline, load_pipeline
 from include.pipelines.spec import AdditiveView, DatabaseTable, JdbcTable, KafkaTopic, Rows
@@ -178,3 +180,23 @@ def test_no_lines_are_read_when_a_file_is_empty(tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.touch()
     assert pa.Table.from_batches(read_file(NotedFile(path.as_uri(), 0, AT, "x"))).num_rows == 0
+
+
+def test_files_of_a_task_are_read_one_after_the_other_when_they_are_small(tmp_path: Path) -> None:
+    from spark_jobs.lines.line_source import LinePart, LineReader
+
+    noted = []
+    for name, content in (("a", b"1\n2"), ("empty", b""), ("b", b"3\n")):
+        (tmp_path / name).write_bytes(content)
+        os.utime(tmp_path / name, (AT.timestamp(), AT.timestamp()))
+        noted.append(NotedFile((tmp_path / name).as_uri(), len(content), AT, name))
+    part = LinePart(tuple(noted))
+    rows = pa.Table.from_batches(LineReader("isp_hits_files", 0).read(pickle.loads(pickle.dumps(part)))).to_pylist()
+    assert [(row["name"], row["line"], row["value"]) for row in rows] == [
+        ("a", 1, b"1"),
+        ("a", 2, b"2"),
+        ("b", 1, b"3"),
+    ]
+    (tmp_path / "b").write_bytes(b"4\n5\n")
+    with pytest.raises(TidemarkError, match="b was changed after it was noted"):
+        list(LineReader("isp_hits_files", 0).read(part))
