@@ -54,9 +54,8 @@ def note_build(
     """Note what an attempt has built and found, discard what it built before, and return the build's id.
 
     Earlier revisions that are registered, or being registered, stay. `known` is the last erasure when the build began,
-    `columns` are its tables' declared columns, `partition_by` the archive's partition columns with the columns of their
-    values. What its listings hold is kept unless something is unexplained. Raises AnotherWriter when another erasure of
-    the pipeline began since.
+    `columns` are its tables' declared columns, `partition_by` those of the archive's partitions and their sources. What
+    its listings hold is kept unless something is unexplained. Raises AnotherWriter when an erasure began since.
     """
     with session() as ledger:
         check_noted(ledger, attempt.pinned, known)
