@@ -137,13 +137,15 @@ def _was_listed(
 ) -> bool:
     """Return whether the interval before was built with the report, by the same key; also where there is none before.
 
-    `recorded` are the keys of its rows. Without any, its page tells whether it has the report.
+    `recorded` are the keys of its rows. Without any, its page has the report without rows; with rows, these were not
+    recorded because the report did not notify then.
     """
     if recorded:
         return not columns or json.loads(recorded[0]).keys() == set(columns)
-    titles = func.jsonb_path_query_array(Build.findings, cast("$.report.sections[*].title", JSONPATH))
-    build = ledger.execute(select(Build.id, titles).where(Build.id == _registered_build(before))).tuples().first()
-    return build is None or report in build[1]
+    empty = cast("$.report.sections[*] ? (@.rows.size() == 0).title", JSONPATH)
+    titles = select(func.jsonb_path_query_array(Build.findings, empty)).where(Build.id == _registered_build(before))
+    shown = ledger.scalars(titles).first()
+    return shown is None or report in shown
 
 
 def _is_newest(ledger: Session, pinned: PinnedInterval) -> bool:

@@ -15,7 +15,7 @@ from include.ledger.intervals.findings import Validation
 from include.ledger.intervals.pins import PinnedInterval
 from include.ledger.intervals.revisions import Changes
 from include.ledger.listings import LONGEST_KEY, Listed, ListedReport, key_of, present_key, sending_new
-from include.ledger.models import ListedRow
+from include.ledger.models import Build, ListedRow
 from tests.support.attempts import begin_attempt, hour, note_build, register
 
 pytestmark = [pytest.mark.services]
@@ -48,6 +48,21 @@ def test_row_is_notified_again_only_when_an_interval_did_not_list_it(pipeline: s
     assert told(first) == []
     assert told(listed(pipeline, 1, "b", "d")) == ["d"]
     assert told(listed(pipeline, 2, "a", "b")) == ["a"]
+
+
+@pytest.mark.parametrize(("shown", "new"), [(None, []), ([["a"]], []), ([], ["a"])], ids=["other", "quiet", "empty"])
+def test_rows_of_an_old_interval_are_new_only_when_the_one_before_was_built_with_the_report(
+    pipeline: str, shown: list[list[str]] | None, new: list[str]
+) -> None:
+    """It had another one, this one without notifications, or this one without rows."""
+    before = listed(pipeline, 0)
+    sections = [{"title": "Others", "rows": []}, *([{"title": REPORT, "rows": shown}] if shown is not None else [])]
+    with session() as ledger:
+        build = ledger.scalars(select(Build).where(Build.interval_id == before.id)).one()
+        build.findings = {**build.findings, "report": {"sections": sections}}
+    old = listed(pipeline, 1, "a")
+    listed(pipeline, 2)
+    assert told(old) == new
 
 
 def test_each_is_told_again_when_telling_failed(pipeline: str) -> None:
