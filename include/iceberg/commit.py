@@ -8,6 +8,7 @@ the table holds registered rows only, as its snapshots state.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from pyiceberg.catalog.sql import SqlCatalog
@@ -30,7 +31,6 @@ from include.iceberg.snapshot_retention import Expire, delete_lists, surplus
 from include.iceberg.statement import (
     BUILD,
     INTERVAL,
-    Difference,
     Statement,
     completeness_after,
     completeness_of,
@@ -65,6 +65,19 @@ _PROPERTIES = {
 
 _FEWEST_VERSIONS = 20
 """Former metadata files of a table that keeps few snapshots."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How the head of a table differs from the wanted files of one interval, or of all."""
+
+    missing: Mapping[str, BuiltRevision]
+    """Registered files, by their path, with their revisions."""
+    unknown: tuple[DataFile, ...]
+    """Files in the table that no registered revision has."""
+
+    def __bool__(self) -> bool:
+        return bool(self.missing or self.unknown)
 
 
 def ensure_table(catalog: SqlCatalog, pipeline: Pipeline, table: str) -> Table:

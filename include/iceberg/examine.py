@@ -13,6 +13,7 @@ from include.catalog import DATABASE
 from include.errors import MetadataGone, OtherScale, UsageError
 from include.iceberg.catalog import find, metadata_gone, opened, writing
 from include.iceberg.commit import (
+    Difference,
     commit_interval,
     difference_of,
     ensure_table,
@@ -20,7 +21,7 @@ from include.iceberg.commit import (
     roll_back_foreign,
 )
 from include.iceberg.snapshot_retention import missing_verdicts
-from include.iceberg.statement import Difference, last_own, statement_of
+from include.iceberg.statement import last_own, statement_of
 from include.ledger import proofs
 from include.ledger.intervals import attempts, builds, revisions
 from include.ledger.intervals.pinned import pinned_intervals

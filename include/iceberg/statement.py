@@ -17,9 +17,10 @@ from include.ledger.lineage import BuiltRevision
 from include.times import format_time
 
 if TYPE_CHECKING:
-    from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table, Transaction
     from pyiceberg.table.snapshots import Snapshot
+
+    from include.iceberg.commit import Difference
 
 BUILD = "tidemark.build"
 """Key of a summary that only Tidemark's snapshots have: the number of the build."""
@@ -85,19 +86,6 @@ def last_own(table: Table) -> Snapshot | None:
 def completeness_of(table: Table) -> dict[str, str]:
     """Return a table's present properties of completeness."""
     return {key: table.properties[key] for key in KEYS if key in table.properties}
-
-
-@dataclass(frozen=True)
-class Difference:
-    """How the head of a table differs from the wanted files of one interval, or of all."""
-
-    missing: Mapping[str, BuiltRevision]
-    """Registered files, by their path, with their revisions."""
-    unknown: tuple[DataFile, ...]
-    """Files in the table that no registered revision has."""
-
-    def __bool__(self) -> bool:
-        return bool(self.missing or self.unknown)
 
 
 def completeness_after(
