@@ -32,10 +32,10 @@ from include.iceberg.statement import (
     BUILD,
     INTERVAL,
     Statement,
-    completeness_after,
     completeness_of,
     is_own,
     last_own,
+    may_state,
     put_completeness,
 )
 from include.ledger.held_locks import Check
@@ -78,6 +78,11 @@ class Difference:
 
     def __bool__(self) -> bool:
         return bool(self.missing or self.unknown)
+
+    def rows_there(self, wanted: Sequence[BuiltRevision]) -> int:
+        """Return how many rows the table has where these revisions are wanted."""
+        missing = sum(each.files[path.rsplit("/", 1)[1]]["rows"] for path, each in self.missing.items())
+        return sum(each.rows for each in wanted) - missing + sum(each.record_count for each in self.unknown)
 
 
 def ensure_table(catalog: SqlCatalog, pipeline: Pipeline, table: str) -> Table:
@@ -136,7 +141,8 @@ def commit_interval(
             follow_declaration(stored, pipeline.name, shown_columns(pipeline, table), numbers_of(pipeline, table))
             head = stored.current_snapshot()
             difference = difference_of(stored, wanted, statement.label)
-            told = completeness_after(stored, pipeline.name, statement, wanted, difference, said)
+            own = statement.attempt.pinned.id, difference.rows_there(wanted)
+            told = may_state(stored, pipeline.name, said, *own) if said is not None else None
             if difference or (head is None or not _is_told(stored, statement, wanted)):
                 _commit(stored, statement, wanted, difference, told, pipeline.retention.snapshots)
             elif statement.tag not in stored.refs() or (told is not None and told != completeness_of(stored)):

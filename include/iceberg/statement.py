@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table, Transaction
     from pyiceberg.table.snapshots import Snapshot
 
-    from include.iceberg.commit import Difference
-
 BUILD = "tidemark.build"
 """Key of a summary that only Tidemark's snapshots have: the number of the build."""
 
@@ -88,35 +86,17 @@ def completeness_of(table: Table) -> dict[str, str]:
     return {key: table.properties[key] for key in KEYS if key in table.properties}
 
 
-def completeness_after(
-    table: Table,
-    pipeline: str,
-    statement: Statement,
-    wanted: Sequence[BuiltRevision],
-    difference: Difference,
-    said: Mapping[str, str] | None,
-) -> Mapping[str, str] | None:
-    """Return the properties that a commit of the interval sets: none while the table lacks rows of other intervals."""
-    if not said:
-        return said
-    missing = sum(each.files[path.rsplit("/", 1)[1]]["rows"] for path, each in difference.missing.items())
-    own = sum(each.rows for each in wanted) - missing + sum(each.record_count for each in difference.unknown)
-    return {} if _lacks_rows(table, pipeline, statement.attempt.pinned.id, own) else said
+def may_state(
+    table: Table, pipeline: str, said: Mapping[str, str], own: int | None = None, own_rows: int = 0
+) -> Mapping[str, str]:
+    """Return the properties of completeness that a table may state: none while it lacks rows that are registered.
 
-
-def completeness_now(table: Table, pipeline: str, said: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the properties that a table has without a commit: none while it lacks rows that are registered."""
-    return {} if said and _lacks_rows(table, pipeline) else said
-
-
-def _lacks_rows(table: Table, pipeline: str, own: int | None = None, own_rows: int = 0) -> bool:
-    """Return whether the table has fewer rows than registered: it was declared, or made anew, since; without `own`.
-
+    It was declared, or made anew, after they were. `own`: an interval that does not count, and its rows in the table.
     Rows are counted, not files compared: that would cost every commit more than the commit itself.
     """
     head = table.current_snapshot()
     rows = int(head.summary["total-records"] or 0) if head is not None and head.summary else 0
-    return rows - own_rows < registered_rows(table.name()[-1], pipeline, without=own)
+    return {} if said and rows - own_rows < registered_rows(table.name()[-1], pipeline, without=own) else said
 
 
 def put_completeness(transaction: Transaction, said: Mapping[str, str]) -> None:

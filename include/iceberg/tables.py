@@ -11,7 +11,7 @@ from include.iceberg.catalog import find, opened, writing
 from include.iceberg.commit import commit_interval, ensure_table
 from include.iceberg.field_ids import numbers_of
 from include.iceberg.schema import check_declaration, follow_declaration
-from include.iceberg.statement import completeness_now, completeness_of, put_completeness, statement_of
+from include.iceberg.statement import completeness_of, may_state, put_completeness, statement_of
 from include.ledger import proofs
 from include.ledger.completeness.properties import Properties
 from include.ledger.held_locks import Check
@@ -102,7 +102,7 @@ def put_properties(pipeline: Pipeline, told: Properties) -> list[str]:
                 continue
             if stored is None:
                 continue
-            said = completeness_now(stored, pipeline.name, told.get(table, {}))
+            said = may_state(stored, pipeline.name, told.get(table, {}))
             if completeness_of(stored) != said:
                 with stored.transaction() as transaction:
                     put_completeness(transaction, said)
