@@ -50,10 +50,11 @@ class ServedState:
 
 _INTERVALS = """
     WITH delivered AS (
-        SELECT r.interval_id, r.id, r.location, r.rows,
-            coalesce(NOT b.columns -> %(table)s ?& %(keys)s::text[], false) AS lacks_key
-        FROM revisions r LEFT JOIN builds b ON b.id = r.build_id
-        WHERE r.table_name = %(table)s AND r.state = 'registered'
+        SELECT r.interval_id, r.id, r.location, r.rows, coalesce(
+            -- Not joined: it looks up these builds alone, however many others there are.
+            NOT (SELECT b.columns -> %(table)s FROM builds b WHERE b.id = r.build_id) ?& %(keys)s::text[], false
+        ) AS lacks_key
+        FROM revisions r WHERE r.table_name = %(table)s AND r.state = 'registered'
     )
     -- Of a build by code that kept no columns nothing is known; then the first interval with rows tells since when.
     SELECT i.id, i.from_time, i.to_time,
