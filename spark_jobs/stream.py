@@ -8,8 +8,7 @@ from __future__ import annotations
 import argparse
 import sys
 from functools import partial
-
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING
 
 from include.pipelines import load_pipeline
 from include.pipelines.spec.lines import parse_line_source
@@ -19,6 +18,9 @@ from spark_jobs.spark.session import build_session
 from spark_jobs.streaming.flag_query import task_slots
 from spark_jobs.streaming.kafka_stream import run_stream
 from spark_jobs.streaming.launch import noting_end
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def main(argv: list[str]) -> int:
