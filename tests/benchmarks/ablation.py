@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from include.pipelines import load_pipeline, pipeline_names
@@ -37,19 +35,4 @@ def _of(name: str, events: int, rounds: int, bad_fraction: float) -> dict[str, A
         if isinstance(load_pipeline(name).decoder, Avro):
             home.run("up", "registry")
         home.run("produce", name, "--events", str(events), "--bad-fraction", str(bad_fraction))
-        result = home.path / "steps.json"
-        script = Path(__file__).with_name("archive_steps.py")
-        options = ["--pipeline", name, "--rounds", str(rounds), "--result", str(result)]
-        done = subprocess.run(
-            [sys.executable, str(script), *options],
-            env=home.environment(),
-            # spark-submit sends the driver's output, including errors, to its standard output.
-            stdout=subprocess.PIPE,
-            text=True,
-            check=False,
-        )
-        if done.returncode:
-            sys.stderr.write(done.stdout)
-            raise SystemExit(f"the steps of {name} ended with {done.returncode}")
-        found: dict[str, Any] = json.loads(result.read_text())
-        return found
+        return home.measured("archive_steps.py", name, rounds)

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 from tests.benchmarks.home import BenchHome, bench_home
@@ -26,28 +22,4 @@ def targets(found: dict[str, Any]) -> list[Target]:
 
 def run_queries(home: BenchHome, pipeline: str, rounds: int, *options: str) -> dict[str, Any]:
     """Run a pipeline's queries in drivers of their own (`archive_queries.py`); return their costs."""
-    result = home.path / "result.json"
-    script = Path(__file__).with_name("archive_queries.py")
-    done = subprocess.run(
-        [
-            sys.executable,
-            str(script),
-            "--pipeline",
-            pipeline,
-            "--rounds",
-            str(rounds),
-            "--result",
-            str(result),
-            *options,
-        ],
-        env=home.environment(),
-        # spark-submit sends the driver's output, including errors, to its standard output.
-        stdout=subprocess.PIPE,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        sys.stderr.write(done.stdout)
-        raise SystemExit(f"the queries of {pipeline} ended with {done.returncode}")
-    found: dict[str, Any] = json.loads(result.read_text())
-    return found
+    return home.measured("archive_queries.py", pipeline, rounds, *options)

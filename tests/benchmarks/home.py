@@ -40,6 +40,19 @@ class BenchHome:
             raise SystemExit(f"{' '.join(arguments)} ended with {done.returncode}")
         return done.stdout
 
+    def measured(self, script: str, pipeline: str, rounds: int, *options: str) -> dict[str, Any]:
+        """Run a script of this folder under spark-submit, in a driver of its own; return what it measured."""
+        result = self.path / "result.json"
+        command = [sys.executable, str(Path(__file__).with_name(script)), "--pipeline", pipeline]
+        command += ["--rounds", str(rounds), "--result", str(result), *options]
+        # spark-submit sends the driver's output, including errors, to its standard output.
+        done = subprocess.run(command, env=self.environment(), stdout=subprocess.PIPE, text=True, check=False)
+        if done.returncode:
+            sys.stderr.write(done.stdout)
+            raise SystemExit(f"{script} of {pipeline} ended with {done.returncode}")
+        found: dict[str, Any] = json.loads(result.read_text())
+        return found
+
     def state(self, service: str) -> dict[str, Any]:
         """What an embedded service wrote about itself: address, pid, …"""
         found: dict[str, Any] = json.loads((self.path / "services" / f"{service}.json").read_text())

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 from include.pipelines import load_pipeline
@@ -51,15 +47,5 @@ def _of(name: str, events: int, rounds: int, bad_fraction: float) -> dict[str, A
 
 def run_parts(home: BenchHome, name: str, hours: Sequence[datetime], rounds: int) -> dict[str, Any]:
     """Measure the parts of intervals in a driver of their own (`interval_parts.py`)."""
-    result = home.path / "interval.json"
-    script = Path(__file__).with_name("interval_parts.py")
     begins = [part for hour in hours for part in ("--hour", format_time(hour))]
-    options = ["--pipeline", name, "--rounds", str(rounds), "--result", str(result), *begins]
-    done = subprocess.run(
-        [sys.executable, str(script), *options], env=home.environment(), stdout=subprocess.PIPE, text=True, check=False
-    )
-    if done.returncode:
-        sys.stderr.write(done.stdout)
-        raise SystemExit(f"the intervals of {name} ended with {done.returncode}")
-    found: dict[str, Any] = json.loads(result.read_text())
-    return found
+    return home.measured("interval_parts.py", name, rounds, *begins)
