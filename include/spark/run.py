@@ -237,8 +237,11 @@ def _forward(process: subprocess.Popen[str]) -> None:
 
 
 def _is_driver(process: psutil.Process) -> bool:
-    """Whether it is the Python driver; a worker or a shell of the JVM may end at any moment."""
+    """Whether it is the Python driver; a worker or a shell of the JVM may end at any moment.
+
+    Workers run one of PySpark's modules. Their process ids may be lower than the driver's, since the numbers run out.
+    """
     try:
-        return "python" in process.name() and "daemon" not in " ".join(process.cmdline())
+        return "python" in process.name() and not any(part.startswith("pyspark.") for part in process.cmdline())
     except psutil.NoSuchProcess:
         return False

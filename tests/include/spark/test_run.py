@@ -151,3 +151,18 @@ def test_driver_is_asked_to_stop_when_a_process_below_it_has_just_ended(
         run_stream_job(ends(f"{sys.executable} {tmp_path}/driver.py {stopped} {ready} & driver=$!; {signalled}")) == 0
     )
     assert stopped.exists()
+
+
+@pytest.mark.parametrize("module", ["pyspark.daemon", "pyspark.sql.streaming.python_streaming_source_runner"])
+def test_driver_is_asked_to_stop_when_a_worker_has_a_lower_process_id(
+    ends: Callable[..., SparkSubmission], tmp_path: Path, module: str
+) -> None:
+    folder = tmp_path / "daemon"
+    folder.mkdir()
+    (folder / "driver.py").write_text(DRIVER)
+    stopped, ready = tmp_path / "stopped", tmp_path / "ready"
+    worker = f"{sys.executable} -c 'import time; time.sleep(60)' -m {module} & worker=$!"
+    driver = f"{sys.executable} {folder}/driver.py {stopped} {ready} & driver=$!"
+    signalled = f"until [ -e {ready} ]; do sleep 0.1; done; kill -TERM {os.getpid()}; wait $driver; kill $worker"
+    assert run_stream_job(ends(f"{worker}\n{driver}\n{signalled}")) == 0
+    assert stopped.exists()
