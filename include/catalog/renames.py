@@ -109,9 +109,10 @@ def _undeclared(pipeline: Pipeline, name: str, lost: Sequence[str], declared: Co
         return _refused(pipeline, f"{why}, and {others[0]} is declared as another column")
     before = [f'"{each}"' for each in (*pipeline.archive.formerly.get(name, ()), *lost)]
     listed = before[0] if len(before) == 1 else f"({', '.join(before)})"
+    instead = " and take `delta` out: an archive whose columns were renamed is no Delta table"
     return UsageError(
         f"{why}, which `renamed` does not list: their values would be read as null; nothing was built",
-        remedy=f'declare renamed={{"{name}": {listed}}}',
+        remedy=f'declare renamed={{"{name}": {listed}}}{instead if pipeline.archive.delta else ""}',
         pipeline=pipeline.name,
     )
 

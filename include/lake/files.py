@@ -8,7 +8,7 @@ Layout:
     quarantine/<pipeline>/<day>-….parquet                  whole records of a closed day
     delta/<pipeline>                                       a Delta table; its log lists its files
     checkpoints/<pipeline>/g<generation>/<query>           a query's checkpoint; beside it <view>.base-<token>
-    received/<pipeline>/<connection>-<n>.lines             lines of a socket, unchanged
+    received/<pipeline>/<connection>-<opened>-<n>.lines    lines of a socket, unchanged
     reports/<pipeline>/<interval>.html
     proofs/<pipeline>/<interval>-<build>.json              the proof of what a build registered
     replaced/<pipeline>/<time>/…                           what housekeeping merged, while copies of the ledger name it

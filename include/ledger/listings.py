@@ -87,8 +87,8 @@ def sending_new(
     Only what registered builds list counts. `columns` are those of the key, if they are known; `former`: names that
     they had before, with the present ones. Of the interval before at most the first `most` rows were recorded: if it
     had as many, what comes after them is not new, as far as anybody knows. Where it was built without this report, or
-    with another key, nobody knows what is new: that is sent of the newest interval alone. The rows are locked
-    meanwhile: two runs of the interval at once send each once.
+    with another key, nobody knows what is new: that is sent of the interval alone that was the newest when it was
+    registered. The rows are locked meanwhile: two runs of the interval at once send each once.
     """
     before = (
         select(IntervalRow.id)
@@ -149,10 +149,20 @@ def _was_listed(
 
 
 def _is_newest(ledger: Session, pinned: PinnedInterval) -> bool:
-    later = select(IntervalRow.id).where(
-        IntervalRow.pipeline == pinned.pipeline,
-        IntervalRow.from_time > pinned.interval.from_time,
-        IntervalRow.state == IntervalState.REGISTERED,
+    """Return whether no later interval was registered before this one's rows were.
+
+    One that came after them takes them for known, whether or not they were sent yet.
+    """
+    own = select(Build.published_at).where(Build.id == _registered_build(pinned.id)).scalar_subquery()
+    later = (
+        select(IntervalRow.id)
+        .join(Build, Build.interval_id == IntervalRow.id)
+        .where(
+            IntervalRow.pipeline == pinned.pipeline,
+            IntervalRow.from_time > pinned.interval.from_time,
+            IntervalRow.state == IntervalState.REGISTERED,
+            Build.published_at < own,
+        )
     )
     return ledger.scalars(later.limit(1)).first() is None
 

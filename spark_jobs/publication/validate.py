@@ -62,15 +62,17 @@ def validate(
 
 
 def least_rows(run: IntervalRun) -> int:
-    """Return half of the archive table's registered rows where the current code takes out some, else 0.
+    """Return half of the archive table's registered rows where the current code takes out more than these, else 0.
 
-    A stricter decoder would otherwise empty an old interval that is merely run again, and exit with 0.
+    A stricter decoder would otherwise empty an old interval that is merely run again, and exit with 0. What others take
+    out, as an erasure does, does not count.
     """
     build = run.attempt.findings.build
-    if build is None or not build.code_changes.get("removed"):
+    if build is None or not (removed := build.code_changes.get("removed", 0)):
         return 0
     registered = revisions.registered_of_interval(run.pinned.id)
-    return -(-sum(each.rows for each in registered if each.table == run.pipeline.table) // 2)
+    half = -(-sum(each.rows for each in registered if each.table == run.pipeline.table) // 2)
+    return half if removed > half else 0
 
 
 def _decided(question: Question) -> dict[str, Any]:

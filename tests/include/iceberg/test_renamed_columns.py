@@ -184,9 +184,15 @@ def test_column_is_refused_when_the_name_that_landed_rows_have_is_no_longer_decl
     assert hive.columns is not None
     with pytest.raises(UsageError, match=f"by the name {also[0]}, which `renamed` does not list") as refused:
         renames.check_renames(declaring(before, columns).pipeline, table, hive.columns)
-    assert remedy in refused.value.remedy
+    assert refused.value.remedy == f"declare {remedy}"
     (name,) = {"pace", "speed"} - {*also}
     renames.check_renames(declaring(before, columns, **{name: also}).pipeline, table, hive.columns)
+    delta = declaring(before, columns).pipeline
+    with pytest.raises(UsageError) as refused:
+        renames.check_renames(
+            replace(delta, archive=replace(delta.archive, iceberg=False, delta=True)), table, hive.columns
+        )
+    assert refused.value.remedy.startswith(f"declare {remedy} and take `delta` out: ")
     beside = f"{columns}, {also[0]} INT"
     with pytest.raises(UsageError, match=f"{also[0]} is declared as another column|by its former name {also[0]}"):
         renames.check_renames(declaring(before, beside).pipeline, table, hive.columns)

@@ -98,17 +98,20 @@ def test_only_the_newest_interval_tells_its_rows_when_the_listing_has_another_ti
     later = replace(first, **changed)
     pipeline = replace(load_pipeline("nest_cameras"), name=f"changed_{unique}")
 
-    def told(listing: Listing, number: int) -> int:
+    def listed(listing: Listing, number: int) -> PinnedInterval:
         attempt = begin_attempt(pipeline.name, hour(number))
         found = listed_of(listing, [{"device": each, "room": "hall"} for each in ("a", "b")])
         register(attempt, note_build(attempt, listed=(found,)))
-        return notify(replace(pipeline, reports=(listing,)), attempts.load_attempt(attempt).pinned)
+        return attempts.load_attempt(attempt).pinned
 
-    assert [told(first, number) for number in range(3)] == [2, 0, 0]
-    # An old hour is run again, and one comes that is new.
-    assert told(later, 1) == 0
-    assert told(later, 3) == 2
-    assert [told(later, number) for number in (3, 4, 2)] == [0, 0, 0]
+    def told(listing: Listing, *pinned: PinnedInterval) -> list[int]:
+        return [notify(replace(pipeline, reports=(listing,)), each) for each in pinned]
+
+    assert [told(first, listed(first, number)) for number in range(3)] == [[2], [0], [0]]
+    # An old hour is run again, and two come that are new, of which the second is registered before the first is told.
+    assert told(later, listed(later, 1)) == [0]
+    assert told(later, listed(later, 3), listed(later, 4)) == [2, 0]
+    assert [told(later, listed(later, number)) for number in (3, 4, 2)] == [[0], [0], [0]]
 
 
 def test_row_is_not_told_when_it_may_have_been_beyond_those_recorded_of_the_interval_before(

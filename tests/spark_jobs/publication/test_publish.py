@@ -243,7 +243,7 @@ def test_nothing_is_registered_when_the_build_is_not_explained(publications: Pub
     assert builds.begun_registrations(publications.pinned.pipeline) == []
 
 
-def test_half_of_the_registered_rows_are_expected_only_when_the_code_takes_out_some(
+def test_half_of_the_registered_rows_are_expected_only_when_the_code_takes_out_more(
     publications: Publications,
 ) -> None:
     day = "2026-11-20"
@@ -252,6 +252,8 @@ def test_half_of_the_registered_rows_are_expected_only_when_the_code_takes_out_s
     assert least_rows(publications.run(publications.build({day: {A}}))) == 0
     # A stricter decoder leaves no rows, and the registration would drop the table partition.
     assert least_rows(publications.run(publications.build({}, removed=4))) == 2
+    # The code takes out one, and an erasure the others.
+    assert least_rows(publications.run(publications.build({}, removed=1))) == 0
 
 
 def test_nothing_is_registered_when_the_files_lack_the_new_name_of_a_column(publications: Publications) -> None:
