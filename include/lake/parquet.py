@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, date, datetime, time
 from functools import partial, reduce
+from math import isnan
 from pathlib import Path
 from typing import Any
 
@@ -168,14 +169,15 @@ def _is_within(file: pq.ParquetFile, number: int, bounds: Bounds) -> pa.ChunkedA
 
 
 def column_bounds(metadata: pq.FileMetaData, column: str) -> tuple[object, object] | None:
-    """Return minimum and maximum of a column (dotted path) from the footer.
+    """Return minimum and maximum of a column (dotted path) from the footer; None where it does not bound every value.
 
-    None without statistics, and for bounds that Python cannot hold.
+    See `has_bounds`.
     """
-    statistics = [each for each in _statistics(metadata, column) if each is not None and each.has_min_max]
-    if any(map(_is_beyond_python, statistics)):
+    found = list(_statistics(metadata, column))
+    known = [each for each in found if each is not None and each.has_min_max]
+    if not known or not all(map(has_bounds, found)):
         return None
-    return (min(each.min for each in statistics), max(each.max for each in statistics)) if statistics else None
+    return min(each.min for each in known), max(each.max for each in known)
 
 
 def time_bounds(metadata: pq.FileMetaData, column: str) -> tuple[datetime, datetime] | None:
@@ -245,25 +247,29 @@ def _text_or_parts(value: pa.Scalar) -> Any:
     return value.as_buffer().to_pybytes().decode(errors="backslashreplace")
 
 
-def columns_beyond_python(metadata: pq.FileMetaData) -> set[str]:
-    """Return the columns (dotted paths) of which the footer has bounds that Python cannot hold.
-
-    These are times and dates outside the years 1 to 9999, and texts that are not UTF-8.
-    """
+def columns_with(metadata: pq.FileMetaData, is_meant: Callable[[pq.Statistics | None], bool]) -> set[str]:
+    """Return the columns (dotted paths) of which a row group has statistics that are meant; None if it has none."""
     chunks = (
         group.column(number)
         for group in map(metadata.row_group, range(metadata.num_row_groups))
         for number in range(group.num_columns)
     )
-    return {each.path_in_schema for each in chunks if _is_beyond_python(each.statistics)}
+    return {each.path_in_schema for each in chunks if is_meant(each.statistics)}
 
 
-def _is_beyond_python(statistics: pq.Statistics | None) -> bool:
+def has_bounds(statistics: pq.Statistics | None) -> bool:
+    """Return whether a row group's statistics bound all values of a column, and Python can hold the bounds.
+
+    A writer leaves out the bounds of long texts. A bound that is NaN bounds nothing. Python cannot hold times and dates
+    outside the years 1 to 9999, and texts that are not UTF-8.
+    """
+    if statistics is None or not statistics.has_min_max:
+        return statistics is not None and statistics.has_null_count and statistics.num_values == 0
     try:
-        _ = statistics and (statistics.min, statistics.max)
+        bounds = statistics.min, statistics.max
     except (OverflowError, UnicodeDecodeError):
-        return True
-    return False
+        return False
+    return not any(isinstance(each, float) and isnan(each) for each in bounds)
 
 
 def _moment(value: object) -> datetime | None:

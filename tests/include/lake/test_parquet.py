@@ -67,6 +67,15 @@ def test_bounds_of_times_are_in_utc_and_unknown_when_the_column_is_a_text(tmp_pa
     assert found == {"moment": exact, "local": exact, "day": midnights, "text": None, "none": None}
 
 
+def test_bounds_are_unknown_when_a_row_group_with_values_has_none(tmp_path: Path) -> None:
+    # PyArrow, as parquet-java, leaves out the bounds of long texts.
+    texts = pa.table({"text": ["a", "b", "z" * 5_000, "y"], "none": ["a", "b", None, None]})
+    pq.write_table(texts, tmp_path / "part.parquet", row_group_size=2)
+    footer = lake.read_footer((tmp_path / "part.parquet").as_uri())
+    assert [lake.column_bounds(footer, name) for name in ("text", "none")] == [None, ("a", "b")]
+    assert lake.columns_with(footer, lambda each: not lake.has_bounds(each)) == {"text"}
+
+
 ROWS = pa.table({"n": list(range(30)), "text": [f"t{n}" for n in range(30)], "of": ["a", "b"] * 15})
 
 
