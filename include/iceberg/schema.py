@@ -138,22 +138,30 @@ def metadata_for_file(table: Table, path: str) -> TableMetadata:
 
     It has the file's columns by the names that they have there, because PyIceberg takes columns by names when it notes
     their bounds: a file that was written while a rename waited has a column by two names, of which the table knows one,
-    and later the other one. It asks for no bounds of columns of which Python cannot hold them, PyIceberg not read them,
-    or a row group has none: PyIceberg would take the other row groups' for the file's, and readers would pass over
-    rows. For the same reason it asks for no counts of nulls where a row group has none. Raises OtherScale for a file
-    whose numbers readers would misread.
+    and later the other one. It asks for no bounds of columns of which Python cannot hold them, PyIceberg not read or
+    write them, or a row group has none: PyIceberg would take the other row groups' for the file's, and readers would
+    pass over rows. For the same reason it asks for no counts of nulls where a row group has none. Raises OtherScale for
+    a file whose numbers readers would misread.
     """
     with table.io.new_input(path).open() as stream:
         footer = pq.read_metadata(stream)
     described = table.metadata.model_copy(update={"schemas": _schemas_for(table, footer.schema.to_arrow_schema())})
-    counted = {
-        *columns_with(footer, lambda each: not has_bounds(each)),
-        *_decimals_of_before(table, described.schema(), footer, path),
-    }
+    counted = {*columns_with(footer, _has_no_bounds), *_decimals_of_before(table, described.schema(), footer, path)}
     uncounted = columns_with(footer, lambda each: each is None or not each.has_null_count)
     modes = dict.fromkeys(counted, "counts") | dict.fromkeys(uncounted, "none")
     asked = {f"{TableProperties.METRICS_MODE_COLUMN_CONF_PREFIX}.{name}": mode for name, mode in modes.items()}
     return described.model_copy(update={"properties": {**described.properties, **asked}})
+
+
+def _has_no_bounds(statistics: pq.Statistics | None) -> bool:
+    """Return whether PyIceberg must not note bounds of a row group's values.
+
+    It cuts off a long greatest text and raises the last character by one: a surrogate, which cannot be written, comes
+    after U+D7FF.
+    """
+    if statistics is None or not has_bounds(statistics):
+        return True
+    return isinstance(statistics.max, str) and "\ud7ff" in statistics.max
 
 
 def _decimals_of_before(table: Table, schema: Schema, footer: pq.FileMetaData, path: str) -> Iterator[str]:

@@ -79,13 +79,17 @@ def test_files_are_swapped_and_partitions_dropped_in_one_commit_when_a_rerun_dif
     assert len(before - files_of(table)) == 2
 
 
-def test_interval_is_committed_without_a_column_s_bounds_when_python_cannot_hold_them(archive: OpenTable) -> None:
+def test_interval_is_committed_without_a_column_s_bounds_when_they_cannot_be_held_or_written(
+    archive: OpenTable,
+) -> None:
     rows, far = rows_of(0, 9), 1763615107000 * 1_000_000
     odd = {
         "day": pa.array([far // 86_400_000_000] * 9, pa.int32()).cast(pa.date32()),
         "local": pa.array([far] * 9, pa.timestamp("us")),
         "kafka_timestamp": pa.array([0] * 8 + [far], pa.timestamp("us", "UTC")),
         "device": pa.array([b"\xff\xfe"] * 9).cast(pa.binary()).view(pa.string()),
+        # Cut off after 16 characters, the last one would become a surrogate.
+        "kafka_topic": pa.array(["\U0010ffff" * 15 + "\ud7ff."] * 9),
     }
     for name, values in odd.items():
         rows = rows.set_column(rows.column_names.index(name), name, values)
