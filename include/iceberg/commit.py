@@ -61,6 +61,8 @@ _PROPERTIES = {
     # Nor a large manifest rewritten whenever small ones are merged: one of some 600 files is left alone.
     "commit.manifest.target-size-bytes": str(256 * 1024),
     "write.metadata.delete-after-commit.enabled": "true",
+    # Its files are registered in Hive, too: engines that drop the table, or expire snapshots, leave them.
+    "gc.enabled": "false",
 }
 
 _FEWEST_VERSIONS = 20
@@ -198,8 +200,7 @@ def overwrite(update: UpdateSnapshot) -> _OverwriteFiles:
 
 def roll_back_foreign(table: Table) -> Table:
     """Return the table at its last snapshot below which all are Tidemark's; what others committed is dropped."""
-    kept = last_own(table)
-    head = table.current_snapshot()
+    kept, head = last_own(table), table.current_snapshot()
     if head is None or (kept is not None and kept.snapshot_id == head.snapshot_id):
         return table
     if kept is None:
@@ -273,8 +274,7 @@ def _thin(table: Table, old: Sequence[Snapshot]) -> None:
     The commit itself is applied to the stored metadata. PyIceberg's own retries on top of another's commit are off: the
     caller notices such a commit, and compares again.
     """
-    known = table.metadata
-    head = table.current_snapshot()
+    known, head = table.metadata, table.current_snapshot()
     # Only the ids of the old snapshots are needed; their summaries are the larger part.
     going = [each.model_copy(update={"summary": None}) for each in old]
     update = {

@@ -60,7 +60,10 @@ _MOST_DIGITS_OF_INT64 = 18
 NAME_MAPPING = "schema.name-mapping.default"
 """Property of a table: the names by which its fields are found in files without numbers."""
 
-_ANEW = "drop the table from the Iceberg catalog; ./tidemark doctor --repair makes it anew by the ledger's numbers"
+_ANEW = (
+    "remove the table by PyIceberg's drop_table, not by its purge_table or by another engine, which may delete the "
+    "registered files; then ./tidemark doctor --repair makes it anew by the ledger's numbers"
+)
 
 _PLAIN: dict[str, Callable[[], PrimitiveType]] = {
     "BOOLEAN": BooleanType, "DATE": DateType, "BINARY": BinaryType,
