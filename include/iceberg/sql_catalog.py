@@ -1,16 +1,20 @@
 """PyIceberg's SQL catalog, whose commits neither read a table's metadata twice nor copy its unchanged parts.
 
 Otherwise a commit's cost grows with the table's snapshots: PyIceberg reads all of them before a commit and again within
-it, and copies each with its tag.
+it, and copies each with its tag. The logs of snapshots and of metadata are kept in the order of time, too, which
+PyIceberg does not ensure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from typing import TypeVar
 
 from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
 from pyiceberg.table import StagedTable, Table
 from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import MetadataLogEntry, SnapshotLogEntry
 from pyiceberg.table.update import (
     AddSnapshotUpdate,
     RemovePropertiesUpdate,
@@ -30,6 +34,8 @@ _KNOWN = (
     SetSnapshotRefUpdate,
 )
 """Updates for which this module knows the snapshots and tags that they touch."""
+
+Entry = TypeVar("Entry", SnapshotLogEntry, MetadataLogEntry)
 
 
 class Catalog(SqlCatalog):
@@ -53,15 +59,20 @@ class Catalog(SqlCatalog):
         requirements: tuple[TableRequirement, ...],
         updates: tuple[TableUpdate, ...],
     ) -> StagedTable:
-        if current_table is None or not all(isinstance(each, _KNOWN) for each in updates):
+        if current_table is None:
             return super()._update_and_stage_table(current_table, table_identifier, requirements, updates)
         known = current_table.metadata
-        for requirement in requirements:
-            requirement.validate(known)
-        touched = _touched(known, updates)
-        thin = Table(current_table.name(), touched, current_table.metadata_location, current_table.io, self)
-        staged = super()._update_and_stage_table(thin, table_identifier, (), updates)
-        staged.metadata = _with_the_rest(known, touched, staged.metadata)
+        updates = tuple(_not_before(known.last_updated_ms, each) for each in updates)
+        if all(isinstance(each, _KNOWN) for each in updates):
+            for requirement in requirements:
+                requirement.validate(known)
+            touched = _touched(known, updates)
+            thin = Table(current_table.name(), touched, current_table.metadata_location, current_table.io, self)
+            staged = super()._update_and_stage_table(thin, table_identifier, (), updates)
+            staged.metadata = _with_the_rest(known, touched, staged.metadata)
+        else:
+            staged = super()._update_and_stage_table(current_table, table_identifier, requirements, updates)
+        staged.metadata = _with_logs_in_order(known, staged.metadata)
         return staged
 
 
@@ -101,3 +112,35 @@ def _with_the_rest(known: TableMetadata, touched: TableMetadata, updated: TableM
             "refs": {**{name: each for name, each in known.refs.items() if name not in touched.refs}, **updated.refs},
         }
     )
+
+
+def _not_before(known_ms: int, update: TableUpdate) -> TableUpdate:
+    """Return an update whose snapshot, if it adds one, is not older than that time."""
+    if not isinstance(update, AddSnapshotUpdate) or update.snapshot.timestamp_ms >= known_ms:
+        return update
+    return AddSnapshotUpdate(snapshot=update.snapshot.model_copy(update={"timestamp_ms": known_ms}))
+
+
+def _with_logs_in_order(known: TableMetadata, updated: TableMetadata) -> TableMetadata:
+    """Return the updated metadata with no time in its logs before an earlier one.
+
+    A clock may step back, but Java's readers refuse a table whose times do, by more than a minute.
+    """
+    snapshots = _in_order(updated.snapshot_log)
+    metadata = _in_order(updated.metadata_log)
+    times = (*(each.timestamp_ms for each in snapshots), *(each.timestamp_ms for each in metadata))
+    return updated.model_copy(
+        update={
+            "snapshot_log": snapshots,
+            "metadata_log": metadata,
+            "last_updated_ms": max(known.last_updated_ms, updated.last_updated_ms, *times),
+        }
+    )
+
+
+def _in_order(log: Sequence[Entry]) -> list[Entry]:
+    times = accumulate((each.timestamp_ms for each in log), max)
+    return [
+        each if each.timestamp_ms == at else each.model_copy(update={"timestamp_ms": at})
+        for each, at in zip(log, times, strict=True)
+    ]

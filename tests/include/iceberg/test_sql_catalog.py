@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime, tzinfo
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from pyiceberg.table.update import (
     AssertRefSnapshotId,
     RemovePropertiesUpdate,
     RemoveSnapshotsUpdate,
+    SetLocationUpdate,
     SetPropertiesUpdate,
     SetSnapshotRefUpdate,
     TableUpdate,
@@ -53,10 +55,11 @@ def staged(of: type[AnyCatalog], table: Table, *updates: TableUpdate) -> TableMe
     return metadata
 
 
-def updates_of(table: Table) -> dict[str, tuple[TableUpdate, ...]]:
+def updates_of(table: Table, at: int) -> dict[str, tuple[TableUpdate, ...]]:
+    """Updates of each kind; a snapshot that is added has that time."""
     first, second, third, head = table.snapshots()
     again = head.model_copy(
-        update={"snapshot_id": 7, "parent_snapshot_id": head.snapshot_id, "sequence_number": 99, "timestamp_ms": 1}
+        update={"snapshot_id": 7, "parent_snapshot_id": head.snapshot_id, "sequence_number": 99, "timestamp_ms": at}
     )
     branch = SetSnapshotRefUpdate(ref_name="main", type="branch", snapshot_id=7)
     added = (AddSnapshotUpdate(snapshot=again), branch)
@@ -83,10 +86,31 @@ def test_result_equals_pyiceberg_s_when_a_commit_is_made(archive: OpenTable) -> 
     with iceberg_catalog.opened() as catalog:
         table = catalog.load_table(("lake", archive.pipeline.table))
         before = table.metadata.model_dump_json()
-        for what, updates in updates_of(table).items():
-            ours, theirs = (staged(each, table, *updates) for each in (type(catalog), SqlCatalog))
-            assert told(ours) == told(theirs), what
+        for what, updates in updates_of(table, table.metadata.last_updated_ms + 1).items():
+            ours, theirs = (told(staged(each, table, *updates)) for each in (type(catalog), SqlCatalog))
+            assert ours == theirs, what
             assert table.metadata.model_dump_json() == before, what
+
+
+class _Past(datetime):
+    @classmethod
+    def now(cls, tz: tzinfo | None = None) -> _Past:
+        return cls(2026, 1, 1, tzinfo=tz)
+
+
+def test_times_do_not_go_back_when_the_clock_does(archive: OpenTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pyiceberg.table.update.datetime", _Past)
+    with iceberg_catalog.opened() as catalog:
+        table = catalog.load_table(("lake", archive.pipeline.table))
+        every = updates_of(table, at=1)
+        moved = SetLocationUpdate(location=table.location())
+        for updates in (*every.values(), (*every["a commit"], moved), (*every["the head goes back"], moved)):
+            after = staged(type(catalog), table, *updates)
+            for log in (after.snapshot_log, after.metadata_log):
+                times = [each.timestamp_ms for each in log]
+                assert [*times, after.last_updated_ms] == sorted([*times, after.last_updated_ms]), updates
+            assert after.last_updated_ms >= table.metadata.last_updated_ms
+            assert all(each.timestamp_ms > 1 for each in after.snapshots)
 
 
 def test_cached_metadata_equals_the_file_when_it_is_read_once(archive: OpenTable) -> None:
