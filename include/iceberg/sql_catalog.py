@@ -1,8 +1,8 @@
 """PyIceberg's SQL catalog, whose commits neither read a table's metadata twice nor copy its unchanged parts.
 
 Otherwise a commit's cost grows with the table's snapshots: PyIceberg reads all of them before a commit and again within
-it, and copies each with its tag. The logs of snapshots and of metadata are kept in the order of time, too, which
-PyIceberg does not ensure.
+it, and copies each with its tag. A table's logs, of snapshots and of metadata, are kept in the order of time and
+without gaps, too, as the format demands and PyIceberg does not ensure.
 """
 
 from __future__ import annotations
@@ -122,11 +122,15 @@ def _not_before(known_ms: int, update: TableUpdate) -> TableUpdate:
 
 
 def _with_logs_in_order(known: TableMetadata, updated: TableMetadata) -> TableMetadata:
-    """Return the updated metadata with no time in its logs before an earlier one.
+    """Return the updated metadata with no time in its logs before an earlier one, and no gap in its snapshots' log.
 
-    A clock may step back, but Java's readers refuse a table whose times do, by more than a minute.
+    A clock may step back, but Java's readers refuse a table whose times do, by more than a minute. Where a snapshot was
+    removed, the entries before it go as well, or readers would take an older one for the table at its time.
     """
-    snapshots = _in_order(updated.snapshot_log)
+    removed = {each.snapshot_id for each in known.snapshots} - {each.snapshot_id for each in updated.snapshots}
+    is_gone = [each.snapshot_id in removed for each in known.snapshot_log]
+    after_last = max((number for number, gone in enumerate(is_gone, 1) if gone), default=0)
+    snapshots = _in_order(updated.snapshot_log[is_gone[:after_last].count(False) :])
     metadata = _in_order(updated.metadata_log)
     times = (*(each.timestamp_ms for each in snapshots), *(each.timestamp_ms for each in metadata))
     return updated.model_copy(

@@ -58,6 +58,15 @@ def test_snapshot_expires_only_when_it_needs_the_replaced_files(archive: OpenTab
     assert keep(archive)["snapshots"] == {"expired": 0}
 
 
+def test_no_snapshot_is_found_for_a_time_when_the_one_of_then_has_expired(archive: OpenTable) -> None:
+    for hour, count in ((0, 9), (1, 4), (1, 5)):
+        archive.run(hour, {"2026-11-18": rows_of(hour, count)})
+    every = sorted(archive.load().snapshots(), key=lambda each: each.sequence_number or 0)
+    assert keep(archive)["snapshots"] == {"expired": 1}
+    found = [archive.load().snapshot_as_of_timestamp(each.timestamp_ms) for each in every]
+    assert [each and each.snapshot_id for each in found] == [None, None, every[2].snapshot_id]
+
+
 def test_nothing_expires_when_no_files_were_replaced(archive: OpenTable) -> None:
     archive.run(0, {"2026-11-18": rows_of(0, 9)})
     archive.run(0, {"2026-11-18": rows_of(0, 9)})

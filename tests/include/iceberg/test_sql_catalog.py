@@ -82,12 +82,15 @@ def updates_of(table: Table, at: int) -> dict[str, tuple[TableUpdate, ...]]:
     }
 
 
-def test_result_equals_pyiceberg_s_when_a_commit_is_made(archive: OpenTable) -> None:
+def test_result_equals_pyiceberg_s_but_for_gaps_in_its_log_when_a_commit_is_made(archive: OpenTable) -> None:
     with iceberg_catalog.opened() as catalog:
         table = catalog.load_table(("lake", archive.pipeline.table))
         before = table.metadata.model_dump_json()
         for what, updates in updates_of(table, table.metadata.last_updated_ms + 1).items():
             ours, theirs = (told(staged(each, table, *updates)) for each in (type(catalog), SqlCatalog))
+            if what == "one between is expired":
+                assert len(theirs["snapshot-log"]) == 3
+                theirs["snapshot-log"] = theirs["snapshot-log"][2:]
             assert ours == theirs, what
             assert table.metadata.model_dump_json() == before, what
 
