@@ -105,6 +105,10 @@ def test_times_do_not_go_back_when_the_clock_does(archive: OpenTable, monkeypatc
     monkeypatch.setattr("pyiceberg.table.update.datetime", _Past)
     with iceberg_catalog.opened() as catalog:
         table = catalog.load_table(("lake", archive.pipeline.table))
+        # It did before, too, under earlier code.
+        first, *others = table.metadata.snapshot_log
+        late = first.model_copy(update={"timestamp_ms": first.timestamp_ms + 3_600_000})
+        table.metadata = table.metadata.model_copy(update={"snapshot_log": [late, *others]})
         every = updates_of(table, at=1)
         moved = SetLocationUpdate(location=table.location())
         for updates in (*every.values(), (*every["a commit"], moved), (*every["the head goes back"], moved)):
