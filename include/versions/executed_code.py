@@ -7,8 +7,9 @@ lies, how it is imported, laid out, annotated, commented or documented.
 
 Attributes of objects are not followed: a class counts where it is named, and then with all of its methods. A module
 that is passed as a value counts with its public functions. Names that `import *` brings from a module of the
-repository are followed as if they were imported by name. Statements at the top of a module that define nothing, what
-`import *` brings from elsewhere, and what is imported by a name that is made at run time, do not count.
+repository are followed as if they were imported by name. Statements at the top of a module count for the names of
+this module that they define or change, such as `CODES["b"] = 2`. Other statements there, what `import *` brings from
+elsewhere, and what is imported by a name that is made at run time, do not count.
 """
 
 from __future__ import annotations
@@ -169,7 +170,8 @@ class _Reached:
 
     def _is_constant(self, definition: _Definition) -> bool:
         statements = self._source(definition.module).statements[definition.name]
-        return all(isinstance(each, ast.Assign | ast.AnnAssign) for each in statements)
+        is_code = any(isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) for each in statements)
+        return not is_code and isinstance(statements[0], ast.Assign | ast.AnnAssign)
 
     def _is_module(self, name: str) -> bool:
         return self._file(name) is not None

@@ -50,12 +50,13 @@ def read_source(text: str, module: str, package: str) -> Source:
                     star.hides.discard(local)
             elif imported.split(".")[0] in PACKAGES:
                 source.stars.append(Star(imported, set(source.imports)))
+    defined = {name for statement in tree.body for name in _defined(statement)}
     for statement in tree.body:
         names = (node for node in _evaluated(statement) if isinstance(node, ast.Name))
         loaded = {name.id for name in names if isinstance(name.ctx, ast.Load)}
         if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             loaded |= _globals(tables[statement.name, statement.lineno])
-        for name in _defined(statement):
+        for name in _defined(statement) | (_changed(statement) & defined):
             source.statements.setdefault(name, []).append(statement)
             source.loaded.setdefault(name, set()).update(loaded)
     return source
@@ -118,6 +119,31 @@ def _defined(statement: ast.stmt) -> set[str]:
     stored = {node.id for node in ast.walk(statement) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     inner = (node for node in ast.walk(statement) if isinstance(node, ast.FunctionDef | ast.ClassDef))
     return stored | {node.name for node in inner}
+
+
+def _changed(statement: ast.stmt) -> set[str]:
+    """Return the names whose values a statement at the top of a module may change without binding the names anew.
+
+    It stores into them, or takes no result of an expression that has them other than to call them.
+    """
+    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return set()
+    nodes = list(ast.walk(statement))
+    parts = (node for node in nodes if isinstance(node, ast.Subscript | ast.Attribute))
+    changed = {_root(node) for node in parts if isinstance(node.ctx, ast.Store | ast.Del)}
+    for node in nodes:
+        if isinstance(node, ast.Expr):
+            inner = list(ast.walk(node))
+            called = {each.func for each in inner if isinstance(each, ast.Call)}
+            changed |= {each.id for each in inner if isinstance(each, ast.Name) and each not in called}
+    return changed
+
+
+def _root(node: ast.expr) -> str:
+    """Return the name at the left of an attribute, an index or a call; empty where it is no name."""
+    while isinstance(node, ast.Attribute | ast.Subscript | ast.Call):
+        node = node.func if isinstance(node, ast.Call) else node.value
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 def listed(statements: Sequence[ast.stmt]) -> set[str] | None:

@@ -88,6 +88,38 @@ def test_text_changes_when_what_is_reached_does(tmp_path: Path, stem: str, old: 
 
 
 @pytest.mark.parametrize(
+    "statement",
+    [
+        'CODES["b"] = 2',
+        'CODES["a"]["b"] += 2',
+        "CODES.update(b=2)",
+        'CODES.setdefault("b", {}).default = 2',
+        'for name in "xy":\n    CODES[name] = 2',
+        "if CODES:\n    CODES.pop(2)",
+        "filled(CODES, 2)",
+        "[CODES.pop(2) for _ in CODES]",
+    ],
+)
+def test_text_changes_when_a_statement_changes_a_value_that_is_reached(tmp_path: Path, statement: str) -> None:
+    declared = "CODES = {}\nFACTOR = CODES"
+    found = [
+        text(tmp_path, root=("FACTOR = 2", f"{declared}\n{each}"))
+        for each in ("", statement, statement.replace("2", "3"))
+    ]
+    assert len(set(found)) == 3
+    outside = [
+        text(tmp_path, "include.root:CODES", root=("FACTOR = 2", f"{declared}\n{each}")) for each in ("", statement)
+    ]
+    assert outside[0] != outside[1]
+
+
+def test_text_stays_when_a_statement_changes_what_is_not_reached_or_only_calls_it(tmp_path: Path) -> None:
+    before = text(tmp_path)
+    for statement in ("OTHERS = {}\nOTHERS.update(a=2)", "helper(2)", "tools.first(2)"):
+        assert text(tmp_path, root=("FACTOR = 2", f"FACTOR = 2\n{statement}")) == before
+
+
+@pytest.mark.parametrize(
     ("stem", "old", "new"),
     [
         ("root", "def unused(value):\n    return value", "def unused(value):\n    return 2 * value"),

@@ -101,6 +101,10 @@ def test_version_changes_only_when_its_code_does(
 
 OF_SUITE = {
     "a bound of the suite": ('regex=r"^[0-9]{5}$"', 'regex=r"^[0-9]{6}$"'),
+    "a further expectation": (
+        '"""Expectations by table. DataFrames',
+        'SUITES["nest_cameras"].append(gxe.ExpectColumnToExist(column="a"))\n"""Expectations by table. DataFrames',
+    ),
     "a severity": ('regex=r"^[0-9]{5}$"', 'regex=r"^[0-9]{5}$", severity="warning"'),
     "what is usual": ("    at_least: int = 48", "    at_least: int = 24"),
     "the bounds of what is usual": ("min(counts) / usual.factor", "min(counts) // usual.factor"),
