@@ -14,6 +14,7 @@ from expectations.checkpoint import check_suites
 from include.ledger.connection import await_ledger
 from include.ledger.intervals.attempts import load_attempt
 from include.pipelines import load_pipeline
+from include.versions import suite_version
 from spark_jobs.decoding.records import check_transforms
 from spark_jobs.intervals.build import build
 from spark_jobs.publish import publish_run, publishing_session
@@ -34,6 +35,8 @@ def main(argv: list[str]) -> int:
     pipeline = load_pipeline(arguments.pipeline)
     # Publishing would find it only after everything was built.
     check_suites(pipeline)
+    # Read now, like the suite itself: its file may change until the build is published.
+    suite_version(pipeline.name)
     check_transforms(pipeline)
     await_ledger()
     attempt = load_attempt(arguments.attempt)

@@ -342,6 +342,25 @@ def test_fields_of_columns_may_be_named_when_they_are_declared(monkeypatch: pyte
             check_suites(pipeline)
 
 
+def test_version_is_that_of_the_suite_that_judges_when_its_file_changes_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from include import versions
+    from spark_jobs import build_interval
+
+    begun = versions.suite_version("isp_hits")
+    versions.suite_version.cache_clear()
+
+    def build(*_: Any) -> None:
+        monkeypatch.setattr(versions, "executed_code", lambda *_: "other code")
+        raise InterruptedError
+
+    monkeypatch.setattr(build_interval, "check_transforms", build)
+    with pytest.raises(InterruptedError):
+        build_interval.main(["--pipeline", "isp_hits", "--attempt", "1"])
+    assert versions.suite_version("isp_hits") == begun
+
+
 def test_columns_are_those_of_the_validated_rows_when_a_suite_is_checked(spark: Any) -> None:
     from expectations.suite_files import columns_of
     from spark_jobs.archive.schema import table_schema
