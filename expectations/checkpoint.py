@@ -24,7 +24,7 @@ from pyspark.sql import DataFrame
 
 from expectations.bounds import COLUMN, WORDS, expectations_of_bounds
 from expectations.examples import examples_of
-from expectations.sentences import columns_of, in_words
+from expectations.sentences import arguments_of, columns_of, in_words, observation
 from expectations.suite_files import check_columns, suite_file
 from expectations.usual import UNKNOWN_BOUNDS, UsualBounds
 from include.errors import UsageError
@@ -75,13 +75,8 @@ def _run_passed(run: Any, accepted: Collection[ExpectationKey], table: str) -> b
 
 
 def _is_let_pass(result: Any, accepted: Collection[ExpectationKey], table: str) -> bool:
-    severity, key = _severity(result), (table, result.expectation_config.type, _column(result))
-    return severity == "info" or (severity == "warn" and key in accepted)
-
-
-def _column(result: Any) -> str:
-    arguments, meta = result.expectation_config.kwargs, result.expectation_config.meta or {}
-    return str(meta.get(COLUMN) or columns_of(arguments))
+    severity = _severity(result)
+    return severity == "info" or (severity == "warn" and _result(table, result).key in accepted)
 
 
 _SEVERITIES: Mapping[FailureSeverity, Severity] = {
@@ -129,7 +124,8 @@ def expectations_of(
     Raises UsageError when there is no suite file of the pipeline, or it does not name the table.
     """
     own = _suite(pipeline, table)
-    shared: list[Expectation] = [gxe.ExpectTableRowCountToEqual(value=rows)]
+    words = f"the table has exactly the {rows} rows that the ledger counts"
+    shared: list[Expectation] = [gxe.ExpectTableRowCountToEqual(value=rows, meta={WORDS: words})]
     if table != pipeline.table:
         return [*shared, *own]
     shared += [gxe.ExpectColumnValuesToNotBeNull(column=name) for name in IDENTITY]
@@ -220,22 +216,22 @@ def _run(
 
 def _result(table: str, result: Any) -> ExpectationResult:
     config = result.expectation_config
-    details = result.result or {}
-    observed = details.get("observed_value")
-    if observed is None and "unexpected_percent" in details:
-        observed = f"{details['unexpected_percent'] or 0:.3g} % unexpected"
-    if _raised(result):
-        observed = f"the check itself failed: {_error_of(result)}"
+    details, meta = result.result or {}, config.meta or {}
+    # The configuration lacks what the expectation's class declares.
+    expectation = config.to_domain_obj()
+    arguments = arguments_of(expectation)
+    words = meta.get(WORDS) or " ".join((expectation.description or "").split()) or in_words(config.type, arguments)
+    checked = details.get("element_count")
     return ExpectationResult(
         table,
         config.type,
-        _column(result),
-        str((config.meta or {}).get(WORDS) or in_words(config.type, config.kwargs)),
+        str(meta.get(COLUMN) or columns_of(arguments)),
+        str(words),
         bool(result.success) and not _raised(result),
-        str(observed if observed is not None else ""),
+        f"the check itself failed: {_error_of(result)}" if _raised(result) else observation(details),
         int(details.get("unexpected_count") or 0),
-        *_measured(config.kwargs, details),
-        details.get("element_count"),
+        *_measured(arguments, details),
+        None if checked is None else checked - (details.get("missing_count") or 0),
         severity=_severity(result),
     )
 
@@ -243,11 +239,11 @@ def _result(table: str, result: Any) -> ExpectationResult:
 def _measured(arguments: dict[str, Any], details: dict[str, Any]) -> tuple[float | None, float | None, float | None]:
     """Return the measured value of an expectation, and the smallest and the largest value with which it is met.
 
-    An expectation over rows measures the share of them that met it.
+    An expectation over rows measures the share of them that met it, unless there is no value to look at.
     """
-    if details.get("unexpected_percent") is not None:
-        percent = details.get("unexpected_percent_nonmissing")
-        share = 1 - (details["unexpected_percent"] if percent is None else percent) / 100
+    if "unexpected_percent" in details:
+        percent = details["unexpected_percent"]
+        share = None if percent is None else 1 - percent / 100
         return _number(share), float(arguments.get("mostly", 1.0)), 1.0
     exactly = arguments.get("value")
     low, high = (exactly if exactly is not None else arguments.get(name) for name in ("min_value", "max_value"))

@@ -68,7 +68,7 @@ def test_revision_is_kept_back_when_a_warning_is_not_accepted_or_an_expectation_
     ]
     passed, accepted_found, told = check(rows, met, warned, accepted={found[1].key})
     assert (passed, told) == (True, [accepted_found])
-    passed, _, told = check(rows, met, warned, accepted={("t", "expect_column_values_to_be_in_set", "another")})
+    passed, _, told = check(rows, met, warned, accepted={(*found[1].key[:2], "another", found[1].key[3])})
     assert (passed, told) == (False, [])
     failed = gxe.ExpectColumnValuesToBeBetween(column="amount", min_value=2)
     passed, found, told = check(rows, warned, failed, accepted={each.key for each in found})
@@ -76,6 +76,37 @@ def test_revision_is_kept_back_when_a_warning_is_not_accepted_or_an_expectation_
     # A failure cannot be accepted.
     passed, found, told = check(rows, failed, accepted={found[1].key})
     assert (passed, told) == (False, [])
+
+
+@pytest.mark.spark
+def test_warning_is_not_let_pass_when_others_of_its_kind_were_accepted(rows: Any) -> None:
+    from great_expectations import expectations as gxe
+
+    query = "SELECT * FROM {{batch}} WHERE kind {} 'a'"
+    warned = [
+        gxe.ExpectTableRowCountToBeBetween(min_value=50, severity="warning"),
+        *expected(UsualBounds(severity="warn", rows=(40, 90), kept=45), 30),
+        *(gxe.UnexpectedRowsExpectation(unexpected_rows_query=query.format(sign), severity="warning") for sign in "=>"),
+    ]
+    _, found, _ = check(rows, *warned)
+    assert len({each.key for each in found if not each.success}) == len(warned)
+    passed, _, told = check(rows, *warned, accepted={each.key for each in found[:-1]})
+    assert (passed, told) == (False, [])
+    # Its bounds may be others by now.
+    warned[1:3] = expected(UsualBounds(severity="warn", rows=(41, 92), kept=46), 30)
+    assert check(rows, *warned, accepted={each.key for each in found})[0]
+
+
+@pytest.mark.spark
+def test_share_has_no_value_when_there_is_nothing_but_nulls(rows: Any) -> None:
+    from great_expectations import expectations as gxe
+
+    lengths = gxe.ExpectColumnValueLengthsToBeBetween(column="note", max_value=200)
+    _, [found], _ = check(rows.selectExpr("*", "CAST(NULL AS STRING) AS note"), lengths)
+    assert (found.success, found.observed, found.checked) == (True, "no value to look at", 0)
+    assert (found.value, found.low, found.high) == (None, 1, 1)
+    _, [found], _ = check(rows.selectExpr("*", "IF(kind = 'a', NULL, kind) AS note"), lengths)
+    assert (found.observed, found.checked, found.value) == ("0 % unexpected", 25, 1)
 
 
 @pytest.mark.spark
@@ -95,7 +126,7 @@ def test_first_rows_that_do_not_meet_it_are_told_by_coordinates_and_safe_to_prin
     from great_expectations import expectations as gxe
 
     warned = gxe.ExpectColumnValuesToBeInSet(column="kind", value_set=["a"], severity="warning")
-    key = ("t", "expect_column_values_to_be_in_set", "kind")
+    key = ("t", "expect_column_values_to_be_in_set", "kind", "kind is one of a")
     for accepted in ((), {key}):
         _, [found], told = check(rows, warned, accepted=accepted)
         assert len(found.examples) == 20
@@ -116,7 +147,7 @@ def test_check_fails_whatever_was_declared_when_it_raises(rows: Any, severity: A
     from great_expectations import expectations as gxe
 
     broken = gxe.ExpectColumnValuesToNotBeNull(column="no_such_column", severity=severity)
-    key = ("t", "expect_column_values_to_not_be_null", "no_such_column")
+    key = ("t", "expect_column_values_to_not_be_null", "no_such_column", "no_such_column is never null")
     passed, [found], told = check(rows, broken, accepted={key})
     assert (passed, told) == (False, [])
     assert found.key == key

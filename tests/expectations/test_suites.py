@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -158,19 +159,23 @@ def test_every_expectation_of_a_row_is_met_when_its_message_is_archived(
         assert [each for each in judged if not each.success] == []
 
 
+def checked(expectation: Any, **details: Any) -> Any:
+    """A result of the expectation with these details."""
+    config = expectation.configuration
+    return SimpleNamespace(expectation_config=config, result=details, exception_info={}, success=True)
+
+
 def test_expectation_names_its_columns_when_it_is_put_into_words() -> None:
-    from expectations.checkpoint import _column, expectations_of
-    from expectations.sentences import in_words
+    from expectations.checkpoint import _result, expectations_of
 
     keys = set()
     for pipeline in all_pipelines():
         for table in pipeline.tables:
             for each in expectations_of(pipeline, table, 7):
-                config, named = each.configuration, columns_in(each)
-                words = in_words(config.type, config.kwargs)
-                assert [name for name in named if name not in words] == []
-                assert _column(SimpleNamespace(expectation_config=config)) == ", ".join(named)
-                keys.add((table, config.type, ", ".join(named)))
+                found, named = _result(table, checked(each)), columns_in(each)
+                assert [name for name in named if name not in found.words] == []
+                assert found.column == ", ".join(named)
+                keys.add(found.key[:3])
     pair = "expect_column_pair_values_a_to_be_greater_than_b"
     assert ("gps_positions_hourly_counts", pair, "positions, moving") in keys
 
@@ -178,10 +183,10 @@ def test_expectation_names_its_columns_when_it_is_put_into_words() -> None:
 def test_words_say_what_passes_when_equal_values_do_or_a_share_of_rows_is_enough() -> None:
     from great_expectations import expectations as gxe
 
-    from expectations.sentences import in_words
+    from expectations.checkpoint import _result
 
     def words(expectation: Any) -> str:
-        return in_words(expectation.configuration.type, expectation.configuration.kwargs)
+        return _result("t", checked(expectation)).words
 
     pair = {"column_A": "a", "column_B": "b"}
     assert words(gxe.ExpectColumnPairValuesAToBeGreaterThanB(**pair, or_equal=True)) == "a is at least b"
@@ -192,6 +197,48 @@ def test_words_say_what_passes_when_equal_values_do_or_a_share_of_rows_is_enough
     assert words(gxe.ExpectColumnValuesToNotBeNull(column="user")) == "user is never null"
     most = gxe.ExpectColumnValuesToNotBeNull(column="user", mostly=0.995)
     assert words(most) == "user is not null for at least 99.5 % of rows"
+    amount = partial(gxe.ExpectColumnValuesToBeBetween, column="amount")
+    assert words(amount(min_value=0.5, strict_min=True)) == "amount is greater than 0.5"
+    assert words(amount(min_value=0.5, max_value=9.5, strict_max=True)) == "amount is at least 0.5 and less than 9.5"
+    assert words(amount(min_value=0.5, max_value=9.5)) == "amount is between 0.5 and 9.5"
+
+
+def test_words_say_all_that_is_expected_when_the_kind_has_no_sentence_of_its_own() -> None:
+    from great_expectations import expectations as gxe
+    from great_expectations.expectations.row_conditions import Column
+
+    from expectations.checkpoint import _result
+
+    class ExpectKindsToBeKnown(gxe.ExpectColumnValuesToBeInSet):
+        column: str = "kind"
+        value_set: Any = ("b", "a")
+        mostly: float = 0.9
+
+    said = {
+        "kind is one of a, b": gxe.ExpectColumnValuesToBeInSet(column="kind", value_set=["b", "a"]),
+        "the number of rows is between 1 and 9": gxe.ExpectTableRowCountToBeBetween(min_value=1, max_value=9),
+        "the table has exactly 5 rows": gxe.ExpectTableRowCountToEqual(value=5),
+        "the max of amount is less than 9.5": gxe.ExpectColumnMaxToBeBetween(
+            column="amount", max_value=9.5, strict_max=True
+        ),
+        "column values to not be in set (kind, value_set={a, b})": gxe.ExpectColumnValuesToNotBeInSet(
+            column="kind", value_set={"b", "a"}
+        ),
+        "no row is found by SELECT * FROM {batch} WHERE amount < 0": gxe.UnexpectedRowsExpectation(
+            unexpected_rows_query="SELECT *\n  FROM {batch}\n  WHERE amount < 0"
+        ),
+        "kind is never null where amount > 5": gxe.ExpectColumnValuesToNotBeNull(
+            column="kind", row_condition=Column("amount") > 5
+        ),
+        "the feed is alive": gxe.ExpectTableRowCountToBeBetween(min_value=1, description="the feed\nis alive"),
+    }
+    for words, expectation in said.items():
+        assert _result("t", checked(expectation)).words == words
+    found = _result("t", checked(ExpectKindsToBeKnown(), element_count=8, missing_count=4, unexpected_percent=25.0))
+    assert found.words == "kinds to be known (kind, value_set={a, b}) for at least 90 % of rows"
+    assert (found.column, found.value, found.low, found.checked) == ("kind", 0.75, 0.9, 4)
+    known = gxe.ExpectColumnDistinctValuesToContainSet(column="kind", value_set=["a"])
+    assert _result("t", checked(known, observed_value=None, missing_count=1)).observed == "1 missing"
 
 
 @pytest.mark.parametrize("name", UNUSUAL)

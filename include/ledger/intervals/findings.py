@@ -5,6 +5,7 @@ The JSON is that of the verdict where the verdict has it; the ledger keeps it wi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -22,8 +23,13 @@ Severity = Literal["fail", "warn", "info"]
 
 _GRAVITY: Mapping[Severity, int] = {"fail": 0, "warn": 1, "info": 2}
 
-ExpectationKey = tuple[str, str, str]
-"""Table, expectation and column."""
+ExpectationKey = tuple[str, str, str, str]
+"""Table, expectation, column, and the sentence without its numbers."""
+
+
+def without_numbers(words: str) -> str:
+    """Return an expectation's sentence without its bounds, of which an interval may have its own."""
+    return re.sub(r"-?\d+(?:\.\d+)?", "#", words)
 
 
 @dataclass(frozen=True)
@@ -97,7 +103,7 @@ class ExpectationResult:
     @property
     def key(self) -> ExpectationKey:
         """What identifies it, whatever its bounds are."""
-        return self.table, self.expectation, self.column
+        return self.table, self.expectation, self.column, without_numbers(self.words)
 
     def as_json(self) -> dict[str, Any]:
         """Return the form that the ledger and the verdict keep."""

@@ -19,7 +19,7 @@ from include.ledger.connection import check_version
 from include.ledger.database import session
 from include.ledger.erasures.coordinates import check_registered
 from include.ledger.intervals.attempts import REBUILD, repins_since
-from include.ledger.intervals.findings import ExpectationKey, ExpectationResult
+from include.ledger.intervals.findings import ExpectationKey, ExpectationResult, without_numbers
 from include.ledger.intervals.pins import pinned_of
 from include.ledger.intervals.states import RevisionState
 from include.ledger.models import Approval, Attempt, Build, IntervalRow, Revision
@@ -62,7 +62,10 @@ class Question:
     @property
     def keys(self) -> frozenset[ExpectationKey]:
         """The expectations that a decision is about."""
-        return frozenset((each["table"], each["expectation"], each["column"]) for each in self.warnings)
+        return frozenset(
+            (each["table"], each["expectation"], each["column"], without_numbers(each["words"]))
+            for each in self.warnings
+        )
 
 
 def ask(build: int, suite: str, warnings: Sequence[ExpectationResult]) -> Question:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from include.ledger.intervals.findings import without_numbers
 from include.ledger.pages.trend import ExpectationFacts, IntervalFacts
 from include.monitor.history.plot import Mark, Series, Trend
-
-_NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
 
 @dataclass(frozen=True)
@@ -45,7 +43,7 @@ def expectation_histories(
     before: Counter[tuple[int, str, str, str]] = Counter()
     for each in observed:
         # The words name the bounds, of which an interval may have its own: the count of rows, what is usual.
-        named = (each.expectation, each.column, _NUMBER.sub("#", each.words))
+        named = (each.expectation, each.column, without_numbers(each.words))
         # A suite may expect the same twice, e.g. of two pairs of columns, which nothing here tells apart.
         by_expectation.setdefault((*named, before[each.build, *named]), []).append(each)
         before[each.build, *named] += 1
@@ -63,7 +61,11 @@ def _history(
         values[place], low[place], high[place] = each.value, each.low, each.high
     met = sum(each.success for each in facts)
     last = max(facts, key=lambda each: places[each.build])
-    is_share = (last.checked or 0) > 0 and last.value is not None and 0 <= last.value <= 1
+    # An interval of nulls alone has no share.
+    measured = max(
+        (each for each in facts if each.value is not None), key=lambda each: places[each.build], default=last
+    )
+    is_share = (measured.checked or 0) > 0 and measured.value is not None and 0 <= measured.value <= 1
     unit = "share of rows that met it" if is_share else "observed"
     bounds = tuple(sorted({bound for bound in (last.low, last.high) if bound is not None}))
     # One line would be the bound of one interval alone.

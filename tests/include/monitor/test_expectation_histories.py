@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from include.ledger.pages.trend import ExpectationFacts, IntervalFacts
@@ -45,6 +46,13 @@ def test_bound_is_a_line_when_every_interval_has_the_same() -> None:
     share = "the share of rows with user is at least 0.9"
     (history,) = expectation_histories([facts(n, "expect_share", "user", share, 0.9) for n in (0, 1)], BUILDS, ())
     assert (history.trend.bounds, history.trend.low, history.trend.note) == ((0.9,), (), "")
+
+
+def test_share_stays_a_share_when_the_last_interval_had_no_value_to_look_at() -> None:
+    share = facts(0, "expect_lengths", "isp", "the length of isp is at most 200", 1, 1)
+    observed = [replace(share, value=0.9, checked=90), replace(share, build=1, value=None)]
+    (history,) = expectation_histories(observed, BUILDS, ())
+    assert (history.trend.unit, history.trend.bounds) == ("share of rows that met it", (1,))
 
 
 def test_expectation_has_one_history_when_a_bound_of_its_suite_is_changed() -> None:
