@@ -26,10 +26,11 @@ from expectations.bounds import COLUMN, WORDS, expectations_of_bounds
 from expectations.examples import examples_of
 from expectations.sentences import arguments_of, columns_of, in_words, observation
 from expectations.suite_files import check_columns, suite_file
-from expectations.usual import UNKNOWN_BOUNDS, UsualBounds
+from expectations.usual import UNKNOWN_BOUNDS, Usual, UsualBounds
 from include.errors import UsageError
 from include.ledger.intervals.findings import ExpectationKey, ExpectationResult, Severity
 from include.pipelines.spec import IDENTITY, Pipeline
+from include.pipelines.spec.names import check_kind, check_tuple
 
 _COUNTED = {"result_format": "SUMMARY", "partial_unexpected_count": 0}
 """Values that do not meet an expectation are counted, not shown: looking for them reads the table once more per
@@ -134,9 +135,17 @@ def expectations_of(
 
 
 def check_suites(pipeline: Pipeline) -> None:
-    """Raise UsageError when there is no suite file, or it lacks a table, or names a column that its table lacks."""
+    """Raise UsageError when there is no suite file, or it lacks a table, or names a column that its table lacks.
+
+    Also for suites, or a declaration of what is usual, of another kind.
+    """
+    declared, file = suite_file(pipeline), f"expectations/{pipeline.name}.py"
+    check_kind(declared.SUITES, f"SUITES of {file}", Mapping, 'SUITES = {"TABLE": [EXPECTATION, …]}')
+    check_kind(getattr(declared, "USUAL", None), f"USUAL of {file}", Usual | None)
     for table in pipeline.tables:
-        check_columns(pipeline, table, _suite(pipeline, table))
+        suite = _suite(pipeline, table)
+        check_tuple(suite, f"the suite of {table} in {file}", Expectation)
+        check_columns(pipeline, table, suite)
 
 
 def _suite(pipeline: Pipeline, table: str) -> Sequence[Expectation]:

@@ -79,12 +79,12 @@ def _looked_at(expectation: Any) -> Iterator[str]:
 
 
 def _is_among(columns: Sequence[Field], path: str) -> bool:
-    """Return whether a dotted path leads to a column or into one; upper and lower case are the same, as to Spark."""
+    """Return whether a dotted path leads to a column or a struct's field; upper and lower case are the same to Spark.
+
+    Great Expectations finds nothing inside of arrays and maps.
+    """
     found = Field("", "STRUCT", tuple(columns))
     for part in path.replace("`", "").casefold().split("."):
-        if found.kind in ("ARRAY", "MAP", "VARIANT"):
-            # What these hold differs from row to row.
-            return True
         inner = next((each for each in found.inner if each.name.casefold() == part), None)
         if inner is None or found.kind != "STRUCT":
             return False

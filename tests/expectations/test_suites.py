@@ -381,12 +381,37 @@ def test_fields_of_columns_may_be_named_when_they_are_declared(monkeypatch: pyte
     from expectations.checkpoint import check_suites
 
     declared = load_pipeline("isp_hits")
-    columns = f"{declared.archive.columns}, place STRUCT<floor: INT>, tags MAP<STRING, STRING>, `a b` STRING"
+    columns = f"{declared.archive.columns}, place STRUCT<floor: INT>, tags MAP<STRING, STRING>, `a b` STRING, "
+    columns += "rooms ARRAY<STRUCT<no: INT>>"
     pipeline = replace(declared, archive=replace(declared.archive, columns=columns), views=(), reports=(), outputs=())
-    for column, is_there in (("place.floor", True), ("place.flor", False), ("tags.any", True), ("a b", True)):
+    named = {"place.floor": True, "place.flor": False, "a b": True, "tags": True, "tags.any": False, "rooms.no": False}
+    for column, is_there in named.items():
         monkeypatch.setattr(isp_hits, "SUITES", {"isp_hits": [gxe.ExpectColumnMaxToBeBetween(column=column)]})
         with nullcontext() if is_there else pytest.raises(UsageError, match=f"no column {column}"):
             check_suites(pipeline)
+
+
+def test_suite_of_another_kind_is_refused_before_anything_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    from great_expectations import expectations as gxe
+
+    from expectations import isp_hits
+    from expectations.checkpoint import check_suites
+
+    single, without = (of_isp_hits("isp_hits") for _ in range(2))
+    single["isp_hits"], without["isp_hits"] = gxe.ExpectColumnToExist(column="zipcode"), [gxe.ExpectColumnToExist]
+    wrong = [
+        ("SUITES", single, "the suite of isp_hits in FILE is a single ExpectColumnToExist"),
+        ("SUITES", without, "one of the suite of isp_hits in FILE is ExpectColumnToExist without its brackets"),
+        ("SUITES", list(single), "SUITES of FILE is a list"),
+        ("USUAL", {"factor": 3}, "USUAL of FILE is a dict"),
+        ("USUAL", False, "USUAL of FILE is False"),
+    ]
+    for name, declared, said in wrong:
+        with monkeypatch.context() as patch:
+            patch.setattr(isp_hits, name, declared, raising=False)
+            with pytest.raises(UsageError, match=said.replace("FILE", "expectations/isp_hits.py")) as refused:
+                check_suites(load_pipeline("isp_hits"))
+        assert refused.value.exit_code == 64
 
 
 def test_version_is_that_of_the_suite_that_judges_when_its_file_changes_meanwhile(
@@ -410,15 +435,15 @@ def test_version_is_that_of_the_suite_that_judges_when_its_file_changes_meanwhil
 
 def test_columns_are_those_of_the_validated_rows_when_a_suite_is_checked(spark: Any) -> None:
     from expectations.suite_files import columns_of
+    from expectations.usual import EVENT_TIMESTAMP
     from spark_jobs.archive.schema import table_schema
     from spark_jobs.publication.validate import named_for_suite
 
     for pipeline in all_pipelines():
         for table in pipeline.tables:
             rows = named_for_suite(pipeline, table, spark.createDataFrame([], table_schema(pipeline, table)))
-            assert [each.name for each in columns_of(pipeline, table)] == [
-                name for name in rows.columns if not name.startswith("tidemark_")
-            ]
+            also = [EVENT_TIMESTAMP] if table == pipeline.table else []
+            assert [*(each.name for each in columns_of(pipeline, table)), *also] == rows.columns
 
 
 def test_module_that_a_suite_file_imports_is_named_when_it_is_missing(
