@@ -121,17 +121,27 @@ def expectations_of(
     """Return the table's expectations: the ledger's number of rows, unique identities, then the pipeline's own.
 
     An empty frame or a column of nulls would pass most expectations, so the row count comes first. Usual bounds come
-    last. An archive table without rows, which is judged only where rows are usual, has none of the pipeline's own.
+    last. Of a table without rows, only how many rows it has is expected.
     Raises UsageError when there is no suite file of the pipeline, or it does not name the table.
     """
-    own = _suite(pipeline, table)
+    own = _suite(pipeline, table) if rows else _row_counts(pipeline, table)
     words = f"the table has exactly the {rows} rows that the ledger counts"
     shared: list[Expectation] = [gxe.ExpectTableRowCountToEqual(value=rows, meta={WORDS: words})]
     if table != pipeline.table:
         return [*shared, *own]
     shared += [gxe.ExpectColumnValuesToNotBeNull(column=name) for name in IDENTITY]
     shared.append(gxe.ExpectCompoundColumnsToBeUnique(column_list=list(IDENTITY)))
-    return [*shared, *(own if rows or not usual.expects_rows else ()), *expectations_of_bounds(usual, rows)]
+    return [*shared, *own, *expectations_of_bounds(usual, rows)]
+
+
+def counts_rows(pipeline: Pipeline, table: str) -> bool:
+    """Return whether the table's suite expects a number of rows, by which it is judged when it has none, too."""
+    return bool(_row_counts(pipeline, table))
+
+
+def _row_counts(pipeline: Pipeline, table: str) -> list[Expectation]:
+    kinds = gxe.ExpectTableRowCountToBeBetween | gxe.ExpectTableRowCountToEqual
+    return [each for each in _suite(pipeline, table) if isinstance(each, kinds)]
 
 
 def check_suites(pipeline: Pipeline) -> None:

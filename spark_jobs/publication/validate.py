@@ -9,7 +9,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from expectations.checkpoint import expectations_of, run_checkpoint
+from expectations.checkpoint import counts_rows, expectations_of, run_checkpoint
 from expectations.usual import EVENT_TIMESTAMP, UsualBounds, usual_of
 from include.ledger.intervals import revisions
 from include.ledger.intervals.findings import ExpectationResult, Validation
@@ -31,7 +31,7 @@ def validate(
     """Run a checkpoint per table that has revisions; `on_pass` runs inside the action that completes them.
 
     A checkpoint also passes when it missed only warnings that a person has `approved`. A build without any rows passes,
-    unless rows are usual, or other code took out those that are registered.
+    unless rows are usual, other code took out those that are registered, or a suite expects a number of rows.
     """
     usual, watch = replace(usual_of(run.pipeline, run.pinned.interval), kept=least_rows(run)), Stopwatch()
     tables = _judged_tables(run, built, usual)
@@ -80,11 +80,12 @@ def _decided(question: Question) -> dict[str, Any]:
 
 
 def _judged_tables(run: IntervalRun, built: Sequence[BuiltRevision], usual: UsualBounds) -> list[str]:
-    """Return the tables with revisions, and the archive table without one where rows are expected."""
-    with_rows = {each.table for each in built}
+    """Return the tables with revisions, and those without one of which a number of rows is expected."""
+    judged = {each.table for each in built}
+    judged |= {table for table in run.pipeline.tables if counts_rows(run.pipeline, table)}
     if usual.expects_rows:
-        with_rows.add(run.pipeline.table)
-    return [table for table in run.pipeline.tables if table in with_rows]
+        judged.add(run.pipeline.table)
+    return [table for table in run.pipeline.tables if table in judged]
 
 
 def _judge(

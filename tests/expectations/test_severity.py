@@ -6,6 +6,7 @@ import sys
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -224,6 +225,30 @@ def test_empty_table_warns_and_its_own_suite_is_left_out_when_rows_are_usual(spa
     assert (passed, told) == (False, [])
     assert [each.expectation for each in found if not each.success] == ["expect_table_row_count_to_be_between"]
     assert suite[-1].severity == "warning"
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("table", ["isp_hits", "isp_hits_by_zip"])
+def test_table_without_rows_is_judged_when_its_suite_expects_some(
+    spark: Any, monkeypatch: pytest.MonkeyPatch, table: str
+) -> None:
+    from great_expectations import expectations as gxe
+
+    from expectations import isp_hits
+    from spark_jobs.publication.validate import validate
+
+    monkeypatch.setattr("expectations.usual.past_intervals", lambda *_: PAST if table == "isp_hits" else [])
+    attempt = SimpleNamespace(findings=SimpleNamespace(build=None))
+    pinned = SimpleNamespace(interval=INTERVAL)
+    run: Any = SimpleNamespace(spark=spark, pipeline=load_pipeline("isp_hits"), attempt=attempt, pinned=pinned)
+    told: list[Any] = []
+    assert validate(run, [], told.append).success
+    some = gxe.ExpectTableRowCountToBeBetween(min_value=1)
+    monkeypatch.setitem(isp_hits.SUITES, table, [*isp_hits.SUITES[table], some])
+    judged = validate(run, [], told.append)
+    assert (judged.success, len(told)) == (False, 1)
+    first = judged.failed[0]
+    assert (first.table, first.words, first.observed) == (table, "the number of rows is at least 1", "0")
 
 
 @pytest.mark.spark
