@@ -51,7 +51,8 @@ def database_of(connection: str) -> Database:
     if not connection:
         own = settings().database(SERVING)
         host, port = own.host or "", own.port or _PORTS["postgresql"]
-        return Database("postgresql", host, port, SERVING, own.username or "", str(own.password or ""))
+        tls = {name: str(value) for name, value in own.query.items() if name in _PARAMETERS["postgresql"]}
+        return Database("postgresql", host, port, SERVING, own.username or "", str(own.password or ""), tls)
     options = jdbc_options(connection)
     url = urlsplit(options["url"].removeprefix("jdbc:"))
     kind, name = _KINDS.get(url.scheme), url.path.removeprefix("/")

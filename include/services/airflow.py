@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
+from urllib.parse import urlencode
 
 import psutil
 
@@ -64,6 +65,11 @@ def airflow_environment(port: int | None = None) -> dict[str, str]:
     password()
     port = port or process.read_state("airflow").get("port")
     metadata = current.database("airflow")
+    # asyncpg takes libpq's words about TLS only in an address of its own.
+    tls = {name: each for name, each in metadata.query.items() if name.startswith("ssl")}
+    of_asyncpg = metadata.set(
+        drivername="postgresql+asyncpg", query={"dsn": f"postgresql://?{urlencode(tls)}"} if tls else {}
+    )
     fernet = _kept("fernet.key", urlsafe_b64encode(secrets.token_bytes(32)).decode())
     jwt = _kept("jwt.secret", secrets.token_hex(48))
     airflow = {
@@ -85,9 +91,7 @@ def airflow_environment(port: int | None = None) -> dict[str, str]:
         "API__SECRET_KEY": _kept("api.secret", secrets.token_hex(32)),
         "API_AUTH__JWT_SECRET": jwt,
         "DATABASE__SQL_ALCHEMY_CONN": metadata.render_as_string(hide_password=False),
-        "DATABASE__SQL_ALCHEMY_CONN_ASYNC": metadata.set(drivername="postgresql+asyncpg").render_as_string(
-            hide_password=False
-        ),
+        "DATABASE__SQL_ALCHEMY_CONN_ASYNC": of_asyncpg.render_as_string(hide_password=False),
         "DAG_PROCESSOR__REFRESH_INTERVAL": "30",
         "DAG_PROCESSOR__PARSING_PROCESSES": "1",
         # A file that changed is read at once. Reading all of them every 30 s took most of an idle Airflow's CPU time.

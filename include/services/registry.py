@@ -14,6 +14,7 @@ import psycopg2
 from include.errors import ServiceUnreachable, TidemarkError, one_line
 from include.services import process
 from include.services.java_properties import escaped
+from include.services.jdbc import jdbc_url
 from include.services.process import ServiceStatus
 from include.settings import settings, write_private
 from include.spark.jars import java, registry_application
@@ -29,7 +30,7 @@ quarkus.http.access-log.enabled=false
 quarkus.log.level=WARN
 apicurio.storage.kind=sql
 apicurio.storage.sql.kind=postgresql
-apicurio.datasource.url=jdbc:postgresql://{host}:{database_port}/{database}
+apicurio.datasource.url={url}
 apicurio.datasource.username={user}
 apicurio.datasource.password={password}
 apicurio.datasource.jdbc.initial-size=1
@@ -55,9 +56,7 @@ def _write_properties(port: int) -> Path:
     path = settings().home / "services" / "registry.properties"
     filled = _PROPERTIES.format(
         port=port,
-        host=database.host,
-        database_port=database.port or 5432,
-        database=DATABASE,
+        url=_literal(jdbc_url(settings(), DATABASE)),
         user=_literal(database.username),
         password=_literal(database.password),
     )

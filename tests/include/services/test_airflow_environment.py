@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from sqlalchemy.ext.asyncio import create_async_engine
 
 from include.pipelines import pipeline_names
 from include.services import airflow
 from include.services.airflow import airflow_environment
-from include.services.process import log_path, start_detached, write_state
+from include.services.process import free_port, log_path, start_detached, write_state
 from include.settings import REPOSITORY, settings
 from include.spark.jars import pyspark_home
 
@@ -127,6 +131,36 @@ def test_own_values_hold_when_the_environment_has_others(monkeypatch: pytest.Mon
     assert environment["SPARK_HOME"] == str(pyspark_home())
     assert environment["LC_ALL"] == "C.UTF-8"
     assert environment["TIDEMARK_ARCHIVE_WAIT"] == "10m"
+
+
+@pytest.mark.parametrize(("tls", "answer"), [("disable", "."), ("require", "rejected SSL upgrade")])
+def test_tls_of_the_database_holds_for_the_sessions_of_airflow_that_do_not_block(
+    monkeypatch: pytest.MonkeyPatch, tls: str, answer: str
+) -> None:
+    """Seen by a server without TLS, which closes every session."""
+    with socket.create_server(("127.0.0.1", free_port())) as server:
+        url = f"postgresql://tidemark:secret@127.0.0.1:{server.getsockname()[1]}?sslmode={tls}&connect_timeout=5"
+        monkeypatch.setenv("TIDEMARK_DATABASE_URL", url)
+        settings.cache_clear()
+
+        def serve() -> bytes:
+            with server.accept()[0] as session:
+                asked = session.recv(1024)
+                session.sendall(b"N")
+                return asked
+
+        async def ask() -> None:
+            engine = create_async_engine(airflow_environment(8080)["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN_ASYNC"])
+            async with engine.connect():
+                pass
+
+        server.settimeout(10)
+        with ThreadPoolExecutor() as beside:
+            asked = beside.submit(serve)
+            with pytest.raises(Exception, match=answer):
+                asyncio.run(ask())
+    # Without TLS the user is named at once.
+    assert (b"tidemark" in asked.result()) == (tls == "disable")
 
 
 def test_triggerer_watches_every_stream_when_as_many_runs_as_may_be_wait_for_a_person(

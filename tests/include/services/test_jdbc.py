@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
@@ -10,6 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from include.ledger.connection import LOCK_SECONDS, SILENT_SECONDS, STATEMENT_SECONDS
+from include.services import registry
 from include.services.jdbc import jdbc_url
 from include.settings import Settings, settings
 from tests.conftest import Home
@@ -58,6 +61,20 @@ def test_address_is_in_brackets_when_it_is_of_ip_version_6(monkeypatch: pytest.M
     assert "currentSchema=live" in url
     assert "secret" not in url
     assert "options=x" not in url
+
+
+def test_registry_demands_tls_when_the_url_does(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TIDEMARK_HOME", str(tmp_path))
+    monkeypatch.setenv("TIDEMARK_DATABASE_URL", "postgresql://someone:secret@db?sslmode=verify-full&sslrootcert=/c.pem")
+    settings.cache_clear()
+    try:
+        written = registry._write_properties(8080).read_text()
+    finally:
+        settings.cache_clear()
+    (url,) = re.findall(r"^apicurio\.datasource\.url=jdbc:(.*)$", written, re.MULTILINE)
+    asked = dict(parse_qsl(urlsplit(url).query))
+    assert urlsplit(url)[:3] == ("postgresql", "db:5432", "/registry")
+    assert (asked["sslmode"], asked["sslrootcert"]) == ("verify-full", "/c.pem")
 
 
 def test_javas_authorities_are_trusted_when_the_url_says_system(monkeypatch: pytest.MonkeyPatch) -> None:
