@@ -19,7 +19,7 @@ from include.times import parse_duration
 _CONTACT = re.compile(r"[\w.+-]{1,64}@[\w-]+(\.[\w-]+)+|https?://[\w-]+(\.[\w-]+)*(:\d{1,5})?(/[!#-'*-~]*)?", re.ASCII)
 """A contact that may stand in brackets in a header."""
 
-_PASSWORD = re.compile(r"(://[^:/@]*:)[^\s?]*@")
+_PASSWORD = re.compile(r"(://[^:/@]*:)\S*@")
 """SQLAlchemy also takes passwords with a slash or a colon in them; libpq takes several hosts."""
 
 _PARAMETER = re.compile(r"([?&](?:ssl)?password=)[^&\s]*")
@@ -244,6 +244,7 @@ def master_url(text: str) -> str:
 
 def postgresql_url(text: str) -> Secret:
     """Return the URL of a PostgreSQL server. Raise ValueError for any other text."""
+    _check_escaped(text)
     parsed = _parse_url(text)
     if parsed is None:
         raise ValueError("not a URL; write postgresql://user:password@host:port")
@@ -256,6 +257,7 @@ def postgresql_url(text: str) -> Secret:
 
 def http_url(text: str) -> Secret:
     """Return an HTTP URL. Raise ValueError for any other text."""
+    _check_escaped(text)
     parsed = _parse_url(text)
     if parsed is None or parsed.scheme not in ("http", "https") or not parsed.hostname:
         raise ValueError("not a URL; write https://[user:password@]host[:port][/path]")
@@ -279,6 +281,12 @@ def check_contact(contact: str) -> str:
     if not all(_CONTACT.fullmatch(part) for part in contact.split()):
         raise ValueError("not a contact; write an e-mail address, an https://… page, or both with a space")
     return " ".join(contact.split())
+
+
+def _check_escaped(text: str) -> None:
+    # Readers of such a URL disagree about where its host begins, and would show a part of the password.
+    if re.search(r"://.*[@/?#].*@", text, re.DOTALL):
+        raise ValueError("an @ in a password, or after / ? #; write @ / ? # of a password as %40 %2F %3F %23")
 
 
 def _parse_url(text: str) -> SplitResult | None:

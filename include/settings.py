@@ -187,7 +187,7 @@ class Settings:
     def database_host(self) -> str:
         """Return host and port of the databases, as messages name them."""
         address = urlsplit(self._database_address())
-        return f"{address.hostname}:{address.port}"
+        return f"{address.hostname}:{address.port or 5432}"
 
     def _database_address(self) -> str:
         if self.database_url is not None:

@@ -117,6 +117,13 @@ def test_contact_is_refused_when_nobody_can_be_reached(monkeypatch: pytest.Monke
         ("DATABASE_URL", "postgresql://u:hunter2%@host", "a % of a password as %25"),
         ("DATABASE_URL", "postgresql://u:hunter2%zz@host", "a % of a password as %25"),
         ("DATABASE_URL", "postgresql://u:%00hunter2@host", "a % of a password as %25"),
+        ("DATABASE_URL", "postgresql://u:hun@hunter2@host", "write @ / . # of a password as %40"),
+        ("DATABASE_URL", "postgresql://u:42?hunter2@host:5432", "write @ / . # of a password as %40"),
+        ("DATABASE_URL", "postgresql://u:42#hunter2@host", "write @ / . # of a password as %40"),
+        ("DATABASE_URL", "postgresql://u:42/hunter2@host", "write @ / . # of a password as %40"),
+        ("DATABASE_URL", "postgresql://u:a/hunter2@host", "write @ / . # of a password as %40"),
+        ("REGISTRY_URL", "https://u:hun@hunter2@host:8081", "write @ / . # of a password as %40"),
+        ("REGISTRY_URL", "https://u:42/hunter2@host:8081/x", "write @ / . # of a password as %40"),
     ],
 )
 def test_variable_is_named_when_its_text_is_no_value_of_it(
@@ -211,6 +218,11 @@ def test_embedded_database_is_asked_when_the_shell_names_another(
     write_private(tmp_path / "home" / "services" / "postgres.json", json.dumps(state))
     with pytest.raises(psycopg2.OperationalError, match=f"127.0.0.1.*port {port} failed: Connection refused"):
         psycopg2.connect(settings().database_uri("ledger"), connect_timeout=2)
+
+
+def test_default_port_is_named_when_the_url_of_the_database_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDEMARK_DATABASE_URL", "postgresql://u@db.example.net")
+    assert settings().database_host() == "db.example.net:5432"
 
 
 def test_variables_of_libpq_hold_when_a_database_is_set(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,6 +50,8 @@ def test_address_of_an_embedded_service_is_shown_without_its_password_when_it_wa
         "postgresql://someone:canary@127.0.0.1:5432/postgres",
         "postgresql://someone:can/ary:canary@h1,h2:5432/ledger?sslmode=require",
         "postgresql://h:5432/ledger?user=a&password=canary&sslpassword=canary",
+        "postgresql://someone:42?canary@h:5432",
+        "postgresql://someone:canary@canary@h:5432/ledger?sslmode=require",
         "https://someone:canary@registry:8081",
     ],
 )
