@@ -161,9 +161,20 @@ def _connect(address: str) -> Any:
 
 
 def _answers(address: str) -> bool:
-    url = urlsplit(address)._replace(scheme="postgresql", path="/postgres").geturl()
+def open_server(address: str) -> Any:
+    """Connect to the server's database `postgres`, or to `ledger` where the user has no right to that one.
+
+    Raises psycopg2.OperationalError.
+    """
+    server = urlsplit(address)._replace(scheme="postgresql")
     try:
-        with contextlib.closing(_connect(url)):
+        return _connect(server._replace(path="/postgres").geturl())
+    except psycopg2.OperationalError:
+        return _connect(server._replace(path="/ledger").geturl())
+
+
+    try:
+        with contextlib.closing(open_server(address)):
             return True
     except psycopg2.OperationalError:
         return False
@@ -178,7 +189,7 @@ def prepare_databases() -> None:
     from include.services.metastore import create_metastore_schema
 
     try:
-        opened = _connect(settings().database_uri("postgres"))
+        opened = open_server(settings().database_uri("postgres"))
     except psycopg2.OperationalError as error:
         raise ServiceUnreachable(
             f"PostgreSQL at {settings().database_host()}: {one_line(str(error))}", remedy="./tidemark status"

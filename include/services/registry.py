@@ -12,7 +12,7 @@ from pathlib import Path
 import psycopg2
 
 from include.errors import ServiceUnreachable, TidemarkError, one_line
-from include.services import process
+from include.services import postgres, process
 from include.services.java_properties import escaped
 from include.services.jdbc import jdbc_url
 from include.services.process import ServiceStatus
@@ -76,9 +76,8 @@ def _command(application: Path, properties: Path) -> list[str]:
 
 
 def _create_database() -> None:
-    url = settings().database("postgres").set(drivername="postgresql").render_as_string(hide_password=False)
     try:
-        with contextlib.closing(psycopg2.connect(url, connect_timeout=5)) as connection:
+        with contextlib.closing(postgres.open_server(settings().database_uri("postgres"))) as connection:
             connection.autocommit = True
             with connection.cursor() as cursor:
                 cursor.execute("SELECT 1 FROM pg_database WHERE datname = %s", (DATABASE,))

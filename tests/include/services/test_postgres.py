@@ -1,14 +1,19 @@
-"""The embedded PostgreSQL's files, whoever starts it."""
+"""The embedded PostgreSQL's files, whoever starts it; a server of one's own, whatever its user may do."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
+from collections.abc import Iterator
 from pathlib import Path
 
+import psycopg2
 import pytest
+from sqlalchemy.engine import make_url
 
-from include.services import postgres
+from include.services import postgres as service
+from tests.conftest import Home
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root runs PostgreSQL as another account")
@@ -17,10 +22,42 @@ def test_server_reads_its_configuration_when_root_keeps_files_to_itself(tmp_path
     (tmp_path / "tidemark.conf").write_text("port = 1")
     before = os.umask(umask)
     try:
-        postgres._write_configuration(tmp_path, 2, "nobody")
+        service._write_configuration(tmp_path, 2, "nobody")
     finally:
         os.umask(before)
     file = tmp_path / "tidemark.conf"
     assert "port = 2\n" in file.read_text()
     status = file.stat()
     assert (pwd.getpwuid(status.st_uid).pw_name, status.st_mode & 0o777) == ("nobody", 0o600)
+
+
+def ask(home: Home, *statements: str) -> list[tuple[object, ...]]:
+    """Return the rows of the last statement, as the administrator of the server sees them in `postgres`."""
+    with contextlib.closing(psycopg2.connect(home.database, dbname="postgres")) as connection:
+        connection.autocommit = True
+        with connection.cursor() as cursor:
+            for statement in statements:
+                cursor.execute(statement)
+            return cursor.fetchall() if cursor.description else []
+
+
+@pytest.fixture
+def guest(postgres: Home) -> Iterator[str]:
+    """The server's address with a user who may read and write, and no more."""
+    password = make_url(postgres.database).password
+    ask(postgres, f"CREATE ROLE guest LOGIN PASSWORD '{password}' IN ROLE pg_read_all_data, pg_write_all_data")
+    yield postgres.database.replace("//tidemark:", "//guest:")
+    ask(postgres, "DROP ROLE guest")
+
+
+@pytest.mark.services
+def test_server_answers_and_is_prepared_when_its_user_has_no_right_to_the_database_postgres(
+    postgres: Home, guest: str
+) -> None:
+    ask(postgres, "REVOKE CONNECT ON DATABASE postgres FROM PUBLIC")
+    try:
+        found = postgres.json("status", "--json", TIDEMARK_DATABASE_URL=guest)["services"]["postgres"]
+        assert (found["healthy"], found["external"]) == (True, True)
+        postgres.run("setup-database", TIDEMARK_DATABASE_URL=guest)
+    finally:
+        ask(postgres, "GRANT CONNECT ON DATABASE postgres TO PUBLIC")
