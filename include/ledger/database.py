@@ -9,6 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from psycopg2.errors import (
+    InsufficientPrivilege,
     LockNotAvailable,
     ProgramLimitExceeded,
     ReadOnlySqlTransaction,
@@ -19,7 +20,7 @@ from sqlalchemy import Connection, Engine, create_engine, func, inspect, select,
 from sqlalchemy.exc import DBAPIError, OperationalError, ProgrammingError
 from sqlalchemy.orm import Session
 
-from include.errors import LockHeld, ServiceUnreachable, TidemarkError, one_line
+from include.errors import LockHeld, ServiceUnreachable, TidemarkError, UsageError, one_line
 from include.ledger.connection import LOCK_SECONDS, check_known, connect, does_not_answer, of_another_version
 from include.settings import settings
 
@@ -99,7 +100,8 @@ def clock() -> datetime:
 def migrate() -> None:
     """Bring the ledger's tables to this code's version; do nothing when they have it.
 
-    Raises UsageError when newer code has migrated them, TidemarkError when they are not those of any version.
+    Raises UsageError when newer code has migrated them, or the user lacks a right, TidemarkError when they are not
+    those of any version.
     """
     with _named_errors(), engine().begin() as connection:
         connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
@@ -114,6 +116,11 @@ def migrate() -> None:
         except ProgrammingError as error:
             if isinstance(error.orig, UndefinedTable | UndefinedColumn):
                 raise _incomplete(one_line(str(error.orig))) from error
+            if isinstance(error.orig, InsufficientPrivilege):
+                raise UsageError(
+                    f"this user may not make the ledger's tables: {one_line(str(error.orig))}",
+                    remedy="make it the owner of the database ledger and of its tables, or migrate as their owner",
+                ) from error
             raise
         if missing := _missing(connection):
             raise _incomplete(f"there is no {', no '.join(missing)}")

@@ -8,14 +8,16 @@ import secrets
 import shutil
 import subprocess
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import psutil
 import psycopg2
+from psycopg2.errors import InsufficientPrivilege
 
-from include.errors import ServiceUnreachable, one_line
+from include.errors import ServiceUnreachable, UsageError, one_line
 from include.services import process
 from include.services.process import ServiceStatus
 from include.settings import settings, write_private
@@ -160,7 +162,6 @@ def _connect(address: str) -> Any:
     return psycopg2.connect(str(address).replace("+psycopg2", ""), connect_timeout=3)
 
 
-def _answers(address: str) -> bool:
 def open_server(address: str) -> Any:
     """Connect to the server's database `postgres`, or to `ledger` where the user has no right to that one.
 
@@ -173,6 +174,7 @@ def open_server(address: str) -> Any:
         return _connect(server._replace(path="/ledger").geturl())
 
 
+def _answers(address: str) -> bool:
     try:
         with contextlib.closing(open_server(address)):
             return True
@@ -194,7 +196,7 @@ def prepare_databases() -> None:
         raise ServiceUnreachable(
             f"PostgreSQL at {settings().database_host()}: {one_line(str(error))}", remedy="./tidemark status"
         ) from None
-    with contextlib.closing(opened) as connection:
+    with contextlib.closing(opened) as connection, _naming_missing_right(connection.info.user):
         connection.autocommit = True
         with connection.cursor() as cursor:
             cursor.execute("SELECT datname FROM pg_database")
@@ -207,12 +209,23 @@ def prepare_databases() -> None:
     create_metastore_schema()
 
 
+@contextlib.contextmanager
+def _naming_missing_right(user: str) -> Iterator[None]:
+    try:
+        yield
+    except InsufficientPrivilege as error:
+        raise UsageError(
+            f"the user {user} may not create databases at {settings().database_host()}: {one_line(str(error))}",
+            remedy=f"have those of {', '.join(DATABASES)} that are missing made by CREATE DATABASE … OWNER {user}",
+        ) from None
+
+
 def _limit_silence(cursor: Any) -> None:
     """Limit Airflow's sessions where nobody has: an older version, or an interrupted start, made the database only."""
     cursor.execute(_LIMIT, (f"{_SILENT}=%",))
     if cursor.fetchone() is None:
         # Where the database is another user's, its limit is, too.
-        with contextlib.suppress(psycopg2.errors.InsufficientPrivilege):
+        with contextlib.suppress(InsufficientPrivilege):
             cursor.execute(f"ALTER DATABASE airflow SET {_SILENT} = '10min'")
 
 
