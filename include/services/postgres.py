@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 
 import psutil
 import psycopg2
-from psycopg2.errors import InsufficientPrivilege
+from psycopg2.errors import DuplicateDatabase, InsufficientPrivilege, UniqueViolation
 
 from include.errors import ServiceUnreachable, UsageError, one_line
 from include.services import process
@@ -203,7 +203,9 @@ def prepare_databases() -> None:
             known = {name for (name,) in cursor.fetchall()}
             for name in DATABASES:
                 if name not in known:
-                    cursor.execute(f"CREATE DATABASE {name}")
+                    # Another host may be making it at the same time.
+                    with contextlib.suppress(DuplicateDatabase, UniqueViolation):
+                        cursor.execute(f"CREATE DATABASE {name}")
             _limit_silence(cursor)
     migrate()
     create_metastore_schema()

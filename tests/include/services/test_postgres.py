@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 from sqlalchemy.engine import make_url
 
 from include.services import postgres as service
-from tests.conftest import Home
+from tests.conftest import Home, end_of, wait_for
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root runs PostgreSQL as another account")
@@ -73,3 +74,24 @@ def test_missing_right_is_named_when_databases_or_tables_cannot_be_made(postgres
     refused = postgres.run("setup-database", expect=64, TIDEMARK_DATABASE_URL=guest).stderr
     assert "this user may not make the ledger's tables: permission denied for schema public" in refused
     postgres.run("setup-database")
+
+
+@pytest.mark.services
+def test_databases_are_made_once_when_two_hosts_prepare_them_at_once(postgres: Home) -> None:
+    ask(postgres, "DROP DATABASE serving WITH (FORCE)")
+    begun: list[subprocess.Popen[str]] = []
+    try:
+        with contextlib.closing(psycopg2.connect(postgres.database, dbname="postgres")) as held:
+            # Both find that it is missing before either can make it.
+            held.cursor().execute("LOCK TABLE pg_database IN SHARE MODE")
+            begun += [postgres.start("setup-database") for _ in range(2)]
+            waiting = (
+                "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query ~ '^CREATE DATABASE'"
+            )
+            wait_for("both to wait", lambda: ask(postgres, waiting) == [(2,)], 60)
+        told = [each.communicate(timeout=60) for each in begun]
+        assert [each.returncode for each in begun] == [0, 0], told
+    finally:
+        for each in begun:
+            end_of(each)
+    assert ask(postgres, "SELECT count(*) FROM pg_database WHERE datname = 'serving'") == [(1,)]
