@@ -19,6 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
+from urllib.parse import urlsplit
 import fasteners
 
 from include.errors import ServiceUnreachable, TidemarkError, UsageError, one_line
@@ -164,7 +165,8 @@ def _ivy_cache() -> Path:
 def _fetch(conf: str) -> None:
     target = folder() / conf
     fetched = folder().with_name(folder().name + ".partial")
-    command = [java(), "-Xmx512m", *SHORT_LIVED, "-jar", next((pyspark_home() / "jars").glob("ivy-*.jar")).as_posix()]
+    command = [java(), "-Xmx512m", *SHORT_LIVED, *_proxy_options()]
+    command += ["-jar", next((pyspark_home() / "jars").glob("ivy-*.jar")).as_posix()]
     command += ["-settings", str(IVY_SETTINGS), "-ivy", str(IVY), "-cache", str(_ivy_cache())]
     command += ["-confs", conf, "-retrieve", f"{fetched}/[conf]/[artifact]-[revision].[ext]"]
     result = _run_patiently(command)
@@ -184,7 +186,27 @@ def _fetch(conf: str) -> None:
         shutil.rmtree(target)
     target.parent.mkdir(parents=True, exist_ok=True)
     (fetched / conf).rename(target)
-    fetched.rmdir()
+    # It may hold what another fetch left that was interrupted.
+    shutil.rmtree(fetched)
+
+
+def _proxy_options() -> list[str]:
+    """Return Java's options for the proxies of `https_proxy`, `http_proxy` and `no_proxy`, which it does not read.
+
+    Source: https://docs.oracle.com/en/java/javase/17/docs/api/java.base/java/net/doc-files/net-properties.html.
+    """
+    from urllib.request import getproxies_environment
+
+    named, options = getproxies_environment(), list[str]()
+    for scheme in [each for each in ("http", "https") if each in named]:
+        proxy = urlsplit(f"//{named[scheme].rpartition('://')[2]}")
+        options += [f"-D{scheme}.proxyHost={proxy.hostname}", f"-D{scheme}.proxyPort={proxy.port or 80}"]
+    if not options:
+        return []
+    # Java's list has a star for the names below a domain, and replaces the one by which it asks this machine itself.
+    hosts = [each.strip() for each in named.get("no", "").split(",") if each.strip()]
+    direct = [name for host in hosts for name in (host.lstrip("."), f"*.{host.lstrip('.')}")]
+    return [*options, f"-Dhttp.nonProxyHosts={'|'.join(('localhost', '127.*', '[::1]', *direct))}"]
 
 
 def _run_patiently(command: Sequence[str]) -> subprocess.CompletedProcess[str]:

@@ -142,6 +142,16 @@ def test_exit_code_tells_what_cannot_be_installed_from_what_does_not_answer(
     assert ("Temporary failure" in failed.stderr) == bool(apt)
 
 
+def test_proxies_are_kept_when_packages_are_installed_by_sudo(checkout: Path) -> None:
+    path = without_programs(checkout)
+    program(checkout / "bin/id", "echo 1000")
+    program(checkout / "bin/apt-get", "exit 1")
+    program(checkout / "bin/sudo", f'[ "$2" = true ] || echo "$*" >> "{checkout}/asked"')
+    run(checkout, arguments=["test"], PATH=path)
+    asked = (checkout / "asked").read_text().splitlines()
+    assert [line.split()[1] for line in asked] == ["--preserve-env=http_proxy,https_proxy,no_proxy"] * 3
+
+
 @pytest.mark.parametrize("name", INPUTS)
 def test_set_up_begins_again_when_a_file_of_the_same_size_and_time_replaces_another(checkout: Path, name: str) -> None:
     run(checkout)

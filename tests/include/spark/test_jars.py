@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -55,6 +57,36 @@ def test_fetching_is_retried_and_names_the_reason_when_it_fails(
         jars.ensure_jars(print, ["spark"])
         assert jars.classpath("spark")
     assert len(count.read_text().splitlines()) == starts
+
+
+def test_java_goes_by_the_proxies_when_the_environment_names_some(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jars, "folder", lambda: tmp_path / "fetched")
+    monkeypatch.setattr(jars, "java", lambda: "java")
+    ran: list[Sequence[str]] = []
+    failed = subprocess.CompletedProcess((), 1, "", "")
+    monkeypatch.setattr(jars, "_run_patiently", lambda command: ran.append(command) or failed)
+    for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
+        monkeypatch.delenv(name)
+    for proxies in (
+        {},
+        {"https_proxy": "http://proxy.example.net:3128/", "http_proxy": "proxy", "no_proxy": "10.0.0.7, .example.net"},
+    ):
+        for name, value in proxies.items():
+            monkeypatch.setenv(name, value)
+        with pytest.raises(ServiceUnreachable):
+            jars.ensure_jars(print, ["spark"])
+    without, options = ([part for part in command if part.startswith("-Dhttp")] for command in ran)
+    assert without == []
+    assert options == [
+        "-Dhttp.proxyHost=proxy",
+        "-Dhttp.proxyPort=80",
+        "-Dhttps.proxyHost=proxy.example.net",
+        "-Dhttps.proxyPort=3128",
+        "-Dhttp.nonProxyHosts=localhost|127.*|[::1]|10.0.0.7|*.10.0.0.7|example.net|*.example.net",
+    ]
+    assert ran[1].index(options[-1]) < ran[1].index("-jar")
 
 
 def test_jars_are_fetched_when_they_are_named_and_nothing_has_used_them_yet(
