@@ -8,6 +8,7 @@ when they are first used.
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import subprocess
 import sys
@@ -18,8 +19,8 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
-
 from urllib.parse import urlsplit
+
 import fasteners
 
 from include.errors import ServiceUnreachable, TidemarkError, UsageError, one_line
@@ -66,8 +67,6 @@ def folder() -> Path:
 
 def java() -> str:
     """Return the path of the Java launcher. Raises UsageError when there is none."""
-    import os
-
     home = os.environ.get("JAVA_HOME")
     program = shutil.which(str(Path(home) / "bin" / "java")) if home else None
     program = program or shutil.which("java")
@@ -153,9 +152,14 @@ def _fetching_alone() -> Iterator[None]:
 
     The lock lies in Ivy's cache, which cannot be written to by two: whoever shares the cache shares the lock.
     """
-    _ivy_cache().mkdir(parents=True, exist_ok=True)
-    with fasteners.InterProcessLock(_ivy_cache() / "fetch.lock"):
-        yield
+    # Other accounts run what root fetches, whatever root's umask is.
+    before = os.umask(0o022)
+    try:
+        _ivy_cache().mkdir(parents=True, exist_ok=True)
+        with fasteners.InterProcessLock(_ivy_cache() / "fetch.lock"):
+            yield
+    finally:
+        os.umask(before)
 
 
 def _ivy_cache() -> Path:

@@ -239,11 +239,50 @@ def test_command_has_a_locale_of_utf_8_when_the_shell_has_none(checkout: Path) -
     assert run(checkout, "env", "--unset=LC_ALL", "--unset=LANG").stdout == "C.UTF-8 UTC\n"
 
 
-def test_environment_is_readable_by_the_account_of_postgresql_when_root_keeps_files_to_itself(checkout: Path) -> None:
-    (checkout / ".tidemark/setup.stamp").unlink()
-    program(checkout / ".tidemark/tools/bin/uv", f'touch "{checkout}/installed"; exit 1')
-    run(checkout, "sh", "-c", 'umask 077; exec "$@"', "sh")
-    assert (checkout / "installed").stat().st_mode & 0o777 == 0o644
+def test_set_up_is_readable_by_other_accounts_when_root_keeps_files_to_itself(checkout: Path) -> None:
+    """By that of PostgreSQL, which does not run as root, and by those that start Tidemark from there."""
+    shutil.rmtree(checkout / ".tidemark")
+    program(checkout / "bin/uv", f'touch "{checkout}/installed"')
+    program(checkout / ".venv/bin/python", f'umask > "{checkout}/umask of $2"')
+    done = run(checkout, "sh", "-c", 'umask 077; exec "$@"', "sh")
+    assert done.returncode == 0, done.stderr
+    made = (checkout / name for name in ("installed", ".tidemark", ".tidemark/setup.stamp"))
+    assert [each.stat().st_mode & 0o777 for each in made] == [0o644, 0o755, 0o644]
+    umasks = {path.name.removeprefix("umask of "): path.read_text() for path in checkout.glob("umask of *")}
+    modules = ("include.spark.jars", "include.spark.class_training")
+    assert umasks == {**dict.fromkeys(modules, "0022\n"), "include.cli": "0077\n"}
+
+
+def without_rights() -> list[str]:
+    """Return the beginning of a command that runs without what lets root read and write wherever it likes."""
+    without = "-dac_override,-dac_read_search,-fowner"
+    return ["setpriv", f"--bounding-set={without}", f"--inh-caps={without}"] if os.geteuid() == 0 else []
+
+
+def test_command_runs_when_another_account_keeps_what_it_noted_to_itself(checkout: Path) -> None:
+    run(checkout)
+    for name in ("seen", "java"):
+        (checkout / ".tidemark" / name).chmod(0)
+    done = run(checkout, *without_rights())
+    assert (done.returncode, done.stdout, done.stderr) == (0, "runs -m include.cli status\n", "")
+
+
+def test_owner_is_asked_for_when_the_set_up_is_missing_and_its_user_cannot_write_to_the_checkout(
+    checkout: Path,
+) -> None:
+    state = checkout / ".tidemark"
+    (checkout / "uv.lock").write_text("another")
+    state.chmod(0o555)
+    try:
+        refused = run(checkout, *without_rights())
+    finally:
+        state.chmod(0o755)
+    assert (refused.returncode, refused.stdout) == (64, "")
+    assert refused.stderr == (
+        f"tidemark: the set-up of {checkout} is not that of its code, and this user cannot write to {state} — its "
+        "owner must start ./tidemark once\n"
+    )
+    assert (state / "setup.stamp").exists()
 
 
 @pytest.mark.parametrize("sign", NOT_IN_FOLDERS)
@@ -270,11 +309,8 @@ def test_environment_is_installed_when_the_path_has_blanks_and_signs(
 def test_command_runs_when_its_user_cannot_write_to_the_checkout(checkout: Path) -> None:
     state = checkout / ".tidemark"
     state.chmod(0o555)
-    # What lets root write wherever it likes.
-    without = "-dac_override,-dac_read_search,-fowner"
-    before = ["setpriv", f"--bounding-set={without}", f"--inh-caps={without}"] if os.geteuid() == 0 else []
     try:
-        done = run(checkout, *before)
+        done = run(checkout, *without_rights())
     finally:
         state.chmod(0o755)
     assert (done.returncode, done.stdout, done.stderr) == (0, "runs -m include.cli status\n", "")

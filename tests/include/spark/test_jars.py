@@ -94,9 +94,18 @@ def test_jars_are_fetched_when_they_are_named_and_nothing_has_used_them_yet(
 ) -> None:
     (tmp_path / "ivy-cache").symlink_to(REPOSITORY / ".tidemark" / "jars" / "ivy-cache")
     monkeypatch.setattr(jars, "folder", lambda: tmp_path / "fetched")
-    assert jars.main(["delta"]) == 0
+    # Of a fetch that was interrupted.
+    (tmp_path / "fetched.partial" / "spark").mkdir(parents=True)
+    # Of an account that keeps files to itself, which others' commands read all the same.
+    before = os.umask(0o077)
+    try:
+        assert jars.main(["delta"]) == 0
+        assert os.umask(0o077) == 0o077
+    finally:
+        os.umask(before)
     assert {each.name for each in jars.folder().iterdir()} == {"delta"}
-    assert jars.classpath("delta")
+    fetched = [jars.folder(), jars.folder() / "delta", *jars.classpath("delta")]
+    assert [each.stat().st_mode & 0o004 for each in fetched] == [0o004] * len(fetched)
     assert jars.main(["deltas"]) == UsageError.exit_code
 
 
