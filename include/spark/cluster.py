@@ -101,10 +101,20 @@ def without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def check_secrets(current: Settings) -> None:
-    """Raise UsageError when a secret is in this process's environment alone: no driver elsewhere would have it."""
-    alone = sorted(secret_variables().intersection(os.environ) - read_properties(current.secrets).keys())
-    if alone:
+    """Raise UsageError when a secret of this process's environment is not in the file, or is another one there.
+
+    A driver elsewhere would have none, or work with another service than this process.
+    """
+    in_file = read_properties(current.secrets)
+    # An empty variable is unset.
+    here = {name: value for name in sorted(secret_variables()) if (value := os.environ.get(name))}
+    if alone := [name for name in here if name not in in_file]:
         raise UsageError(
             f"{', '.join(alone)}: secrets of the environment do not reach a driver on the cluster",
             remedy="write them to a 0600 file at the same path on each node or pod, and name it by TIDEMARK_SECRETS",
+        )
+    if other := [name for name, value in here.items() if value != in_file[name]]:
+        raise UsageError(
+            f"{', '.join(other)}: differs from the file of TIDEMARK_SECRETS, by which a driver on the cluster goes",
+            remedy="unset the variable, or correct the one that is wrong",
         )

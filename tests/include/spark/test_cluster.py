@@ -91,6 +91,24 @@ def test_secret_of_the_environment_is_refused_when_no_file_takes_it_to_the_clust
         submission("stream", name="stream")
 
 
+def test_secret_of_the_environment_is_refused_when_the_cluster_s_file_has_another(
+    secrets: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIDEMARK_DATABASE_URL", URL.replace("127.0.0.1", "elsewhere"))
+    settings.cache_clear()
+    with pytest.raises(
+        UsageError, match=r"TIDEMARK_DATABASE_URL: differs from the file of TIDEMARK_SECRETS"
+    ) as refused:
+        submission("stream", name="stream")
+    assert CANARY not in str(refused.value)
+
+
+def test_secret_of_the_environment_is_unset_when_it_is_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDEMARK_REGISTRY_URL", "")
+    settings.cache_clear()
+    assert submission("stream", name="stream").mode == "cluster"
+
+
 @pytest.mark.parametrize(
     ("line", "mode", "says"),
     [
