@@ -155,6 +155,8 @@ def submission(
         "spark.executorEnv.PYTHONPATH": str(REPOSITORY),
         # Naive times of a Python decoder are read in the host's zone.
         "spark.executorEnv.TZ": "UTC",
+        # As for the driver: their JVMs, too, open paths.
+        "spark.executorEnv.LC_ALL": "C.UTF-8",
         **cluster.options(current, jars, "cluster" if on_cluster else "client"),
     }
     if on_cluster:

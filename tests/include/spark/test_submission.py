@@ -42,13 +42,14 @@ def test_stream_gets_delta_s_jars_only_when_its_pipeline_declares_the_table(pipe
 
 
 @pytest.mark.parametrize("master", ["local[*]", "spark://host:7077", "k8s://https://host:6443"])
-def test_python_of_driver_and_executors_reads_naive_times_in_utc(master: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_driver_and_executors_have_utc_and_a_locale_of_utf_8(master: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIDEMARK_SPARK_MASTER", master)
     monkeypatch.setenv("TIDEMARK_SPARK_IMAGE", "tidemark")
     settings.cache_clear()
     resolved = submission("build_interval", name="build")
     assert resolved.env["TZ"] == "UTC"
     assert resolved.conf["spark.executorEnv.TZ"] == "UTC"
+    assert resolved.env["LC_ALL"] == resolved.conf["spark.executorEnv.LC_ALL"] == "C.UTF-8"
 
 
 def test_spark_submit_of_the_settings_is_used_and_refused_when_it_is_no_program(
