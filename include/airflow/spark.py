@@ -14,7 +14,7 @@ from airflow.sdk.exceptions import AirflowException
 
 from include.airflow.interval_run.links import INTERVAL_LINKS, push_links
 from include.airflow.interval_run.step_log import log_step
-from include.airflow.on_cluster.handing_over import HandedOver, OwnLines, take_submission
+from include.airflow.on_cluster.handing_over import HandedOver, OwnLines, check_master, take_submission
 from include.airflow.tasks import attempt_of, take_step, task_failure
 from include.errors import TidemarkError, ValidationFailed, error_class
 from include.intervals.steps import AttemptJob, judge_validation, submit
@@ -61,7 +61,9 @@ class JobOperator(SparkSubmitOperator):
 
     def run_job(self, context: Context) -> int:
         """Submit, wait, and return the driver's exit code."""
-        on_yarn = self._get_hook()._is_yarn_cluster_mode
+        hook = self._get_hook()
+        take_step(check_master, hook)
+        on_yarn = hook._is_yarn_cluster_mode
         self.take(self.resolve("cluster" if on_yarn else "client"))
         # A try whose worker died left its driver on the cluster: the next try waits for that one, and starts no second.
         self._yarn_track_via_rm_api = self.durable = on_yarn

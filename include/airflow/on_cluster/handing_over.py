@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 
 from include.errors import UsageError
@@ -19,8 +20,7 @@ def take_submission(operator: SparkSubmitOperator, resolved: SparkSubmission) ->
     """Make an operator submit a submission: its arguments, configuration, and an environment without secrets.
 
     On YARN the stock hook turns each variable into an argument for the driver, and gives the same ones to
-    `spark-submit`. What `spark-submit` itself needs goes into this process, which belongs to the task. Raises
-    UsageError if connection and settings name different masters.
+    `spark-submit`. What `spark-submit` itself needs goes into this process, which belongs to the task.
     """
     operator.application_args = list(resolved.arguments)
     operator.conf = resolved.conf
@@ -30,14 +30,28 @@ def take_submission(operator: SparkSubmitOperator, resolved: SparkSubmission) ->
         operator.env_vars[GATEWAY] = resolved.env[GATEWAY]
         operator.env_vars["PATH"] = os.pathsep.join([str(STAND_IN.parent), os.environ["PATH"]])
     if resolved.mode == "cluster":
-        if settings().spark_master != "yarn":
-            raise UsageError(
-                f"Airflow's connection says YARN in cluster mode, TIDEMARK_SPARK_MASTER is {settings().spark_master}",
-                remedy="set TIDEMARK_SPARK_MASTER=yarn for Airflow's processes, or client mode in the connection",
-            )
         operator.env_vars = cluster.driver_environment(settings(), resolved.env)
         own = {name: value for name, value in resolved.env.items() if name not in operator.env_vars}
         os.environ.update({name: value for name, value in own.items() if not name.startswith("TIDEMARK_")})
+
+
+def check_master(hook: SparkSubmitHook) -> None:
+    """Raise UsageError when connection and settings name masters of different kinds.
+
+    By the settings a submission gets its jars, its driver's address, and a JVM that is kept; by the connection its
+    executors. How many cores a local master takes may differ.
+    """
+    of_connection, of_settings = str(hook._connection["master"]), settings().spark_master
+    if _kind(of_connection) != _kind(of_settings):
+        raise UsageError(
+            f"Airflow's connection {hook._conn_id} names the master {of_connection}, TIDEMARK_SPARK_MASTER is "
+            f"{of_settings}",
+            remedy="correct the connection, or set TIDEMARK_SPARK_MASTER for Airflow's processes",
+        )
+
+
+def _kind(master: str) -> str:
+    return "local" if master.startswith("local") else master.partition(":")[0]
 
 
 class OwnLines:

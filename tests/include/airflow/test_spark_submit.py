@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import structlog
+from airflow.sdk.exceptions import AirflowFailException
 
 from include.settings import settings
 from include.spark.submission import submission
@@ -65,6 +66,30 @@ def test_no_secret_is_in_the_command_or_its_log_when_a_job_is_submitted(
     if mode in ("local", "standalone", "k8s client"):
         assert hook._env is not None
         assert hook._env["TIDEMARK_LAKE"] == "file:///srv/lake"
+
+
+@pytest.mark.parametrize(
+    ("connection", "master"),
+    [
+        ({"host": "spark://127.0.0.1:7077"}, "local[*]"),
+        ({"host": "local[*]"}, "spark://127.0.0.1:7077"),
+        ({"host": "k8s://https://127.0.0.1:6443"}, "yarn"),
+        # What Airflow makes by itself.
+        ({"host": "yarn", "extra": {"queue": "root.default"}}, "local[2]"),
+    ],
+)
+def test_job_is_refused_when_connection_and_settings_name_masters_of_different_kinds(
+    connection: dict[str, object], master: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from include.airflow.spark import JobOperator
+
+    monkeypatch.setenv("TIDEMARK_SPARK_MASTER", master)
+    settings.cache_clear()
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", **connection}))
+    operator = JobOperator(task_id="publish", job="publish", pipeline="nest_cameras", attempt="7")
+    with pytest.raises(AirflowFailException) as refused:
+        operator.run_job({})
+    assert f"names the master {connection['host']}, TIDEMARK_SPARK_MASTER is {master}" in str(refused.value)
 
 
 def test_foreign_lines_are_logged_for_debugging_only_when_a_job_runs() -> None:
