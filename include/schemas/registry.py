@@ -7,6 +7,7 @@ Why this is not Confluent's client: `include/decisions/009-schema-registry-clien
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -48,8 +49,10 @@ class SchemaRegistry:
         """Without user and password."""
         auth = (url.username, str(url.password or "")) if url.username else None
         headers = {"Accept": f"{_MEDIA_TYPE}, application/json"}
+        # The machine's authorities, to which an organisation adds its own; httpx has a list of others.
+        trusted = ssl.create_default_context()
         self._client = httpx.Client(
-            auth=auth, timeout=TIMEOUT, follow_redirects=False, headers=headers, mounts=PAST_PROXY
+            auth=auth, timeout=TIMEOUT, follow_redirects=False, headers=headers, mounts=PAST_PROXY, verify=trusted
         )
 
     def subjects(self) -> list[str]:

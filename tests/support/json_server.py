@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ Answer = Callable[[str, str, dict[str, Any]], tuple[int, object]]
 
 
 @contextmanager
-def answering(answer: Answer) -> Iterator[str]:
+def answering(answer: Answer, tls: ssl.SSLContext | None = None) -> Iterator[str]:
     """Yield the server's address. A path is a whole URL when the client takes the server for a proxy."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -36,8 +37,10 @@ def answering(answer: Answer) -> Iterator[str]:
             pass
 
     with ThreadingHTTPServer(("127.0.0.1", free_port()), Handler) as server:
+        if tls is not None:
+            server.socket = tls.wrap_socket(server.socket, server_side=True)
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
-        yield f"http://127.0.0.1:{server.server_address[1]}"
+        yield f"https://localhost:{server.server_port}" if tls else f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
         thread.join()

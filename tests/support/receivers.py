@@ -15,6 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import pytest
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import AuthResult
 from cryptography import x509
@@ -127,3 +128,8 @@ def tls_in(folder: Path) -> tuple[ssl.SSLContext, Path]:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, private)
     return context, certificate
+
+
+def trust(monkeypatch: pytest.MonkeyPatch, certificate: Path) -> None:
+    """Make a certificate one of the machine's own authorities, as `update-ca-certificates` would."""
+    monkeypatch.setattr(ssl.SSLContext, "load_default_certs", lambda its, _: its.load_verify_locations(certificate))

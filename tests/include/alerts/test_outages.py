@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
+import httpx
 import pytest
 
 from dags.watch import watch_everything
@@ -13,10 +15,12 @@ from include.alerts import MOST_FAILURES
 from include.alerts.channels import post_webhook
 from include.ledger.alerts import Alert, open_alerts
 from include.services.process import free_port
+from include.settings import settings
 from include.times import Interval
 from tests.conftest import Home, settings_of
 from tests.support.attempts import begin_attempt, note_build, register
-from tests.support.receivers import Received, listening
+from tests.support.json_server import answering
+from tests.support.receivers import Received, listening, tls_in, trust
 
 pytestmark = pytest.mark.services
 
@@ -126,6 +130,24 @@ def test_alert_that_a_receiver_never_takes_holds_back_no_newer_one_when_it_answe
             assert all(alerts.recover(f"test/{name}") for name in newer)
         assert [each["pipeline"] for each in received.posts[len(newer) :]] == [*newer, "filtered"]
     alerts.recover("test/filtered")
+
+
+def test_webhook_is_trusted_when_the_machine_trusts_its_authority(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tls, certificate = tls_in(tmp_path)
+    posted: list[object] = []
+    with answering(lambda _, path, body: (posted.append(body["pipeline"]), (200, path))[1], tls) as address:
+        monkeypatch.setenv("TIDEMARK_ALERT_WEBHOOK", f"{address}/hook")
+        settings.cache_clear()
+        try:
+            with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
+                post_webhook(alert("in-house"))
+            trust(monkeypatch, certificate)
+            post_webhook(alert("in-house"))
+        finally:
+            settings.cache_clear()
+    assert posted == ["in-house"]
 
 
 @pytest.fixture

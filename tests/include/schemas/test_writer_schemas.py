@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from include.errors import UsageError
+from include.errors import ServiceUnreachable, UsageError
 from include.schemas import writer_schemas
 from include.schemas.registry import SchemaRegistry
 from include.schemas.writer_schemas import WriterSchemas
 from tests.support.json_server import answering
+from tests.support.receivers import tls_in, trust
 
 SUBJECT = "gps-value"
 
@@ -62,6 +63,17 @@ def folder(tmp_path: Path, source: SchemaRegistry) -> Path:
     WriterSchemas(tmp_path, source).resolve_subject(SUBJECT)
     assert (tmp_path / "1.json").exists()
     return tmp_path
+
+
+def test_registry_is_trusted_when_the_machine_trusts_its_authority(
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tls, certificate = tls_in(tmp_path)
+    with answering(registry.answer, tls) as address:
+        with pytest.raises(ServiceUnreachable, match="CERTIFICATE_VERIFY_FAILED"):
+            SchemaRegistry(address).versions(SUBJECT)
+        trust(monkeypatch, certificate)
+        assert SchemaRegistry(address).versions(SUBJECT) == [1]
 
 
 def test_schema_is_refused_when_the_registry_was_filled_anew_and_has_another_one_with_its_id(
