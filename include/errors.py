@@ -11,6 +11,7 @@
     │   └── PositionTooOld         4  an event stream no longer has the events after the follower's position
     ├── AnotherWriter              5  another driver holds the pipeline
     ├── ServiceUnreachable         6  Kafka, PostgreSQL, the registry or Airflow does not answer
+    │   ├── RequestRefused         6  Kafka answers, but not this request: a right is missing, or a topic has no leader
     │   ├── LockLost               6  the connection that held a lock in PostgreSQL has ended
     │   └── LockHeld               5  another command holds a lock in the ledger for too long
     ├── DiskFull                   1  a disk of the lake, or of this home, has no space left
@@ -117,6 +118,10 @@ class ServiceUnreachable(TidemarkError):
 
     exit_code = 6
     meaning = "a service cannot be reached"
+
+
+class RequestRefused(ServiceUnreachable):
+    """Kafka answers, but not this request: about other topics it may."""
 
 
 class LockLost(ServiceUnreachable):

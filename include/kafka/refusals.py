@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_fixed
 
-from include.errors import ServiceUnreachable
+from include.errors import RequestRefused, ServiceUnreachable
 from include.settings import settings
 
 _Answer = TypeVar("_Answer")
@@ -90,7 +90,7 @@ def unreachable_error(refused: object, *topics: str) -> ServiceUnreachable | Non
     asked = sorted(set(topics))
     named = f" about {', '.join(asked[:_NAMED])}{' …' if len(asked) > _NAMED else ''}" if asked else ""
     if refused.code() in _NOT_NOW:
-        return ServiceUnreachable(
+        return RequestRefused(
             f"Kafka at {settings().kafka_address()} gives no answer{named} at present: {refused.str()}",
             remedy="it passes when a broker has started, or another has taken over; if not: the brokers' logs",
         )
@@ -100,9 +100,9 @@ def unreachable_error(refused: object, *topics: str) -> ServiceUnreachable | Non
     return None
 
 
-def denied(reason: str, named: str = "") -> ServiceUnreachable:
+def denied(reason: str, named: str = "") -> RequestRefused:
     """Return the error for brokers that refuse this user a right."""
-    return ServiceUnreachable(
+    return RequestRefused(
         f"Kafka at {settings().kafka_address()} refuses this user a right{named}: {reason}",
         remedy="grant the right that is missing: include/docs/deployment.md, “Secured Kafka”",
     )

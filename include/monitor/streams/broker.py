@@ -12,7 +12,7 @@ from functools import cache
 from typing import Literal
 
 from include import kafka
-from include.errors import LogTruncated, ServiceUnreachable, TidemarkError, TopicRecreated, one_line
+from include.errors import LogTruncated, RequestRefused, ServiceUnreachable, TidemarkError, TopicRecreated, one_line
 from include.kafka.sources import describe_source, source_topic_partitions
 from include.ledger.archive.committed import ARCHIVE, committed_offsets
 from include.monitor.lag import Lag, queries_of
@@ -59,6 +59,7 @@ class BrokerView:
     """None if the broker was never seen."""
     error: str = ""
     """Why it cannot be seen now."""
+    error_remedy: str = ""
     since: Mapping[str, datetime] = field(default_factory=dict)
     """Like `waiting_since`, for the other queries."""
     directions: Mapping[str, Direction] = field(default_factory=dict)
@@ -135,22 +136,29 @@ class BrokerWatch:
 
     def _look_at(self, wanted: Iterable[_Pipeline]) -> None:
         """Look at each; a service that does not answer for one is not waited for again in this round."""
-        away = ""
+        away: TidemarkError | None = None
         for each in wanted:
             try:
-                view = replace(each.view, error=away) if away else _seen_now(each)
+                view = _unseen(each, away) if away else _seen_now(each)
             except TidemarkError as error:
-                # The remedy has its own line on the page.
-                view = replace(each.view, error=error.message)
-                away = error.message if isinstance(error, ServiceUnreachable) else ""
+                view = _unseen(each, error)
+                # A refusal may be about this pipeline's topics alone.
+                if isinstance(error, ServiceUnreachable) and not isinstance(error, RequestRefused):
+                    away = error
             except Exception as error:  # the thread's edge: it must go on, and the page say why nothing is seen
-                view = replace(each.view, error=one_line(str(error)) or type(error).__name__)
+                view = replace(each.view, error=one_line(str(error)) or type(error).__name__, error_remedy="")
             if view.error:
                 # The topic may be gone.
                 each.described_at = float("-inf")
             with self._seen:
                 each.view, each.looked_at = view, time.monotonic()
                 self._seen.notify_all()
+
+
+def _unseen(known: _Pipeline, error: TidemarkError) -> BrokerView:
+    """Return what was last seen, with an error that says why it is not seen now."""
+    # The remedy has its own line on the page.
+    return replace(known.view, error=error.message, error_remedy=error.remedy)
 
 
 def _seen_now(known: _Pipeline) -> BrokerView:

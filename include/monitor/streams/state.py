@@ -107,7 +107,10 @@ def assess(pipeline: Pipeline, known: StreamOverview, broker: BrokerView) -> Str
     """Return the state that follows from ledger and broker."""
     lag = lag_now(broker, known.read_at)
     tone, sentence = _sentence(known, lag, broker.log_error)
-    remedy = _remedy(pipeline.name, known, lag, tone) if lag.error or not broker.log_error else broker.log_remedy
+    if lag.error:
+        remedy = broker.error_remedy or "./tidemark status; ./tidemark up kafka"
+    else:
+        remedy = broker.log_remedy if broker.log_error else _remedy(pipeline.name, known, lag, tone)
     held, held_for = told_at(broker.held_back, known.read_at)
     if held:
         sentence = held if tone == "good" else f"{sentence}; {held}"
@@ -222,8 +225,6 @@ def _without_driver(known: StreamOverview, waits: str) -> tuple[Tone, str]:
 
 
 def _remedy(pipeline: str, known: StreamOverview, lag: StreamLag, tone: Tone) -> str:
-    if lag.error:
-        return "./tidemark status; ./tidemark up kafka"
     if known.writer is None and (any(each.offsets for each in lag.queries) or known.last_holder_seen is None):
         return f"unpause the DAG stream__{pipeline}, or run ./tidemark stream {pipeline}"
     if tone == "bad":

@@ -19,6 +19,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
+from include import kafka
 from include.cli.monitor import monitor
 from include.errors import ServiceUnreachable
 from include.ledger.completeness import Completeness, PartitionCompleteness
@@ -31,6 +32,7 @@ from include.ledger.totals import IntervalCount
 from include.monitor.lag import Lag
 from include.monitor.ledger_patience import ANSWER_SECONDS, READ_SECONDS, within
 from include.monitor.missing import MissingSummary
+from include.monitor.streams import metrics
 from include.monitor.streams.broker import BrokerView
 from include.monitor.streams.gauges import QUERY, REPORTED_AT, WAITS, Observed
 from include.monitor.streams.metrics import Scrape, as_text, metrics_text
@@ -197,6 +199,17 @@ def test_records_are_shown_when_they_are_the_first_of_their_reason() -> None:
     [target] = panel["targets"]
     recent = [s for s in samples(Scrape([observed()])) if s.name in names_in(target["expr"])]
     assert [(s.labels["reason"], s.value) for s in recent] == [("malformed", 1)]
+
+
+@pytest.mark.parametrize(("refused", "counted"), [(1, 7), (2, None)])
+def test_messages_about_alerts_are_counted_unless_the_broker_answers_about_no_pipeline(
+    monkeypatch: pytest.MonkeyPatch, refused: int, counted: int | None
+) -> None:
+    monkeypatch.setattr(kafka, "describe_topics", lambda topics: {})
+    monkeypatch.setattr(kafka, "offset_bounds", lambda topic_partitions: {TopicPartition("tidemark-alerts", 0): (0, 7)})
+    seen = observed()
+    error = replace(seen, state=replace(seen.state, lag=replace(seen.state.lag, error="a right is missing")))
+    assert metrics._alerts([error] * refused + [seen] * (2 - refused)) == counted
 
 
 def test_alert_about_alerts_claims_no_more_than_messages_when_some_are_of_ends() -> None:

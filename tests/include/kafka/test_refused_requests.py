@@ -11,7 +11,7 @@ from confluent_kafka import TopicPartition as ClientTopicPartition
 
 from include import kafka
 from include.alerts.channels import failure_of
-from include.errors import MessageRefused, ServiceUnreachable
+from include.errors import MessageRefused, RequestRefused, ServiceUnreachable
 from include.kafka import offset_search, refusals, truncation
 from include.kafka.gap_proof import prove_gaps
 from include.kafka.record_batches import sample_batch
@@ -73,7 +73,7 @@ def test_proof_s_records_are_not_said_to_be_removed_when_the_leader_moves(cluste
 
 def test_topics_and_way_out_are_named_when_no_leader_answers(cluster: MockCluster) -> None:
     cluster.fail(Request.LIST_OFFSETS, *[KafkaError.NOT_LEADER_FOR_PARTITION] * 50)
-    with pytest.raises(ServiceUnreachable, match=r"gives no answer about t at present: .*Not leader") as raised:
+    with pytest.raises(RequestRefused, match=r"gives no answer about t at present: .*Not leader") as raised:
         kafka.offset_bounds([TP])
     assert "up kafka" not in str(raised.value)
 
@@ -101,7 +101,7 @@ def test_answer_is_a_defect_when_it_says_nothing_about_the_brokers() -> None:
 
 def test_topic_and_the_rights_are_named_when_the_user_must_not_read_it(cluster: MockCluster) -> None:
     cluster.fail(Request.LIST_OFFSETS, *[KafkaError.TOPIC_AUTHORIZATION_FAILED] * 10)
-    with pytest.raises(ServiceUnreachable, match=r"refuses this user a right about t: .*deployment\.md"):
+    with pytest.raises(RequestRefused, match=r"refuses this user a right about t: .*deployment\.md"):
         kafka.offset_bounds([TP])
 
 

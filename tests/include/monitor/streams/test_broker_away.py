@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from include.errors import ServiceUnreachable
+from include.errors import RequestRefused, ServiceUnreachable
 from include.monitor.streams import broker
 from include.monitor.streams.broker import BrokerView, BrokerWatch
 from include.pipelines import declarations
@@ -65,3 +65,19 @@ def test_one_pipeline_is_looked_at_in_a_round_when_the_broker_is_away(monkeypatc
     BrokerWatch()._look_at(wanted)
     assert looked == [PIPELINES[0].name]
     assert {each.view.error for each in wanted} == {"Kafka does not answer"}
+
+
+def test_other_pipelines_are_looked_at_when_the_broker_refuses_a_topic_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = RequestRefused("Kafka refuses this user a right about t", remedy="grant it")
+
+    def seen_now(known: broker._Pipeline) -> BrokerView:
+        if known.declared.name == PIPELINES[0].name:
+            raise refused
+        return BrokerView()
+
+    monkeypatch.setattr(broker, "_seen_now", seen_now)
+    wanted = [broker._Pipeline(each, 0.0, 0.0) for each in PIPELINES]
+    BrokerWatch()._look_at(wanted)
+    first, *others = (each.view for each in wanted)
+    assert (first.error, first.error_remedy) == (refused.message, refused.remedy)
+    assert others == [BrokerView()] * len(others)

@@ -164,6 +164,8 @@ def test_log_is_told_instead_of_a_lag_when_it_ends_before_what_was_read(known: S
     away = assess(PIPELINE, known, replace(cut, error="refused", seen_at=ago(120)))
     assert away.sentence == f"Kafka cannot be seen for 2 min; last known: {error}."
     assert away.remedy == "./tidemark status; ./tidemark up kafka"
+    refused = replace(cut, error="a right is missing", error_remedy="grant it")
+    assert assess(PIPELINE, known, refused).remedy == "grant it"
 
 
 def test_seconds_go_on_growing_when_the_broker_is_not_seen_any_more() -> None:
