@@ -203,15 +203,21 @@ def lag(
     for reason in () if pipeline else declarations().reasons:
         progress(reason)
     measured = [each for one in declared for each in lags.lag_of(one)]
+    errors: dict[str, str] = {}
+    for one in declared:
+        if error := lags.log_error(one, [each for each in measured if each.pipeline == one.name]):
+            progress(str(error))
+            errors[one.name] = error.message
     if as_json:
-        print_json([{**asdict(each), "lag": each.lag} for each in measured])
+        told = [{**asdict(each), "lag": each.lag, "log_error": errors.get(each.pipeline, "")} for each in measured]
+        print_json(told)
     elif metrics:
-        typer.echo(lags.as_metrics(measured, map(summarize_missing, declared)), nl=False)
+        # As on /metrics: 0 would say that nothing waits.
+        current = (each for each in measured if each.pipeline not in errors)
+        typer.echo(lags.as_metrics(current, map(summarize_missing, declared)), nl=False)
     else:
         columns = ["pipeline", "query", "topic", "partition", "committed", "end", "lag"]
         print_table(columns, [[getattr(each, name) for name in columns] for each in measured])
-        for place in dict.fromkeys((each.topic, each.partition) for each in measured if each.is_cut_back):
-            progress(f"{place[0]}-{place[1]} ends before what was read of it: the log was truncated")
         for tp, (stable, end) in lags.open_transactions(measured).items():
             progress(f"a transaction is open at offset {stable} of {tp}, {end - stable} offsets lie behind it")
         behind = next((each.pipeline for each in measured if each.lag), "")

@@ -11,7 +11,7 @@ from include.doctor.compare import disagreements_of
 from include.doctor.finding import Finding
 from include.doctor.machine import examine_machine, repair_machine
 from include.erasure import accounts
-from include.errors import LogTruncated, TidemarkError
+from include.errors import LogTruncated, TidemarkError, TopicRecreated
 from include.housekeeping.leftovers import left_folders
 from include.housekeeping.renaming import left_to_rename
 from include.intervals.lake_of_ledger import kept_checkpoints, lake_error
@@ -230,13 +230,16 @@ def outputs_behind(pipeline: Pipeline) -> Iterator[Finding]:
 
 
 def cut_back(pipeline: Pipeline) -> Iterator[Finding]:
-    """Yield a finding when topic partitions end before what was read of them; none while Kafka is away."""
+    """Yield a finding when topic partitions end before what was read of them, or a topic is another one or gone.
+
+    None while Kafka is away.
+    """
     try:
         check_log(pipeline)
-    except LogTruncated as error:
+    except (LogTruncated, TopicRecreated) as error:
         yield Finding(False, f"{pipeline.name}: {error.message}", error.remedy)
     except TidemarkError:
-        # A service that is away has a finding of its own, and the stream names a topic that is another.
+        # A service that is away has a finding of its own, and the stream names a source that does not fit.
         return
 
 

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from include import kafka
-from include.kafka.sources import describe_source, source_topic_partitions
-from include.ledger.archive.committed import ARCHIVE, FLAGS, committed_offsets
+from include.errors import LogTruncated, TidemarkError, TopicRecreated
+from include.kafka.sources import check_topics_read, describe_source, source_topic_partitions
+from include.kafka.truncation import check_ends
+from include.ledger.archive.committed import ARCHIVE, FLAGS, committed_offsets, read_topics
 from include.monitor.missing import MissingSummary
 from include.offsets import TopicPartition
 from include.pipelines.spec import Pipeline
@@ -36,11 +38,6 @@ class Lag:
         """Number of offsets from `committed` to `end`, at least 0."""
         return max(0, self.end - self.committed)
 
-    @property
-    def is_cut_back(self) -> bool:
-        """Return whether the topic partition ends before what was committed: its log was truncated."""
-        return self.end < self.committed
-
 
 def lag_of(pipeline: Pipeline) -> list[Lag]:
     """Return the lag of every query in every topic partition; nothing for a topic that does not exist yet.
@@ -57,6 +54,28 @@ def lag_of(pipeline: Pipeline) -> list[Lag]:
             for tp, (low, end) in sorted(bounds.items())
         ]
     return lags
+
+
+def log_error(pipeline: Pipeline, lags: Iterable[Lag]) -> TidemarkError | None:
+    """Return why lags tell nothing: a log was cut back, or a topic is another one or gone; None if all is well.
+
+    As the stream's start finds it (`check_log`), but in plain SQL. Raise ServiceUnreachable when the ledger does not
+    answer.
+    """
+    read = read_topics(pipeline.name)
+    reached: dict[TopicPartition, int] = {}
+    for each in lags:
+        tp = TopicPartition(each.topic, each.partition)
+        reached[tp] = max(each.committed, reached.get(tp, 0))
+    try:
+        check_topics_read(pipeline.name, pipeline.source, read, describe_source(pipeline.source), archived=())
+        check_ends(pipeline.name, reached, kafka.end_offsets(reached, "read_uncommitted"))
+    except (LogTruncated, TopicRecreated) as error:
+        return error
+    except TidemarkError:
+        # A service that is away tells of itself, and a start of the stream of a source that does not fit.
+        return None
+    return None
 
 
 def open_transactions(lags: Iterable[Lag]) -> dict[TopicPartition, tuple[int, int]]:

@@ -55,6 +55,8 @@ _FIRST = """
 """
 
 
+_TOPICS = "SELECT topic, topic_id FROM topics WHERE pipeline = %s AND left_at IS NULL"
+
 _FIRST_COMMIT = """
     SELECT committed_at FROM micro_batches WHERE pipeline = %s AND query = 'archive' ORDER BY id LIMIT 1
 """
@@ -66,6 +68,13 @@ def first_commit(pipeline: str) -> datetime | None:
         ledger.execute(_FIRST_COMMIT, [pipeline])
         row = ledger.fetchone()
         return row[0] if row else None
+
+
+def read_topics(pipeline: str) -> dict[str, str]:
+    """Return the ids of the topics that the pipeline has read and not left, by name."""
+    with reading() as ledger:
+        ledger.execute(_TOPICS, [pipeline])
+        return dict(ledger.fetchall())
 
 
 def committed_offsets(pipeline: str) -> dict[str, dict[TopicPartition, int]]:

@@ -108,8 +108,9 @@ def _observe(pipeline: Pipeline) -> Observed:
     state, broker = stream_state(pipeline), broker_watch().view(pipeline)
     return Observed(
         state,
-        # The last lags of a broker that is down would look like current ones.
-        () if broker.error else broker.lags,
+        # The last lags of a broker that is down would look like current ones, and 0 of a log that was cut back like one
+        # of which nothing waits.
+        () if broker.error or broker.log_error else broker.lags,
         {query: told[-1] for query, told in progress.recent(pipeline.name, 1).items() if query in queries_of(pipeline)},
         quarantined_by_reason(pipeline.name),
         quarantined_by_reason(pipeline.name, RECENTLY),

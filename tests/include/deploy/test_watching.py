@@ -156,7 +156,7 @@ def test_label_exists_when_a_text_quotes_it(exported: dict[str, set[str]]) -> No
 def test_gauge_is_on_the_dashboard_or_in_an_alert_when_a_stream_exports_it(exported: dict[str, set[str]]) -> None:
     used = set().union(*map(names_in, EXPRESSIONS))
     beside = {
-        "tidemark_committed_offset", "tidemark_end_offset", "tidemark_missing_offsets", "tidemark_stream_state",
+        "tidemark_committed_offset", "tidemark_end_offset", "tidemark_missing_offsets",
         "tidemark_stream_fencing_token", "tidemark_stream_generation", "tidemark_broker_seen_timestamp_seconds",
         "tidemark_query_progress_timestamp_seconds", "tidemark_partition_complete_until_timestamp_seconds",
         "tidemark_quarantined_records_total",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -9,10 +10,11 @@ from dataclasses import replace
 import pytest
 from confluent_kafka import TopicPartition
 
+from include.cli import data
 from include.doctor import examine
 from include.doctor.examine import cut_back
 from include.errors import LogTruncated
-from include.monitor.lag import lag_of
+from include.monitor.lag import lag_of, log_error
 from include.monitor.streams import broker
 from include.pipelines import load_pipeline
 from include.pipelines.spec import KafkaTopics
@@ -77,11 +79,22 @@ def test_topic_partition_and_offsets_are_named_when_a_log_ends_before_what_was_r
     assert raised.value.exit_code == 4
 
 
-def test_lag_and_pages_tell_which_topic_partitions_end_before_what_was_read(logs: dict[str, Log]) -> None:
+def test_lag_and_pages_tell_which_topic_partitions_end_before_what_was_read(
+    logs: dict[str, Log], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     log = logs["shorter"]
-    assert {(each.topic, each.committed, each.end, each.lag, each.is_cut_back) for each in lag_of(log.pipeline)} == {
-        (log.topic, 5, 2, 0, True)
-    }
+    lags = lag_of(log.pipeline)
+    assert {(each.topic, each.committed, each.end, each.lag) for each in lags} == {(log.topic, 5, 2, 0)}
+    error = log_error(log.pipeline, lags)
+    assert error is not None
+    assert f"{log.topic}-0 ends at offset 2, it was read up to 5 before" in error.message
+    monkeypatch.setattr(data, "load_pipeline", lambda name: log.pipeline)
+    data.lag(log.pipeline.name, as_json=True, metrics=False)
+    shown = capsys.readouterr()
+    assert {(each["lag"], each["log_error"]) for each in json.loads(shown.out)} == {(0, error.message)}
+    assert "A log that was cut back" in shown.err
+    data.lag(log.pipeline.name, as_json=False, metrics=True)
+    assert "tidemark_lag_offsets{" not in capsys.readouterr().out
     seen = broker._seen_now(broker._Pipeline(log.pipeline, 0.0, 0.0))
     assert f"{log.topic}-0 ends at offset 2, it was read up to 5 before" in seen.log_error
     assert "A log that was cut back" in seen.log_remedy

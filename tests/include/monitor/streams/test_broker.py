@@ -9,8 +9,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from include.doctor.examine import cut_back
 from include.ledger.streams.overview import overview
-from include.monitor.lag import lag_of
+from include.monitor.lag import lag_of, log_error
 from include.monitor.streams import broker
 from include.monitor.streams.broker import BrokerView, BrokerWatch, broker_watch
 from include.monitor.streams.metrics import metrics_text
@@ -49,13 +50,22 @@ def test_lag_of_a_view_is_that_of_the_new_topic_when_a_topic_that_was_created_ag
     log.archive()
     log.archive(query=view)
     log.delete()
-    assert looked_at_now(pipeline).log_error.startswith(f"topic {log.topic} (id ")
+    gone = looked_at_now(pipeline).log_error
+    assert gone.startswith(f"topic {log.topic} (id ")
+    assert [(each.ok, each.what) for each in cut_back(pipeline)] == [(False, f"isp_hits: {gone}")]
     log.create(1)
     log.send(0, 0.5, 0.6, 0.7, 0.8, 0.9)
     # It has grown beyond the positions: no offset tells that it is another topic.
     other = looked_at_now(pipeline)
     assert "was deleted and created again" in other.log_error
     assert "./tidemark adopt isp_hits" in other.log_remedy
+    error = log_error(pipeline, lag_of(pipeline))
+    assert error is not None
+    assert (error.message, error.remedy) == (other.log_error, other.log_remedy)
+    # Nor is an end minus an offset of the old topic a lag.
+    told = metrics_text([pipeline])
+    assert b'tidemark_stream_state{pipeline="isp_hits",state="bad"} 1.0' in told
+    assert b"tidemark_lag_offsets{" not in told
     generations.adopt(pipeline, log.topic, reason="moved", adopted_by="test@host")
     seen = wait_for("the broker", lambda: (seen := watch.view(pipeline)).lags and seen)
     assert [(each.committed, each.lag) for each in seen.lags if each.query == view] == [(0, 5)]
