@@ -30,16 +30,18 @@ class IntervalCount:
 def interval_counts() -> list[IntervalCount]:
     """Return how many intervals of each pipeline are in each state; only those are read that are not registered.
 
-    A pinned one whose last attempt ended without a verdict has failed.
+    A pinned one whose last attempt failed, or ended without a verdict, has failed.
     """
     is_pinned = IntervalRow.state == IntervalState.PINNED
     lost = lost_attempts(is_pinned)
     last = (
-        select(func.max(Attempt.id))
+        select((Attempt.exit_code != 0) | Attempt.id.in_(list(lost)))
         .where(Attempt.interval_id == IntervalRow.id, Attempt.run_by != REBUILD)
+        .order_by(Attempt.id.desc())
+        .limit(1)
         .scalar_subquery()
     )
-    state = case((is_pinned & last.in_(list(lost)), IntervalState.FAILED.value), else_=IntervalRow.state)
+    state = case((is_pinned & last, IntervalState.FAILED.value), else_=IntervalRow.state)
     is_open = IntervalRow.state != IntervalState.REGISTERED
     each = select(IntervalRow.pipeline, state.label("state"), IntervalRow.to_time).where(is_open).subquery().c
     still_open = select(each.pipeline, each.state, func.count(), func.max(each.to_time))

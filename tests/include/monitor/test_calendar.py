@@ -247,13 +247,25 @@ def test_exit_code_is_told_at_once_when_a_job_failed_before_any_verdict(pipeline
     told = attention_of(pipeline, hour)
     assert told is not None
     assert told.advice.meaning.startswith("exit code 4")
+    assert counts_of(pipeline) == {"failed": 1}
     # Nobody announced it, so that it outdates no other attempt.
     assert not attempts.is_superseded(attempts.load_attempt(older))
     with session() as ledger:
         assert ledger.get_one(Attempt, attempt).ended_at is None
     attempts.resume_attempt(attempt)
     assert state_of(pipeline, hour) is CellState.PINNED
+    assert counts_of(pipeline) == {"pinned": 1}
     assert attention_of(pipeline, hour) is None
+
+
+def test_registered_interval_has_failed_when_it_was_pinned_again_and_its_run_was_rejected(pipeline: Pipeline) -> None:
+    hour = past_hour(3)
+    pinned = attempts.load_attempt(announced(pipeline, hour)).pinned
+    assert pins.replace_ranges(pinned, pinned.ranges, repinned_by="test") is not None
+    assert counts_of(pipeline) == {"pinned": 1}
+    announced(pipeline, hour, code=3)
+    assert state_of(pipeline, hour) is CellState.FAILED
+    assert counts_of(pipeline) == {"failed": 1}
 
 
 def test_exit_code_of_a_verdict_stays_when_a_job_of_the_attempt_fails_later(pipeline: Pipeline) -> None:
