@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -39,7 +38,7 @@ Stopped = Annotated[list[str] | None, typer.Argument(help=f"{_EACH}, or all")]
 
 @dataclass(frozen=True)
 class _LedgerAnswers:
-    """What the ledger tells of all pipelines; None for what it could not be asked."""
+    """What the ledger tells of all pipelines; None if it could not be asked."""
 
     missing: Sequence[MissingSummary] | None = None
     complete: Sequence[Completeness] | None = None
@@ -48,6 +47,8 @@ class _LedgerAnswers:
     undeclared: Sequence[UndeclaredStream] | None = None
     erasing: Sequence[OpenErasure] | None = None
     alerts: Sequence[Alert] | None = None
+    error: TidemarkError | None = None
+    """Why a ledger cannot be read whose PostgreSQL answers."""
 
 
 def register(app: typer.Typer) -> None:
@@ -109,6 +110,7 @@ def status(as_json: AsJson = False) -> None:
                 "unfinished_erasures": _as_json(answers.erasing),
                 "alerts": alerts,
                 "refused_pipelines": _refused(),
+                "ledger_error": str(answers.error or ""),
             }
         )
         return
@@ -118,6 +120,8 @@ def status(as_json: AsJson = False) -> None:
         rows.append([name, state, each.pid or ("external" if each.external else ""), masked(each.address), each.detail])
     print_table(["service", "state", "pid", "address", ""], rows)
     suggest("./tidemark lag" if services["postgres"].healthy and services["kafka"].healthy else "./tidemark up")
+    if answers.error:
+        console.print(f"the ledger cannot be read: {clean(answers.error)}", highlight=False)
     for reason in declarations().reasons:
         console.print(clean(reason), highlight=False)
     for until in answers.complete or ():
@@ -153,23 +157,25 @@ def _refused() -> list[dict[str, str]]:
 
 
 def _ledger_answers() -> _LedgerAnswers:
-    """Return what the ledger tells; of that which cannot be read, nothing.
+    """Return what the ledger tells; nothing but the error when any of it cannot be read.
 
     PostgreSQL may have no ledger yet, or an older one; the services are listed anyway.
     """
-    told = _LedgerAnswers()
     declared = declarations().loaded
-    with suppress(TidemarkError), reading():
-        missing = [each for pipeline in declared if (each := summarize_missing(pipeline)).count]
-        told = replace(told, missing=missing)
-        complete = [completeness(pipeline.name) for pipeline in declared]
-        told = replace(told, complete=[each for each in complete if each.complete_until or each.waits_for])
-        told = replace(told, gaps=[gap for pipeline in declared for gap in gaps_of(pipeline.name)])
-        told = replace(told, waiting=waiting_outputs())
-        told = replace(told, undeclared=_undeclared_streams())
-        told = replace(told, erasing=open_erasures())
-        told = replace(told, alerts=open_alerts())
-    return told
+    try:
+        with reading():
+            complete = [completeness(pipeline.name) for pipeline in declared]
+            return _LedgerAnswers(
+                missing=[each for pipeline in declared if (each := summarize_missing(pipeline)).count],
+                complete=[each for each in complete if each.complete_until or each.waits_for],
+                gaps=[gap for pipeline in declared for gap in gaps_of(pipeline.name)],
+                waiting=waiting_outputs(),
+                undeclared=_undeclared_streams(),
+                erasing=open_erasures(),
+                alerts=open_alerts(),
+            )
+    except TidemarkError as error:
+        return _LedgerAnswers(error=error)
 
 
 def _undeclared_streams() -> list[UndeclaredStream]:

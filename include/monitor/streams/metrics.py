@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 
 from include import kafka
 from include.alerts.channels import ALERTS
-from include.errors import ServiceUnreachable, TidemarkError
+from include.errors import TidemarkError
 from include.ledger.archive.committed import first_commit
 from include.ledger.completeness import completeness, partition_completeness
 from include.ledger.connection import check_answers, reading
@@ -89,7 +89,8 @@ def read(pipelines: Iterable[Pipeline], may_read: Callable[[str], bool] | None =
             # The first look at a broker takes its time, which is not the ledger's.
             broker_watch().view(each)
         scrape = within(READ_SECONDS, lambda: _read_ledger(declared, may_read))
-    except ServiceUnreachable:
+    except TidemarkError:
+        # Also of a ledger whose tables are of another version of the code.
         return Scrape(is_ledger_up=False)
     return replace(scrape, alerts=_alerts(scrape.pipelines))
 

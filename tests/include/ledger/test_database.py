@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -15,6 +16,7 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import text
 
+from include.cli.services import status
 from include.doctor.repair import repair
 from include.errors import AnotherWriter, ServiceUnreachable, TidemarkError, UsageError
 from include.intervals.lake_of_ledger import check_lake
@@ -24,6 +26,7 @@ from include.ledger.database import engine, lock, migrate, session
 from include.ledger.held_locks import held_lock
 from include.ledger.quarantine import deciding
 from include.ledger.validation import approvals
+from include.monitor.streams.metrics import metrics_text
 from include.pipelines import load_pipeline
 from include.streams.generations import no_stream
 from tests.conftest import REPOSITORY, Home, wait_for
@@ -138,6 +141,31 @@ def test_idle_connection_stays_when_the_database_ends_idle_sessions(postgres: Ho
 def test_version_is_named_when_the_ledger_is_of_other_code(postgres: Home) -> None:
     with pytest.raises(TidemarkError, match="another version of the code"), session() as ledger:
         ledger.execute(text("SELECT outcome FROM landing_files"))
+
+
+def test_status_and_metrics_tell_it_when_the_ledger_is_of_other_code(
+    postgres: Home, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with engine().begin() as ledger:
+        ledger.execute(text("ALTER TABLE alerts RENAME TO alerts_of_later"))
+    try:
+        status(as_json=True)
+        told = json.loads(capsys.readouterr().out)
+        status()
+        shown = capsys.readouterr().out
+        assert "tidemark_ledger_up 0.0" in metrics_text([]).decode()
+    finally:
+        with engine().begin() as ledger:
+            ledger.execute(text("ALTER TABLE alerts_of_later RENAME TO alerts"))
+    assert {name for name, value in told.items() if value is not None} == {
+        "services", "refused_pipelines", "ledger_error"
+    }  # fmt: skip
+    assert "another version of the code" in told["ledger_error"]
+    assert "the ledger cannot be read: the ledger's tables are of another version of the code" in shown
+    assert "./tidemark up postgres brings them to this one" in shown
+    status(as_json=True)
+    told = json.loads(capsys.readouterr().out)
+    assert (told["ledger_error"], told["alerts"]) == ("", [])
 
 
 def begin_housekeeping() -> None:
