@@ -28,13 +28,14 @@ SHOWN = 5
 """How many lines of a live driver's log are shown per look."""
 
 OWN = "tidemark: "
-"""How the lines of Tidemark's own code begin."""
+"""How the lines of Tidemark's own code begin; in a launched driver's log, their time follows."""
 
 _NOISE = re.compile(
     r"WARNING: |Warning: |OpenJDK .*warning: |Java HotSpot.*warning: |SLF4J|:: |Ivy |Using Spark's default log4j|"
     r"Setting default log level|To adjust logging level|Spark-Submit cmd: |(\[\d+\.\d+s\])?\[warning\]\["
 )
-_LOGGED = re.compile(r"\d\d[:/]\d\d[:/]\d\d (\d\d:\d\d:\d\d )?(TRACE|DEBUG|INFO|WARN) ")
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ ")
+_LOGGED = re.compile(rf"({_TIME.pattern}|\d\d[:/]\d\d[:/]\d\d (\d\d:\d\d:\d\d )?)(TRACE|DEBUG|INFO|WARN) ")
 _CONTINUED = re.compile(r"\s+at \S|\s*\.\.\. \d+ more|Caused by: ")
 
 _SECRET_NAMES = re.compile(r"passw|secret|token|credential|jaas|api.?key|access.?key|private", re.IGNORECASE)
@@ -134,12 +135,12 @@ class DriverLines:
     _last: str = ""
     """The last line that was shown."""
     own: str = ""
-    """The last line that Tidemark's code printed, without its prefix: the error, if the driver could name one."""
+    """The last line that Tidemark's code printed, without prefix and time: the error, if the driver could name one."""
 
     def note(self, line: str) -> None:
         """Keep a line as `own` if Tidemark's code printed it."""
         if line.startswith(OWN):
-            self.own = line.removeprefix(OWN).strip()
+            self.own = _TIME.sub("", line.removeprefix(OWN), count=1).strip()
 
     def passes(self, line: str) -> bool:
         """Return whether a line is shown at once; others are kept in `held`. TIDEMARK_DEBUG shows all."""

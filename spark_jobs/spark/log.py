@@ -2,7 +2,10 @@
 
     tidemark: nest_cameras.archive: micro-batch 3 committed: 120 records, 2 quarantined, 0.8 s
 
-Pipeline and query, if any, precede the text. No line holds a control character or a secret of the settings.
+Pipeline and query, if any, precede the text. No line holds a control character or a secret of the settings. Those of
+a driver that Airflow has launched begin with their time, because its log grows for weeks:
+
+    tidemark: 2026-11-20T05:00:00Z nest_cameras.archive: micro-batch 3 committed: 120 records, 2 quarantined, 0.8 s
 """
 
 from __future__ import annotations
@@ -12,9 +15,11 @@ import os
 import sys
 from collections.abc import Iterable
 from contextlib import suppress
+from datetime import UTC, datetime
 
 from include.errors import UsageError
-from include.spark.driver_lines import secret_values
+from include.spark.driver_lines import OWN, secret_values
+from include.times import format_time
 
 _NAME = "tidemark"
 
@@ -22,7 +27,7 @@ _NAME = "tidemark"
 def configure() -> None:
     """Log this process's lines on standard error; with TIDEMARK_DEBUG also those for debugging."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_OneForm(_secrets()))
+    handler.setFormatter(_OneForm(_secrets(), has_times="TIDEMARK_LAUNCH" in os.environ))
     logger = logging.getLogger(_NAME)
     logger.handlers = [handler]
     logger.propagate = False
@@ -37,8 +42,9 @@ def log_of(pipeline: str = "", query: str = "") -> logging.LoggerAdapter[logging
 class _OneForm(logging.Formatter):
     """Formats a message as one line, followed by its traceback if there is one."""
 
-    def __init__(self, secrets: Iterable[str]) -> None:
+    def __init__(self, secrets: Iterable[str], *, has_times: bool) -> None:
         super().__init__()
+        self._has_times = has_times
         # Longer ones first: one may be part of another.
         self._secrets = sorted(set(secrets), key=len, reverse=True)
 
@@ -47,7 +53,10 @@ class _OneForm(logging.Formatter):
         place = getattr(record, "place", "")
         message = " ".join(self._safe(record.getMessage()).split())
         trace = self.formatException(record.exc_info).splitlines() if record.exc_info else []
-        return "\n".join([": ".join(filter(None, (_NAME, place, message))), *map(self._safe, trace)])
+        told = ": ".join(filter(None, (place, message)))
+        if self._has_times:
+            told = f"{format_time(datetime.fromtimestamp(int(record.created), UTC))} {told}"
+        return "\n".join([f"{OWN}{told}", *map(self._safe, trace)])
 
     def _safe(self, text: str) -> str:
         for secret in self._secrets:

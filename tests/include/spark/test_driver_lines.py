@@ -12,13 +12,13 @@ NOISE = [
     "[0.013s][warning][cds] shared class paths mismatch",
     "Spark-Submit cmd: spark-submit --conf spark.jars=/a.jar",
     "10:11:12 WARN HiveConf: HiveConf of name hive.stats.jdbc.timeout does not exist",
-    "10:11:13 WARN TaskSetManager: Lost task 0.0",
+    "2026-11-20T10:11:13Z WARN TaskSetManager: Lost task 0.0",
     "\tat org.apache.spark.Task.run(Task.scala:1)",
     "Caused by: java.io.IOException",
 ]
 OWN = [
     "tidemark: nest_cameras: validating and registering",
-    "10:11:14 ERROR Executor: no space left",
+    "2026-11-20T10:11:14Z ERROR Executor: no space left",
     "Traceback (most recent call last):",
     '  File "a.py", line 1, in <module>',
 ]
@@ -70,3 +70,5 @@ def test_last_own_line_is_known_when_others_follow_it() -> None:
     for line in ("tidemark: isp_hits: hits-0 [1, 2) is gone — restore it\n", *NOISE, "Killed"):
         lines.passes(line)
     assert lines.own == "isp_hits: hits-0 [1, 2) is gone — restore it"
+    lines.passes("tidemark: 2026-11-20T10:11:15Z isp_hits: it is back\n")
+    assert lines.own == "isp_hits: it is back"

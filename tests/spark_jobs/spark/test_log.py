@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from include.settings import settings
+from include.times import parse_time
 from spark_jobs.spark.log import configure, log_of
 
 
@@ -102,3 +104,15 @@ def test_debugging_lines_are_logged_only_when_requested(
     configure()
     log_of("p").debug("loud")
     assert capsys.readouterr().err == "tidemark: p: loud\n"
+
+
+def test_line_has_its_time_when_airflow_has_launched_the_driver(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIDEMARK_LAUNCH", "1a2b")
+    before = datetime.now(UTC).replace(microsecond=0)
+    configure()
+    log_of("nest_cameras", "archive").info("micro-batch 3 committed")
+    prefix, time, *said = capsys.readouterr().err.split(maxsplit=2)
+    assert (prefix, said) == ("tidemark:", ["nest_cameras.archive: micro-batch 3 committed\n"])
+    assert before <= parse_time(time) <= datetime.now(UTC)
