@@ -94,7 +94,7 @@ def _facts(alert: Alert, now: datetime) -> dict[str, object]:
         "key": alert.key,
         "pipeline": alert.pipeline,
         "what": alert.what,
-        "where": alert.place,
+        "where": alert.extent,
         "since": f"{format_time(alert.since)}, {duration(now - alert.since)} ago",
         "to do": alert.todo,
         **over,

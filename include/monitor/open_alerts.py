@@ -33,7 +33,7 @@ class OpenAlert:
     @classmethod
     def of(cls, alert: Alert) -> OpenAlert:
         """Return an alert with its texts cleaned and shortened."""
-        what, where, todo = (clean(each, _LONGEST) for each in (alert.what, alert.place, alert.todo))
+        what, where, todo = (clean(each, _LONGEST) for each in (alert.what, alert.extent, alert.todo))
         return cls(alert.pipeline, what, where, alert.since, todo, dismiss_command(alert), alert.key)
 
 

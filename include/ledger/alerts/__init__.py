@@ -43,6 +43,12 @@ class Alert:
         """`raised`, or `recovered`."""
         return "raised" if self.over_at is None else "recovered"
 
+    @property
+    def extent(self) -> str:
+        """Where it was seen, and until when it reaches by now, where that is known: of overdue intervals, the end."""
+        until = self.facts.get("until", "")
+        return f"{self.place}, until {until}" if until else self.place
+
     def as_json(self) -> dict[str, Any]:
         """Return what every channel sends: state, pipeline, what, where, since, todo, over_at, and the facts."""
         said = {

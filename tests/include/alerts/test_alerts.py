@@ -41,7 +41,8 @@ from include.ledger.streams import launches, writers
 from include.ledger.streams.restarts import failures_in_a_row
 from include.ledger.totals import note_keys
 from include.pipelines import Declarations, load_pipeline
-from include.times import Interval, every
+from include.times import Interval, every, format_time
+from include.monitor.open_alerts import alerts_of
 from tests.conftest import Home, settings_of
 from tests.support.attempts import START, begin_attempt, hour, note_build, register
 from tests.support.committed import commit
@@ -265,6 +266,11 @@ def test_alert_stays_open_when_its_interval_is_never_built_and_what_is_overdue_l
     assert watch(pipeline, START + timedelta(hours=33) + late)["overdue"] == 3
     assert [each["since"] for each in receivers.posts] == ["2026-11-20T07:20:00Z", "2026-11-21T12:20:00Z"]
     # Built at last; the other alert goes on, also for intervals without an alert of their own.
+    shown = [each.where for each in alerts_of("isp_overdue".__eq__)]
+    assert shown == [
+        f"interval__isp_overdue, first {hour(1)}, until {format_time(hour(1).to_time)}",
+        f"interval__isp_overdue, first {hour(30)}, until {format_time(hour(32).to_time)}",
+    ]
     deliver(1)
     assert watch(pipeline, START + timedelta(hours=33) + late)["recovered"] == 1
     deliver(30)
