@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import signal
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -12,7 +13,7 @@ import typer
 
 from include.cli import AsJson
 from include.cli.output import console, print_facts, print_json, progress, suggest
-from include.errors import UsageError
+from include.errors import TidemarkError, UsageError
 from include.ledger.alerts import DISMISSED, Alert, latest_alerts, open_alerts
 from include.monitor.open_alerts import dismiss_command
 from include.monitor.text import duration
@@ -68,7 +69,7 @@ def list_alerts(
     as_json: AsJson = False,
 ) -> None:
     """Alerts that are open, oldest first: what, where, since when, what to do, and the key to dismiss each."""
-    name = load_pipeline(pipeline).name if pipeline else ""
+    name = _name_of(pipeline) if pipeline else ""
     if everything:
         alerts = latest_alerts(name, LATEST)
     else:
@@ -85,6 +86,20 @@ def list_alerts(
         console.print()
     if not everything:
         suggest(dismiss_command(alerts[0]))
+
+
+def _name_of(pipeline: str) -> str:
+    """Return the name of a declared pipeline, or of one that has had an alert: its declaration may be refused, or gone.
+
+    Raises UsageError.
+    """
+    try:
+        return load_pipeline(pipeline).name
+    except TidemarkError:
+        with suppress(TidemarkError):
+            if latest_alerts(pipeline, 1):
+                return pipeline
+        raise
 
 
 def _facts(alert: Alert, now: datetime) -> dict[str, object]:

@@ -5,6 +5,7 @@ There is no broker here, so that the topic is a receiver that is away all the ti
 
 from __future__ import annotations
 
+import json
 import re
 import uuid
 from collections.abc import Iterator
@@ -31,6 +32,7 @@ from include.airflow.notifier import (
 )
 from include.alerts import key_limits, refused
 from include.alerts.overdue import find_overdue, watch
+from include.cli.monitor import list_alerts
 from include.errors import UsageError
 from include.ledger.alerts import Alert, open_alerts
 from include.ledger.archive import micro_batches
@@ -395,12 +397,18 @@ def test_erasure_that_was_interrupted_is_told_after_a_day_and_when_it_has_ended(
     assert postgres.json("status", "--json")["unfinished_erasures"] == []
 
 
-def test_declaration_that_is_refused_is_told_once_and_when_it_is_corrected(receivers: Received) -> None:
+def test_declaration_that_is_refused_is_told_once_and_when_it_is_corrected(
+    receivers: Received, capsys: pytest.CaptureFixture[str]
+) -> None:
     error = UsageError("event_time names 'att'", remedy="one of: at", pipeline="doors")
     now = datetime.now(UTC)
     for _ in range(2):
         assert refused.watch(Declarations((), {"doors": error}), now) == 0
     [told] = receivers.posts
+    list_alerts("doors", as_json=True)
+    assert [each["pipeline"] for each in json.loads(capsys.readouterr().out)] == ["doors"]
+    with pytest.raises(UsageError, match="unknown pipeline 'windows'"):
+        list_alerts("windows")
     assert told["pipeline"] == "doors"
     assert "include/pipelines/doors.py: doors: event_time names 'att'" in str(told["what"])
     assert told["todo"] == "one of: at"
