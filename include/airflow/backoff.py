@@ -10,10 +10,7 @@ from airflow.sdk import Context, RetryDecision, RetryPolicy
 
 from include.airflow.notifier import send_alert, stream_key
 from include.errors import error_class, one_line
-from include.ledger.streams.restarts import failures_in_a_row
-
-IN_A_ROW = timedelta(hours=1)
-"""A driver that fails later than this after its start begins a new row of failures."""
+from include.ledger.streams.restarts import IN_A_ROW, failures_in_a_row
 
 GIVE_UP_AFTER = 3
 """Failures in a row that no restart can fix (offsets lost, wrong settings) after which the stream's DAG is paused."""

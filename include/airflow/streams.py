@@ -239,7 +239,7 @@ class StreamOperator(SparkSubmitOperator):
 
     def _fail(self, dag: str, what: str) -> None:
         """Raise an error that is retried or, if no restart helps, one that fails the run and so pauses the DAG."""
-        failures = take_step(restarts.failures_in_a_row, self.pipeline, backoff.IN_A_ROW)
+        failures = take_step(restarts.failures_in_a_row, self.pipeline, restarts.IN_A_ROW)
         if backoff.is_hopeless(failures):
             raise AirflowFailException(
                 f"{what} — {len(failures)} failures in a row, no restart mends this: the DAG is paused; "

@@ -18,6 +18,7 @@ from include.ledger.archive.committed import first_commit
 from include.ledger.archive.micro_batches import last_batch
 from include.ledger.database import clock
 from include.ledger.intervals.days import pinned_within
+from include.ledger.streams.restarts import IN_A_ROW, longest_in_a_row
 from include.ledger.streams.writers import live_writer
 from include.monitor.lag import queries_of
 from include.monitor.text import quantity
@@ -29,7 +30,7 @@ LOOKED_BACK = timedelta(days=1)
 """How far back overdue intervals are looked for; doctor reports older ones that were never built."""
 
 STEADY = timedelta(minutes=2)
-"""How long a driver must have held the lease until its stream counts as recovered."""
+"""How long a driver must have held the lease at least until its stream counts as recovered."""
 
 
 @dataclass(frozen=True)
@@ -178,19 +179,22 @@ def stream_keys(pipeline: str) -> tuple[str, str]:
 def _recover_stream(pipeline: Pipeline, now: datetime) -> int:
     """Close the alert about a stream whose driver has held its lease for a while since it failed.
 
-    The query of a stalled stream must also have committed since: a hanging driver holds its lease too. One that is no
-    longer declared never will.
+    For longer than each driver that failed in a row before it: one that ends every ten minutes would be told as failing
+    and as recovered for ever. The query of a stalled stream must have committed since instead: a hanging driver holds
+    its lease too. One that is no longer declared never will.
     """
     keys, live = stream_keys(pipeline.name), live_writer(pipeline.name)
     if live is None or now - live.acquired_at < STEADY:
         return 0
     told = [each for each in open_alerts(keys[0]) if each.key in keys and _raised(each) <= live.acquired_at]
-    return sum(alerts.recover(each.key) for each in told if _commits_again(pipeline, each))
+    return sum(alerts.recover(each.key) for each in told if _works_again(pipeline, each, now - live.acquired_at))
 
 
-def _commits_again(pipeline: Pipeline, told: Alert) -> bool:
+def _works_again(pipeline: Pipeline, told: Alert, held: timedelta) -> bool:
     stalled = told.facts.get("query")
-    if not stalled or stalled not in queries_of(pipeline):
+    if not stalled:
+        return held > longest_in_a_row(pipeline.name, IN_A_ROW)
+    if stalled not in queries_of(pipeline):
         return True
     last = last_batch(pipeline.name, stalled)
     return last is not None and last.committed_at >= _raised(told)

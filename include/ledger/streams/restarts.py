@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 
 from sqlalchemy import func, select
@@ -12,6 +12,9 @@ from include.ledger.models import MicroBatch, StreamLaunch, Writer
 
 STARTING = timedelta(minutes=3)
 """How long a driver may take from its launch to its lease."""
+
+IN_A_ROW = timedelta(hours=1)
+"""A driver that fails later than this after its start begins a new row of failures."""
 
 STALLED_AT_START = "stalled before its first commit"
 """How the reason begins for which Airflow ended a driver of which a query has committed nothing at all."""
@@ -43,6 +46,17 @@ def failures_so_far(pipeline: str, within: timedelta, *, is_led: bool) -> list[i
     if not is_led and age > STARTING:
         return _row(newest, now, within)
     return [] if age > within else _row(newest[1:], newest[0].launched_at, within)
+
+
+def longest_in_a_row(pipeline: str, within: timedelta) -> timedelta:
+    """Return how long the driver ran that ran longest of the newest row of failures; 0 without any.
+
+    A newest launch without a noted end is not one of them.
+    """
+    newest, now = _newest(pipeline)
+    begun = newest and newest[0].exit_code is None and newest[0].ended_at is None
+    row = _failed(newest[1:], newest[0].launched_at, within) if begun else _failed(newest, now, within)
+    return max((ran for _, ran in row), default=timedelta(0))
 
 
 def stalls_in_a_row(pipeline: str, launch: str) -> int:
@@ -78,13 +92,19 @@ def _newest(pipeline: str) -> tuple[Sequence[StreamLaunch], datetime]:
 
 def _row(launches: Sequence[StreamLaunch], ended: datetime, within: timedelta) -> list[int | None]:
     """Return the exit codes of the first launches that failed; the newest had ended by then."""
-    failures: list[int | None] = []
+    return [code for code, _ in _failed(launches, ended, within)]
+
+
+def _failed(
+    launches: Sequence[StreamLaunch], ended: datetime, within: timedelta
+) -> Iterator[tuple[int | None, timedelta]]:
+    """Yield exit code and duration of the first launches that failed; the newest had ended by then."""
     for launch in launches:
-        if launch.exit_code == 0 or (launch.ended_at or ended) - launch.launched_at > within:
-            break
-        failures.append(launch.exit_code)
+        ran = (launch.ended_at or ended) - launch.launched_at
+        if launch.exit_code == 0 or ran > within:
+            return
+        yield launch.exit_code, ran
         ended = launch.launched_at
-    return failures
 
 
 def age_of(launch: str) -> timedelta:

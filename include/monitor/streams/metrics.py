@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -25,7 +24,7 @@ from include.ledger.connection import check_answers, reading
 from include.ledger.intervals.states import IntervalState
 from include.ledger.streams import launches, progress, writers
 from include.ledger.streams.overview import RECENTLY, quarantined_by_reason
-from include.ledger.streams.restarts import failures_so_far
+from include.ledger.streams.restarts import IN_A_ROW, failures_so_far
 from include.ledger.totals import IntervalCount, interval_counts, key_counts, ledger_bytes
 from include.monitor.lag import queries_of
 from include.monitor.ledger_patience import ANSWER_SECONDS, READ_SECONDS, within
@@ -47,8 +46,6 @@ from include.monitor.streams.gauges import (
 )
 from include.monitor.streams.state import stream_state
 from include.pipelines.spec import Pipeline
-
-_AN_HOUR = timedelta(hours=1)
 
 _STATES = ("good", "open", "bad")
 
@@ -115,7 +112,7 @@ def _observe(pipeline: Pipeline) -> Observed:
         {query: told[-1] for query, told in progress.recent(pipeline.name, 1).items() if query in queries_of(pipeline)},
         quarantined_by_reason(pipeline.name),
         quarantined_by_reason(pipeline.name, RECENTLY),
-        len(failures_so_far(pipeline.name, _AN_HOUR, is_led=_is_led_by_newest(pipeline.name))),
+        len(failures_so_far(pipeline.name, IN_A_ROW, is_led=_is_led_by_newest(pipeline.name))),
         summarize_missing(pipeline),
         completeness(pipeline.name),
         partition_completeness(pipeline.name),

@@ -42,9 +42,9 @@ from include.ledger.models import Erasure, MicroBatch, StreamLaunch
 from include.ledger.streams import launches, writers
 from include.ledger.streams.restarts import failures_in_a_row
 from include.ledger.totals import note_keys
+from include.monitor.open_alerts import alerts_of
 from include.pipelines import Declarations, load_pipeline
 from include.times import Interval, every, format_time
-from include.monitor.open_alerts import alerts_of
 from tests.conftest import Home, settings_of
 from tests.support.attempts import START, begin_attempt, hour, note_build, register
 from tests.support.committed import commit
@@ -266,13 +266,13 @@ def test_alert_stays_open_when_its_interval_is_never_built_and_what_is_overdue_l
     assert [each["state"] for each in receivers.posts] == ["raised"]
     assert watch(pipeline, START + timedelta(hours=31) + late)["overdue"] == 1
     assert watch(pipeline, START + timedelta(hours=33) + late)["overdue"] == 3
-    assert [each["since"] for each in receivers.posts] == ["2026-11-20T07:20:00Z", "2026-11-21T12:20:00Z"]
-    # Built at last; the other alert goes on, also for intervals without an alert of their own.
     shown = [each.where for each in alerts_of("isp_overdue".__eq__)]
     assert shown == [
         f"interval__isp_overdue, first {hour(1)}, until {format_time(hour(1).to_time)}",
         f"interval__isp_overdue, first {hour(30)}, until {format_time(hour(32).to_time)}",
     ]
+    assert [each["since"] for each in receivers.posts] == ["2026-11-20T07:20:00Z", "2026-11-21T12:20:00Z"]
+    # Built at last; the other alert goes on, also for intervals without an alert of their own.
     deliver(1)
     assert watch(pipeline, START + timedelta(hours=33) + late)["recovered"] == 1
     deliver(30)
@@ -523,6 +523,31 @@ def test_stream_that_goes_on_failing_is_told_again_when_its_recovery_did_not_las
     assert told == [0, 0, 0, 1, 1, 3]
     assert [each["state"] for each in receivers.posts] == ["raised", "recovered", "raised"]
     alerts.recover("stream/gps_positions")
+
+
+def test_stream_has_recovered_when_its_driver_outlives_each_that_failed_in_a_row(receivers: Received) -> None:
+    pipeline, now, minute = (
+        replace(load_pipeline("isp_hits"), name="isp_flapping"),
+        datetime.now(UTC),
+        timedelta(minutes=1),
+    )
+    # The one before them ran for longer than an hour, so that it is none of their row.
+    for begun, ran in ((120, 70), (50, 9), (35, 10), (20, 9)):
+        failed_driver(pipeline.name)
+        last = launches.last(pipeline.name)
+        assert last is not None
+        began = now - begun * minute
+        with session() as ledger:
+            row = ledger.get_one(StreamLaunch, last.id)
+            row.launched_at, row.ended_at = began, began + ran * minute
+    alerts.raise_alert(Alert("stream/isp_flapping", pipeline.name, "3 failures in a row", "stream", now, "wait"))
+    launches.note_intent(uuid.uuid4().hex, pipeline.name, "host", "/nowhere")
+    lease = writers.acquire(pipeline.name)
+    try:
+        assert watch(pipeline, now + 9 * minute)["recovered"] == 0
+        assert watch(pipeline, now + 11 * minute)["recovered"] == 1
+    finally:
+        writers.release(lease)
 
 
 def test_stream_that_stalled_has_recovered_only_when_the_stalled_query_has_committed(receivers: Received) -> None:
