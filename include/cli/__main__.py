@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import signal
 import sys
@@ -96,11 +97,38 @@ def _main(debug: bool = typer.Option(False, "--debug", help="show tracebacks")) 
         os.environ["TIDEMARK_DEBUG"] = "1"
 
 
-def _open_closed_streams() -> None:
-    """Discard what is written to a standard stream that the caller has closed: Python has none then."""
+class _Output(io.FileIO):
+    """A standard stream that discards what is written once its reader has gone, e.g. `head`.
+
+    That is no failure: the command goes on, and ends with its own exit code.
+    """
+
+    def write(self, data: Any, /) -> int:
+        """Write bytes and return how many are done with."""
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            return memoryview(data).nbytes
+
+
+def _open_streams() -> None:
+    """Let a standard stream fail no command because the caller has closed it, or its reader has gone."""
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:
+        stream = getattr(sys, name)
+        if stream is None:
+            # The caller has closed it.
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
+        elif stream is getattr(sys, f"__{name}__"):
+            raw = io.BufferedWriter(_Output(stream.fileno(), "w", closefd=False))
+            kept = ("encoding", "errors", "line_buffering", "write_through")
+            setattr(sys, name, io.TextIOWrapper(raw, **{each: getattr(stream, each) for each in kept}))
+
+
+def _check_utf8(arguments: Sequence[str]) -> None:
+    """Raise UsageError when an argument is not UTF-8: the ledger, Kafka and JSON take no such text."""
+    for number, each in enumerate(arguments, 1):
+        if any("\ud800" <= character <= "\udfff" for character in each):
+            raise UsageError(f"argument {number} is not UTF-8", remedy="encode it in UTF-8")
 
 
 def _with_debug_first(arguments: Sequence[str]) -> list[str]:
@@ -129,12 +157,13 @@ def _end_on_signals() -> None:
 
 def main() -> int:
     """Run the command line and return its exit code (see include/errors.py)."""
-    _open_closed_streams()
+    _open_streams()
     arguments = _with_debug_first(sys.argv[1:])
     # With `--stop`, 0 says that the running driver was asked.
     if _verb(arguments) == "stream" and "--stop" not in arguments:
         _end_on_signals()
     try:
+        _check_utf8(sys.argv[1:])
         code = app(arguments, standalone_mode=False, prog_name="tidemark")
     except TidemarkError as error:
         if os.environ.get("TIDEMARK_DEBUG"):

@@ -21,6 +21,7 @@ from include.cli import AsJson, PipelineName, refuse_options
 from include.cli.output import (
     clean,
     console,
+    has_reader,
     print_exact_json,
     print_facts,
     print_json_rows,
@@ -161,7 +162,10 @@ def _live(job: SparkSubmission, result: Path, as_json: bool) -> int:
 
 
 def _at_changes(result: Path, show: Callable[[str], None]) -> Callable[[], None]:
-    """Return a function that passes the file's text to `show` when it differs from the last one."""
+    """Return a function that passes the file's text to `show` when it differs from the last one.
+
+    It raises Exit once nobody can read what is shown.
+    """
     shown = ""
 
     def look() -> None:
@@ -170,6 +174,8 @@ def _at_changes(result: Path, show: Callable[[str], None]) -> Callable[[], None]
         if text != shown:
             shown = text
             show(text)
+            if not has_reader():
+                raise typer.Exit
 
     return look
 

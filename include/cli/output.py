@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import select
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -29,6 +30,13 @@ class _Console(Console):
 # Without a terminal there is no width to cut or wrap lines to.
 console = _Console(width=None if sys.stdout.isatty() else 400)
 progress_console = _Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def has_reader(stream: int = 1) -> bool:
+    """Return whether somebody can read standard output still: the other end of a pipe may be closed."""
+    poll = select.poll()
+    poll.register(stream, 0)
+    return not any(event & select.POLLERR for _, event in poll.poll(0))
 
 
 def clean(value: object) -> str:

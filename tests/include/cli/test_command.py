@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 import typer
 
-from include.cli import VERBS
+from include.cli import VERBS, live
 from include.cli import __main__ as command
 from include.cli.demo import _report
+from include.cli.output import has_reader
 from include.errors import UsageError
 from include.services.process import free_port
 from tests.conftest import REPOSITORY, Home
@@ -179,6 +180,54 @@ def test_exit_code_is_kept_when_the_caller_has_closed_its_output(
     environment = {**os.environ, "TIDEMARK_HOME": str(tmp_path)}
     result = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=REPOSITORY, check=False)
     assert (result.returncode, result.stdout, result.stderr) == (code, "", "")
+
+
+@pytest.mark.parametrize(
+    ("closed", "arguments", "code"),
+    [
+        ("stdout", ["pipelines"], 0),
+        ("stdout", ["pipelines", "--json"], 0),
+        ("stdout", ["pipelines", "--help"], 0),
+        ("stderr", ["no-such-verb"], 64),
+    ],
+)
+def test_exit_code_is_kept_when_the_reader_of_its_output_has_gone(
+    tmp_path: Path, closed: str, arguments: list[str], code: int
+) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    result = subprocess.run(
+        [sys.executable, "-m", "include.cli", *arguments],
+        env={**os.environ, "TIDEMARK_HOME": str(tmp_path)},
+        cwd=REPOSITORY,
+        check=False,
+        **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, closed: writer},
+    )
+    os.close(writer)
+    assert (result.returncode, result.stdout or b"", result.stderr or b"") == (code, b"", b"")
+
+
+def test_live_table_ends_when_its_reader_has_gone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    assert has_reader(writer)
+    os.close(reader)
+    assert not has_reader(writer)
+    monkeypatch.setattr(live, "has_reader", lambda: has_reader(writer))
+    shown: list[str] = []
+    look = live._at_changes(tmp_path / "top.json", shown.append)
+    look()
+    (tmp_path / "top.json").write_text("{}")
+    with pytest.raises(typer.Exit):
+        look()
+    os.close(writer)
+    assert shown == ["{}"]
+
+
+def test_argument_is_wrong_usage_when_it_is_not_utf_8(tmp_path: Path) -> None:
+    environment = {**os.environ, "TIDEMARK_HOME": str(tmp_path)}
+    command = [sys.executable, "-m", "include.cli", "sql", b"SELECT '\xfc'"]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=REPOSITORY, check=False)
+    assert (result.returncode, result.stderr) == (64, "tidemark: argument 2 is not UTF-8 — encode it in UTF-8\n")
 
 
 def test_report_opens_in_a_browser_when_its_path_has_a_blank() -> None:
