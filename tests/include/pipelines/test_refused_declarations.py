@@ -197,6 +197,7 @@ def test_lag_of_the_others_is_measured_when_one_is_refused(
     declare: Write, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(lags, "lag_of", lambda each: [])
+    monkeypatch.setattr(lags, "log_error", lambda *_: None)
     monkeypatch.setattr(missing, "summarize_missing", lambda each: MissingSummary(each.name, 0, None, None, 0))
     declare("broken", "PIPELINE = (")
     lag(metrics=True)
