@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from include import lake
 from include.lake.checkpoints import checkpoint_of
+from include.ledger.streams import generations
 from include.ledger.streams.generations import StreamGeneration
 
 
@@ -15,3 +19,15 @@ def checkpoint_uri(generation: StreamGeneration, query: str) -> str:
 def has_started(generation: StreamGeneration, query: str) -> bool:
     """Return whether the query's checkpoint knows where the query began: Spark continues from it."""
     return lake.exists(f"{checkpoint_uri(generation, query)}/sources/0/0")
+
+
+def facts_of_begun(generation: StreamGeneration) -> Mapping[str, Any]:
+    """Return what was noted of the queries that have a checkpoint or a base, by query.
+
+    They are noted before either is made: code that fails until then may be corrected without a new generation.
+    """
+    return {
+        query: facts
+        for query, facts in generation.fingerprints.items()
+        if has_started(generation, query) or generations.has_written(generation, query)
+    }

@@ -22,6 +22,7 @@ from include.pipelines import load_pipeline
 from include.pipelines.spec import Pipeline
 from include.settings import REPOSITORY
 from include.streams import fingerprint
+from include.streams.checkpoints import facts_of_begun
 from include.streams.event_time import check_event_time
 from include.versions.loaded_modules import changed_code
 
@@ -165,7 +166,7 @@ def _ask(pipeline: str) -> Fit:
 def fit_now(pipeline: Pipeline) -> Fit:
     """Return whether this process's code fits the registered tables and the current generation's checkpoints."""
     generation = generations.current(pipeline.name)
-    noted = generation.fingerprints if generation else {}
+    noted = facts_of_begun(generation) if generation else {}
     try:
         check_storage_early(pipeline)
         contents = contents_of_generation(pipeline.name)

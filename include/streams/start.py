@@ -27,7 +27,7 @@ from include.pipelines.spec.references import check_references
 from include.processes import user_at_host
 from include.serving.live_rows import check_own_live_tables
 from include.streams import fingerprint
-from include.streams.checkpoints import checkpoint_uri, has_started
+from include.streams.checkpoints import checkpoint_uri, facts_of_begun, has_started
 from include.streams.event_time import check_event_time
 from include.streams.watched_things import check_watched_things
 from include.streams.written_topics import check_compacted_topics, create_written_topics, note_compacted_topics
@@ -250,9 +250,10 @@ def begin(pipeline: Pipeline) -> StreamStart:
     generation = generations.current_or_first(pipeline.name, user_at_host())
     check_checkpoints(generation, (ARCHIVE, *(view.name for view in pipeline.views), FLAGS))
     fingerprints = fingerprint.fingerprints_of(pipeline)
+    begun = facts_of_begun(generation)
     for query, facts in fingerprints.items():
-        if query in generation.fingerprints:
-            fingerprint.check(pipeline.name, query, generation.fingerprints[query], facts)
+        if query in begun:
+            fingerprint.check(pipeline.name, query, begun[query], facts)
     start = StreamStart(generation, fingerprints)
     for view in pipeline.views:
         start.check_checkpoint(view.name)

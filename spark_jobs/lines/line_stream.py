@@ -89,13 +89,16 @@ def _begin(pipeline: Pipeline, source: LineSource, lease: writers.Lease) -> Stre
     for view in pipeline.views:
         # A view's state does not depend on where the lines come from.
         facts = {**fingerprint.view_fingerprint(pipeline, view), "source topics": f"none, {source.kind}"}
-        if view.name in generation.fingerprints:
+        location = checkpoint_uri(generation, view.name)
+        has_checkpoint = checkpoint_id(location) is not None
+        has_committed = generations.has_committed(generation, view.name)
+        # Without either, code may be corrected: it failed before its query was started.
+        if view.name in generation.fingerprints and (has_checkpoint or has_committed):
             fingerprint.check(pipeline.name, view.name, generation.fingerprints[view.name], facts)
             note_unnoted(generation, {view.name: facts})
         else:
             generations.note_start(generation, view.name, facts, {})
-        location = checkpoint_uri(generation, view.name)
-        if checkpoint_id(location) is None and generations.has_committed(generation, view.name):
+        if has_committed and not has_checkpoint:
             raise UsageError(
                 f"the checkpoint {location} is gone, and with it the state of the speed view {view.name}",
                 remedy=f'count all lines again: ./tidemark new-generation {pipeline.name} --reason "…"',

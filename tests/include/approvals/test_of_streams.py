@@ -16,6 +16,7 @@ from include.pipelines import load_pipeline
 from include.pipelines.spec import KafkaTopics, Pipeline
 from include.streams import start
 from tests.conftest import Home
+from tests.support.checkpoints import begin_checkpoint
 from tests.support.topic_log import Log
 
 pytestmark = pytest.mark.services
@@ -41,6 +42,7 @@ def started(*logs: Log) -> Pipeline:
     pipeline = replace(logs[0].pipeline, source=KafkaTopics(subscribe=tuple(log.topic for log in logs)))
     begun = start.begin(pipeline)
     generations.note_start(begun.generation, ARCHIVE, begun.fingerprints[ARCHIVE], {})
+    begin_checkpoint(begun.generation, ARCHIVE)
     return pipeline
 
 

@@ -15,6 +15,7 @@ from include.streams import new_code
 from include.streams.fingerprint import Facts, fingerprints_of
 from include.versions.loaded_modules import changed_code, loaded_code
 from tests.conftest import Home, settings_of, wait_for
+from tests.support.checkpoints import begin_checkpoint
 
 pytestmark = pytest.mark.services
 
@@ -45,6 +46,7 @@ def begin_with(**changed: Facts) -> None:
     assert generation is not None
     for query, noted in facts.items():
         generations.note_start(generation, query, noted, {})
+        begin_checkpoint(generation, query)
     writers.release(writer)
 
 

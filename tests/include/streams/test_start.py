@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,8 +28,9 @@ from include.streams.event_time import check_event_time
 from include.streams.fingerprint import TABLE
 from include.streams.generations import adopt, new_generation
 from include.streams.new_code import fit_now
-from include.streams.start import begin
+from include.streams.start import StreamStart, begin
 from tests.conftest import Home, wait_for
+from tests.support.checkpoints import begin_checkpoint
 from tests.support.topic_log import Log
 
 pytestmark = [pytest.mark.services, pytest.mark.usefixtures("in_process")]
@@ -59,13 +61,19 @@ def noted(pipeline: Pipeline) -> object:
     return generation.fingerprints[VIEW].get(CONTENT)
 
 
+def note_begun(start: StreamStart, facts: Mapping[str, Any]) -> None:
+    """Let the view have begun under these facts."""
+    generations.note_start(start.generation, VIEW, facts, {})
+    begin_checkpoint(start.generation, VIEW)
+
+
 def test_stream_is_refused_when_a_row_was_added_unless_its_generation_has_not_noted_contents(
     pipeline: Pipeline,
 ) -> None:
     start = begin(pipeline)
     facts = dict(start.fingerprints[VIEW])
     content = facts.pop(CONTENT)
-    generations.note_start(start.generation, VIEW, facts, {})
+    note_begun(start, facts)
     assert noted(pipeline) is None
 
     begin(pipeline)
@@ -84,7 +92,7 @@ def test_stream_goes_on_after_an_upgrade_and_is_refused_when_an_option_of_its_de
     # What 0.1.0 noted at a query's first start.
     start = begin(pipeline)
     facts = {name: value for name, value in start.fingerprints[VIEW].items() if not name.startswith("decoder's ")}
-    generations.note_start(start.generation, VIEW, facts, {})
+    note_begun(start, facts)
 
     begin(pipeline)
     generation = generations.current(pipeline.name)
@@ -99,7 +107,7 @@ def test_stream_goes_on_after_an_upgrade_and_is_refused_when_an_option_of_its_de
 
 def test_stream_goes_on_when_a_table_was_taken_out_and_is_refused_when_it_comes_back(pipeline: Pipeline) -> None:
     start = begin(pipeline)
-    generations.note_start(start.generation, VIEW, {**start.fingerprints[VIEW], TABLE: "kept"}, {})
+    note_begun(start, {**start.fingerprints[VIEW], TABLE: "kept"})
 
     begin(pipeline)
     generation = generations.current(pipeline.name)
@@ -199,6 +207,25 @@ def test_archive_begins_where_it_first_began_when_a_generation_opens_before_anyt
     new_generation(pipeline, reason="another view", started_by="test@host")
     start = begin(pipeline)
     assert [start.note(pipeline, query) for query in (ARCHIVE, VIEW)] == [at(log, 3), at(log, 3)]
+
+
+@pytest.mark.parametrize("has", ["checkpoint", "base"])
+def test_code_may_be_corrected_until_a_view_has_a_checkpoint_or_a_base(
+    request: pytest.FixtureRequest, has: str
+) -> None:
+    pipeline = reading(request, subscribe=("{}-only",))
+    start = begin(pipeline)
+    generations.note_start(start.generation, VIEW, {**start.fingerprints[VIEW], "window length": "1 day"}, {})
+    # Its plan was refused.
+    begin(pipeline)
+    if has == "checkpoint":
+        begin_checkpoint(start.generation, VIEW)
+    else:
+        lease = writers.acquire(pipeline.name)
+        micro_batches.move_query(lease, BatchCommit(pipeline.name, VIEW, "base", start.generation.version(-1)))
+        writers.release(lease)
+    with pytest.raises(UsageError, match="window length: 1 day →"):
+        begin(pipeline)
 
 
 @pytest.mark.parametrize("declared", [{"starting_offsets": "latest"}, {"starting_time": "2100-01-01T00:00:00Z"}])

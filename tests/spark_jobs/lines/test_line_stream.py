@@ -1,8 +1,9 @@
-"""Queries over lines have their source, a Python process each, before the next one starts."""
+"""Queries over lines: which code may begin them; each has its source, a Python process, before the next one starts."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,13 @@ import pytest
 from pyspark.sql.datasource import DataSource, SimpleDataSourceStreamReader
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_jobs.lines.line_stream import with_source
+from include.errors import UsageError
+from include.ledger.streams.generations import StreamGeneration
+from include.ledger.streams.writers import Lease
+from include.pipelines import load_pipeline
+from include.pipelines.spec.lines import TextFiles
+from spark_jobs.lines import line_stream
+from spark_jobs.lines.line_stream import _begin, with_source
 
 
 class _Reader(SimpleDataSourceStreamReader):
@@ -75,3 +82,27 @@ def test_source_has_its_process_when_the_query_is_returned(sources: Any, tmp_pat
 def test_query_that_failed_is_returned_too_when_its_source_cannot_be_made(sources: Any, tmp_path: Path) -> None:
     query = with_source(started(sources, tmp_path, "broken"))
     assert "no such feed" in str(query.exception())
+
+
+def test_code_may_be_corrected_until_a_view_has_a_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipeline = load_pipeline("nest_cameras")
+    name = pipeline.views[0].name
+    generation = StreamGeneration(pipeline.name, 0, {name: {"window length": "1 day"}}, {})
+    checkpoints: list[str] = []
+    noted: list[str] = []
+    for check in ("check_lake", "check_references", "check_compacted_topics", "create_written_topics"):
+        monkeypatch.setattr(line_stream, check, lambda *_: None)
+    for passed in ("check_checkpoints", "note_compacted_topics"):
+        monkeypatch.setattr(line_stream, passed, lambda *_: None)
+    monkeypatch.setattr(line_stream.lines, "note_source", lambda *_: None)
+    monkeypatch.setattr(line_stream.generations, "current_or_first", lambda *_: generation)
+    monkeypatch.setattr(line_stream.generations, "has_committed", lambda *_: False)
+    monkeypatch.setattr(line_stream.generations, "note_start", lambda _, query, *__: noted.append(query))
+    monkeypatch.setattr(line_stream, "checkpoint_id", lambda _: checkpoints[0] if checkpoints else None)
+    begin = partial(_begin, pipeline, TextFiles("file:///lines"), Lease(pipeline.name, 7, "here"))
+    # Its plan was refused.
+    assert begin() == generation
+    assert noted == [name]
+    checkpoints.append("id")
+    with pytest.raises(UsageError, match="window length: 1 day → 1 hour"):
+        begin()
