@@ -163,6 +163,10 @@ class StreamStart:
         generations.note_start(self.generation, query, self.fingerprints[query], offsets)
         return offsets
 
+    def note_base(self, view: str) -> None:
+        """Record the fingerprint that a speed view's base is made with; where its query begins is noted later."""
+        generations.note_start(self.generation, view, self.fingerprints[view], {})
+
     def _flags_begin(self, pipeline: Pipeline, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Return where flags begin without a checkpoint: at their position, as far as Kafka still has it.
 

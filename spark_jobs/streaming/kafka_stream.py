@@ -126,15 +126,14 @@ class _Queries(StreamQueries):
             if pipeline.flags
             else None
         )
+        # Before anything is noted: code that cannot decode may be corrected without a new generation.
+        prepare_code(pipeline.decoder, spark)
         # Bases come first: they hold what was archived before the archive query starts.
         self._targets = {v.name: targets_of(pipeline, v, lease) for v in pipeline.views}
         self._bases = {
-            v.name: load_base(spark, pipeline, v, lease, self._generation, self._targets[v.name])
-            for v in pipeline.views
+            v.name: load_base(spark, pipeline, v, lease, start, self._targets[v.name]) for v in pipeline.views
         }
         self._names = (ARCHIVE, *(v.name for v in pipeline.views), *((FLAGS,) if pipeline.flags else ()))
-        # Before anything is noted: code that cannot decode may be corrected without a new generation.
-        prepare_code(pipeline.decoder, spark)
         self._begins = {query: start.note(pipeline, query) for query in self._names}
         self._queries = [self._start_archive(), *(self._start_beside(name) for name in self._names[1:])]
 

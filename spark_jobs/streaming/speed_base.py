@@ -7,7 +7,9 @@ what an older generation dropped as late.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -23,6 +25,7 @@ from include.ledger.streams.generations import StreamGeneration
 from include.offsets import OffsetRange
 from include.pipelines.spec import EVENT_TIMES, AdditiveView, Pipeline
 from include.streams.checkpoints import checkpoint_uri, has_started
+from include.streams.start import StreamStart
 from include.versions import view_version
 from spark_jobs.archive.reader import read_archived_by_event_time
 from spark_jobs.decoding.records import load_references
@@ -39,7 +42,7 @@ def load_base(
     pipeline: Pipeline,
     view: AdditiveView,
     lease: writers.Lease,
-    generation: StreamGeneration,
+    start: StreamStart,
     targets: Sequence[Target],
 ) -> StoredBase | None:
     """Return the view's base in this generation, made at the view's first start in it; None when it began without one.
@@ -47,24 +50,29 @@ def load_base(
     Raise TidemarkError when its files are not those that were written: too small sums would replace right ones.
 
     The base does not count until its row is in the ledger, so after an earlier crash it is made again. The archive
-    query must not run yet: what is archived now is what lies below.
+    query must not run yet: what is archived now is what lies below. Where only the view had committed anything, the
+    base is empty: the state below its position is that of an older generation.
     """
+    generation = start.generation
     query_id = f"base-{pipeline.name}-{view.name}-g{generation.number}"
     token = micro_batches.token_of(query_id, generation.version(-1))
     if token is None:
-        archived = micro_batches.positions(pipeline.name)
-        if has_started(generation, view.name) or not archived:
+        has_read = micro_batches.positions(pipeline.name) or micro_batches.positions(pipeline.name, view.name)
+        if has_started(generation, view.name) or not has_read:
             return None
+        # Before the base is: the next driver may have other code, or another content of a reference.
+        start.note_base(view.name)
         token = lease.token
         location = _location(generation, view, token)
         log_of(pipeline.name, view.name).info("computed from the archive")
         lake.delete(location)
         StoredBase.write(_aggregate(spark, pipeline, view), location)
         crash_point("base_written")
+        began = time.monotonic()
         for target in targets:
             target.replace(StoredBase(spark, view, location).every(), generation.version(-1))
         crash_point("base_emitted")
-        _commit(pipeline, view, lease, query_id, generation)
+        _commit(pipeline, view, lease, query_id, generation, seconds=time.monotonic() - began)
     base = StoredBase(spark, view, location := _location(generation, view, token))
     if damage := base.damage():
         raise TidemarkError(
@@ -88,9 +96,18 @@ def _aggregate(spark: SparkSession, pipeline: Pipeline, view: AdditiveView) -> D
 
 
 def _commit(
-    pipeline: Pipeline, view: AdditiveView, lease: writers.Lease, query_id: str, generation: StreamGeneration
+    pipeline: Pipeline,
+    view: AdditiveView,
+    lease: writers.Lease,
+    query_id: str,
+    generation: StreamGeneration,
+    *,
+    seconds: float,
 ) -> None:
-    """Move the view to the archive's position, as a micro-batch before its first."""
+    """Move the view to the archive's position, as a micro-batch before its first.
+
+    `seconds`: how long ago its first value was written.
+    """
     stored = micro_batches.stored_topics(pipeline.name)
     first = first_committed_offsets(pipeline.name)
     ranges = [
@@ -98,5 +115,5 @@ def _commit(
         for tp, at in sorted(micro_batches.positions(pipeline.name).items())
     ]
     version = view_version(pipeline.code, view.name, taken_contents(pipeline))
-    batch = BatchCommit(pipeline.name, view.name, query_id, generation.version(-1), ranges, decoder_version=version)
-    micro_batches.move_query(lease, batch)
+    batch = BatchCommit(pipeline.name, view.name, query_id, generation.version(-1), ranges, seconds=seconds)
+    micro_batches.move_query(lease, replace(batch, decoder_version=version))

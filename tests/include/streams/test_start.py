@@ -29,7 +29,8 @@ from include.streams.fingerprint import TABLE
 from include.streams.generations import adopt, new_generation
 from include.streams.new_code import fit_now
 from include.streams.start import StreamStart, begin
-from tests.conftest import Home, wait_for
+from spark_jobs.streaming.speed_base import load_base
+from tests.conftest import Home, settings_of, wait_for
 from tests.support.checkpoints import begin_checkpoint
 from tests.support.topic_log import Log
 
@@ -207,6 +208,26 @@ def test_archive_begins_where_it_first_began_when_a_generation_opens_before_anyt
     new_generation(pipeline, reason="another view", started_by="test@host")
     start = begin(pipeline)
     assert [start.note(pipeline, query) for query in (ARCHIVE, VIEW)] == [at(log, 3), at(log, 3)]
+
+
+@pytest.mark.spark
+def test_view_begins_where_the_archive_does_when_it_alone_had_committed_before_a_generation(
+    request: pytest.FixtureRequest, in_process: Home, spark: Any
+) -> None:
+    pipeline = reading(request, subscribe=("{}-only",))
+    log = topic_of(pipeline, "only")
+    begin(pipeline).note(pipeline, ARCHIVE)
+    log.archive(query=VIEW)
+    new_generation(pipeline, reason="the archive query failed", started_by="test@host")
+    start = begin(pipeline)
+    # Nobody renews it.
+    with settings_of(in_process, TIDEMARK_LEASE_SECONDS="600"):
+        lease = writers.acquire(pipeline.name)
+        base = load_base(spark, pipeline, pipeline.views[0], lease, start, [])
+        writers.release(lease)
+    assert base is not None
+    assert base.every().count() == 0
+    assert [start.note(pipeline, query) for query in (ARCHIVE, VIEW)] == [at(log, 0), at(log, 0)]
 
 
 @pytest.mark.parametrize("has", ["checkpoint", "base"])

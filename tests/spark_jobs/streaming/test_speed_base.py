@@ -13,6 +13,8 @@ from include.ledger.streams.generations import StreamGeneration
 from include.ledger.streams.writers import Lease
 from include.offsets import OffsetRange, TopicPartition
 from include.pipelines import load_pipeline
+from include.streams import start
+from include.streams.start import StreamStart
 from include.versions import view_version
 from spark_jobs.streaming import speed_base
 from spark_jobs.streaming.speed_base import load_base
@@ -20,6 +22,7 @@ from spark_jobs.streaming.speed_base import load_base
 PIPELINE = load_pipeline("nest_cameras")
 VIEW = PIPELINE.views[0]
 GENERATION = StreamGeneration(PIPELINE.name, 3, {}, {})
+START = StreamStart(GENERATION, {VIEW.name: {"transform sightings": "of this code"}})
 TP = TopicPartition("nest-logs", 0)
 
 
@@ -31,12 +34,15 @@ class Made:
         self.commits: list[tuple[Lease, BatchCommit]] = []
         self.locations: set[str] = set()
         self.archived = {TP: 9}
+        self.counted: dict[TopicPartition, int] = {}
+        """Where the view was in an earlier generation."""
         self.has_started = False
         self.damage = ""
         self.crashes = False
+        self.now = 0.0
         ledger = SimpleNamespace(
             token_of=lambda query_id, batch_id: self.commits[-1][0].token if self.commits else None,
-            positions=lambda pipeline: self.archived,
+            positions=lambda pipeline, query="archive": self.counted if query == VIEW.name else self.archived,
             stored_topics=lambda pipeline: {"nest-logs": "id"},
             move_query=self.commit,
         )
@@ -44,6 +50,8 @@ class Made:
         monkeypatch.setattr(speed_base, "micro_batches", ledger)
         monkeypatch.setattr(speed_base, "lake", lake)
         monkeypatch.setattr(speed_base, "StoredBase", self.stored_base())
+        monkeypatch.setattr(start.generations, "note_start", self.note)
+        monkeypatch.setattr(speed_base, "time", SimpleNamespace(monotonic=lambda: self.now))
         monkeypatch.setattr(speed_base, "_aggregate", lambda *_: "aggregated")
         monkeypatch.setattr(speed_base, "first_committed_offsets", lambda pipeline: {TP: 2})
         monkeypatch.setattr(speed_base, "has_started", lambda *_: self.has_started)
@@ -56,6 +64,10 @@ class Made:
     def commit(self, lease: Lease, batch: BatchCommit) -> None:
         self.steps.append("committed")
         self.commits.append((lease, batch))
+
+    def note(self, generation: StreamGeneration, query: str, facts: Any, began_at: Any) -> None:
+        assert (generation, facts, began_at) == (GENERATION, START.fingerprints[query], {})
+        self.steps.append(f"noted {query}")
 
     def stored_base(self) -> Any:
         def write(values: Any, location: str) -> None:
@@ -74,6 +86,7 @@ class Made:
         """Take the base's values, as the view's target."""
         assert version == GENERATION.version(-1)
         self.steps.append(f"emitted {values}")
+        self.now += 4000.0
         if self.crashes:
             raise RuntimeError("killed")
 
@@ -81,7 +94,7 @@ class Made:
         """Load the base as a driver that holds the lease with this token."""
         unused: Any = None
         target: Any = self
-        return load_base(unused, PIPELINE, VIEW, Lease(PIPELINE.name, token, "here"), GENERATION, [target])
+        return load_base(unused, PIPELINE, VIEW, Lease(PIPELINE.name, token, "here"), START, [target])
 
 
 @pytest.fixture
@@ -92,7 +105,8 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Made:
 def test_base_counts_only_when_its_values_are_where_readers_find_them(made: Made) -> None:
     at = f"{VIEW.name}-g3.base-7"
     assert made.load(7).location == at
-    assert made.steps == [f"deleted {at}", f"written {at}", f"emitted {at}", "committed"]
+    # With what it is made by, before anything is: later code must not go on with it.
+    assert made.steps == [f"noted {VIEW.name}", f"deleted {at}", f"written {at}", f"emitted {at}", "committed"]
     [(_, batch)] = made.commits
     # The view begins where the archive ends.
     assert (batch.query, batch.batch_id, batch.ranges) == (
@@ -102,6 +116,8 @@ def test_base_counts_only_when_its_values_are_where_readers_find_them(made: Made
     )
     # As an interval's comparison names the current code, else what the base holds counts as of other code.
     assert batch.decoder_version == view_version(PIPELINE.name, VIEW.name)
+    # Values are searched from when the first of them was written.
+    assert batch.seconds == 4000
 
 
 def test_base_is_made_again_and_elsewhere_when_a_driver_was_killed_before_it_counted(made: Made) -> None:
@@ -112,7 +128,7 @@ def test_base_is_made_again_and_elsewhere_when_a_driver_was_killed_before_it_cou
     made.crashes, made.steps = False, []
     at = f"{VIEW.name}-g3.base-8"
     assert made.load(8).location == at
-    assert made.steps == [f"deleted {at}", f"written {at}", f"emitted {at}", "committed"]
+    assert made.steps == [f"noted {VIEW.name}", f"deleted {at}", f"written {at}", f"emitted {at}", "committed"]
 
 
 def test_base_stays_that_of_the_driver_that_made_it_when_another_one_starts(made: Made) -> None:
@@ -138,6 +154,17 @@ def test_stream_does_not_begin_when_its_base_lacks_a_file(made: Made) -> None:
     ) as raised:
         made.load(8)
     assert "new-generation nest_cameras" in raised.value.remedy
+
+
+def test_base_is_empty_and_the_former_position_forgotten_when_nothing_was_archived_of_what_the_view_counted(
+    made: Made,
+) -> None:
+    made.archived, made.counted = {}, {TP: 4}
+    at = f"{VIEW.name}-g3.base-7"
+    assert made.load(7).location == at
+    assert made.steps[-2:] == [f"emitted {at}", "committed"]
+    [(_, batch)] = made.commits
+    assert batch.ranges == []
 
 
 @pytest.mark.parametrize(("archived", "has_started"), [({}, False), ({TP: 9}, True)])
