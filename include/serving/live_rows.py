@@ -1,7 +1,7 @@
 """The speed view's values in PostgreSQL: one row per key, upserted in one transaction per micro-batch.
 
 The same transaction moves the view's marker in `tidemark_versions`, so a micro-batch that is replayed, or one of a
-driver that lost its lease, changes nothing.
+driver that lost its lease, changes nothing. A base that is made again replaces the former one of the same version.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def merge(shape: Shape, rows: Iterable[Sequence[object]], version: int, *, repla
     with transaction("nothing of the micro-batch was written; repair the table and start again") as asked:
         ensure_states(asked)
         # First: code of before the present generation must not bring back the tables of its own declaration.
-        if not _advance(asked, shape.table, version):
+        if not _advance(asked, shape.table, version, again=replace):
             return
         ensure_for_stream(asked, shape, as_base=replace)
         columns = names([*(each.name for each in shape.columns), shape.version])
@@ -107,12 +107,12 @@ def _if_changed(shape: Shape) -> str:
     return f" WHERE ({before}) IS DISTINCT FROM ({after})"
 
 
-def _advance(asked: cursor, table: str, version: int) -> bool:
-    """Move the marker to the version. Return False when it is there already."""
+def _advance(asked: cursor, table: str, version: int, *, again: bool) -> bool:
+    """Move the marker to the version. Return False when it is beyond it, or there already and not moved `again`."""
     asked.execute(
         "INSERT INTO tidemark_versions AS v (table_name, version) VALUES (%s, %s) ON CONFLICT (table_name) "
-        "DO UPDATE SET version = EXCLUDED.version, written_at = now() WHERE v.version < EXCLUDED.version "
-        "RETURNING version",
-        (table, version),
+        "DO UPDATE SET version = EXCLUDED.version, written_at = now() "
+        "WHERE v.version < EXCLUDED.version OR (%s AND v.version = EXCLUDED.version) RETURNING version",
+        (table, version, again),
     )
     return asked.fetchone() is not None
