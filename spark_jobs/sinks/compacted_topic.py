@@ -35,7 +35,7 @@ class CompactedTopicTarget:
         self.producer.write(held_messages_of(self._addressed(changed)))
 
     def replace(self, values: DataFrame, version: int) -> None:
-        """Write all values of the view, and a deletion for each key of the topic that is not among them.
+        """Write all values of the view, and a deletion for each key that it wrote and that is not among them.
 
         A deletion goes to each topic partition that holds the key: where topic partitions were added, compaction would
         remove the one of the key's new topic partition, and the value in the older one would be its last again.

@@ -50,11 +50,13 @@ def speed_values(spark: SparkSession, view: AdditiveView, last_batch: int, since
 
 
 def key_places(spark: SparkSession, view: AdditiveView, last_batch: int) -> DataFrame:
-    """Return the keys that `speed_values` returns, with each topic partition that holds one. Columns: key, partition.
+    """Return the keys that the speed view wrote, with each topic partition that holds one. Columns: key, partition.
 
-    Where topic partitions were added, a key may lie in two of them, and a deletion reaches only the one it is in.
+    Where topic partitions were added, a key may lie in two of them, and a deletion reaches only the one it is in. Keys
+    that only others wrote, without a version, are not among them.
     """
-    return _committed(spark, view, last_batch).select("key", "partition").distinct()
+    written = _committed(spark, view, last_batch).where(F.col("version") > _NO_VERSION)
+    return written.select("key", "partition").distinct()
 
 
 def _committed(spark: SparkSession, view: AdditiveView, last_batch: int, since: datetime | None = None) -> DataFrame:
