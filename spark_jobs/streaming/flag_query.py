@@ -184,7 +184,9 @@ class FlagQuery:
 
     def _commit(self, query_id: str, batch_id: int, ranges: Sequence[OffsetRange], seconds: float = 0.0) -> None:
         topics = kafka.describe_topics(r.topic_partition.topic for r in ranges)
-        for tp in {r.topic_partition for r in ranges} - self._starts.keys() if self._run else ():
+        added = {r.topic_partition for r in ranges} - self._starts.keys() if self._run else set()
+        # A topic that is gone is refused by the commit.
+        for tp in (each for each in added if each.topic in topics):
             flag_ledger.note_added(self._run, topics[tp.topic].topic_id, tp.partition)
         batch = BatchCommit(self.pipeline.name, FLAGS, query_id, batch_id, ranges, topics, seconds=seconds)
         micro_batches.commit(self.lease, replace(batch, decoder_version=self.versions.decoder))

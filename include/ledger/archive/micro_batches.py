@@ -159,7 +159,7 @@ def committed_once(lease: writers.Lease, batch: BatchCommit, commit: Callable[[]
 def _commit(lease: writers.Lease, batch: BatchCommit) -> None:
     with session() as ledger:
         writers.check(ledger, lease)
-        check_topics(ledger, batch.pipeline, batch.topics)
+        check_topics(ledger, batch.pipeline, batch.topics, (each.topic_partition.topic for each in batch.ranges))
         row = write(ledger, lease.token, batch, records=sum(fates.records for fates in batch.fates.values()))
         _write_diverted(ledger, batch, row.id)
         topic_ids = {topic: identity.topic_id for topic, identity in batch.topics.items()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -45,8 +45,14 @@ def topics_that_left(pipeline: str) -> frozenset[str]:
         return frozenset(ledger.scalars(wanted))
 
 
-def check_topics(ledger: Session, pipeline: str, topics: Mapping[str, TopicIdentity]) -> None:
-    """Store topics that are read for the first time. Raises TopicRecreated when one is not the stored one."""
+def check_topics(ledger: Session, pipeline: str, topics: Mapping[str, TopicIdentity], read: Iterable[str] = ()) -> None:
+    """Store topics that are read for the first time. Raises TopicRecreated when one is not the stored one.
+
+    It is also raised for a topic of `read` that is not among `topics`, those that exist.
+    """
+    for gone in sorted({*read} - topics.keys()):
+        known = ledger.get(Topic, (pipeline, gone))
+        check_same_topic(pipeline, None, gone, known.topic_id if known else "unknown")
     for topic, identity in topics.items():
         stored = ledger.get(Topic, (pipeline, topic))
         if stored is None:

@@ -45,3 +45,18 @@ def test_nothing_is_committed_when_the_topic_was_created_again_since_the_last_mi
     assert micro_batches.positions(pipeline) == {TP: 3}
     assert micro_batches.stored_topics(pipeline) == {"events": "id"}
     assert not micro_batches.is_committed(pipeline, 1)
+
+
+def test_nothing_is_committed_when_the_topic_was_deleted_since_the_last_micro_batch(pipeline: str) -> None:
+    lease, topics = writers.acquire(pipeline), {"events": TopicIdentity("events", "id", 1)}
+
+    def commit(query: str, begin: int, until: int, topics: dict[str, TopicIdentity]) -> None:
+        ranges = [OffsetRange(TP, begin, until)]
+        micro_batches.commit(lease, BatchCommit(pipeline, query, f"{query}-{pipeline}", until, ranges, topics))
+
+    with pytest.raises(TopicRecreated, match=r"topic events \(id unknown\) no longer exists"):
+        commit("view", 0, 3, {})
+    commit(ARCHIVE, 0, 3, topics)
+    with pytest.raises(TopicRecreated, match=r"topic events \(id id\) no longer exists"):
+        commit("view", 0, 3, {})
+    assert micro_batches.positions(pipeline, "view") == {}
