@@ -12,6 +12,7 @@ from include.errors import TidemarkError
 from include.kafka.fenced_producer import FencedProducer
 from include.pipelines.spec import AdditiveView, KafkaMessages, Pipeline
 from spark_jobs.decoding.records import transform
+from spark_jobs.spark.frames import in_memory
 from spark_jobs.spark.kafka_source import messages_of
 from spark_jobs.views.values import key_columns, value_json
 
@@ -31,7 +32,15 @@ class KafkaMessagesTarget:
 
     def write(self, values: DataFrame, version: int) -> None:
         """Write the values. Raises TidemarkError for an undeclared topic, or a null key for a compacted one."""
-        messages = self._messages(values, version).persist()
+        with in_memory(self._messages(values, version)) as messages:
+            self._check(messages)
+            self.producer.write(messages_of(messages))
+
+    def replace(self, values: DataFrame, version: int) -> None:
+        """Write all values of the view: readers of a topic that only grows see the newer version."""
+        self.write(values, version)
+
+    def _check(self, messages: DataFrame) -> None:
         topics = [row[0] for row in messages.select("topic").distinct().collect()]
         if unknown := sorted(str(topic) for topic in topics if topic not in self.sink.topics):
             raise TidemarkError(
@@ -46,13 +55,6 @@ class KafkaMessagesTarget:
                 remedy="give it a key, or alter the topic's cleanup.policy",
                 pipeline=self.pipeline.name,
             )
-        if topics:
-            self.producer.write(messages_of(messages))
-        messages.unpersist()
-
-    def replace(self, values: DataFrame, version: int) -> None:
-        """Write all values of the view: readers of a topic that only grows see the newer version."""
-        self.write(values, version)
 
     def _messages(self, values: DataFrame, version: int) -> DataFrame:
         """Return the messages. Columns: key, value, topic: the sink's own, else the one that a row names."""

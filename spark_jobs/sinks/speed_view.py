@@ -7,7 +7,8 @@ order, then the ledger. In a generation that began with a base, the sums of base
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -31,6 +32,7 @@ from spark_jobs.sinks.kafka_messages import KafkaMessagesTarget
 from spark_jobs.sinks.key_count import KeyCountTarget
 from spark_jobs.sinks.replays import check_replay
 from spark_jobs.spark.checkpoint import read_batch
+from spark_jobs.spark.frames import in_memory
 from spark_jobs.views.measures import declared_measures
 from spark_jobs.views.stored_base import DAY, StoredBase, day_of
 from spark_jobs.views.values import key_json
@@ -118,13 +120,12 @@ class SpeedViewSink:
             # Already emitted, but Spark lost its own commit of the batch and needs its state written.
             aggregates.write.format("noop").mode("overwrite").save()
             return
-        values, emitted = self._values(aggregates)
-        if emitted:
-            crash_point("speed_counted")
-            for target in self.targets:
-                target.write(values, version)
-                crash_point("speed_written")
-        values.unpersist()
+        with self._values(aggregates) as (values, emitted):
+            if emitted:
+                crash_point("speed_counted")
+                for target in self.targets:
+                    target.write(values, version)
+                    crash_point("speed_written")
         crash_point("speed_emitted")
         batch = BatchCommit(
             pipeline=self.pipeline.name,
@@ -152,15 +153,16 @@ class SpeedViewSink:
             self.lease, replace(batch, ranges=planned.ranges, topics=topics, watermark=planned.watermark)
         )
 
-    def _values(self, aggregates: DataFrame) -> tuple[DataFrame, int]:
-        """Return the values to emit, kept in memory, and their number. Columns: key, the measures."""
+    @contextmanager
+    def _values(self, aggregates: DataFrame) -> Iterator[tuple[DataFrame, int]]:
+        """Yield the values to emit, kept in memory, and their number. Columns: key, the measures."""
         keyed: list[Column | str] = [key_json(self.view).alias("key"), *self.view.measures]
         if self.base is None:
-            only = declared_measures(self.pipeline, self.view, aggregates.select(*keyed)).persist()
-            return only, only.count()
-        state = aggregates.select(*keyed, day_of(self.view)).persist()
-        [(days,)] = state.agg(F.collect_set(DAY)).collect()
-        values = declared_measures(self.pipeline, self.view, self.base.added_to(state, days)).persist()
-        emitted = values.count()
-        state.unpersist()
-        return values, emitted
+            with in_memory(declared_measures(self.pipeline, self.view, aggregates.select(*keyed))) as only:
+                yield only, only.count()
+            return
+        with in_memory(aggregates.select(*keyed, day_of(self.view))) as state:
+            [(days,)] = state.agg(F.collect_set(DAY)).collect()
+            summed = declared_measures(self.pipeline, self.view, self.base.added_to(state, days))
+            with in_memory(summed) as values:
+                yield values, values.count()

@@ -1,11 +1,12 @@
-"""Small DataFrames from data that the driver holds.
+"""Small DataFrames from data that the driver holds, and frames that are kept in memory.
 
-The data is passed as Arrow: for Python rows, Spark would start Python workers, which costs an application seconds.
+Data is passed as Arrow: for Python rows, Spark would start Python workers, which costs an application seconds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -29,3 +30,13 @@ def empty_frame(spark: SparkSession, schema: StructType) -> DataFrame:
     """Return a frame of that schema without rows."""
     nulls = (F.lit(None).cast(field.dataType).alias(field.name) for field in schema.fields)
     return spark.range(0).select(*nulls)
+
+
+@contextmanager
+def in_memory(frame: DataFrame) -> Iterator[DataFrame]:
+    """Keep a frame in memory during the block, and release it also when the block fails."""
+    kept = frame.persist()
+    try:
+        yield kept
+    finally:
+        kept.unpersist()

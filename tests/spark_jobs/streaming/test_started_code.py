@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -147,8 +147,8 @@ def test_micro_batch_is_committed_with_the_driver_s_version_when_newer_code_lies
     monkeypatch.setattr(line_sinks.lines, "files_between", lambda *_: [])
     monkeypatch.setattr(speed_view.writers, "renew", lambda *_: False)
     monkeypatch.setattr(landing.LandingSink, "_append_to_delta", lambda *_: None)
-    values: Any = SimpleNamespace(unpersist=lambda: None, sparkSession=None)
-    monkeypatch.setattr(speed_view.SpeedViewSink, "_values", lambda *_: (values, 0))
+    values: Any = SimpleNamespace(sparkSession=None)
+    monkeypatch.setattr(speed_view.SpeedViewSink, "_values", lambda *_: nullcontext((values, 0)))
     landing.LandingSink(pipeline, LEASE, "id", "", old.decoder, lambda _: None).land(values, 0)
     line_sinks.LineLandingSink(pipeline, LEASE, "id", "", old.decoder, 0, lambda *_: None).land(values, 0)
     (view,) = pipeline.views
