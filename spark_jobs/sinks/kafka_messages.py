@@ -11,6 +11,7 @@ from include import kafka
 from include.errors import TidemarkError
 from include.kafka.fenced_producer import FencedProducer
 from include.pipelines.spec import AdditiveView, KafkaMessages, Pipeline
+from include.pipelines.spec.views import VERSION_HEADER
 from spark_jobs.decoding.records import transform
 from spark_jobs.spark.frames import in_memory
 from spark_jobs.spark.kafka_source import messages_of
@@ -21,7 +22,7 @@ from spark_jobs.views.values import key_columns, value_json
 class KafkaMessagesTarget:
     """Writes the changed keys of a micro-batch as messages.
 
-    At least once: a replayed micro-batch writes equal messages again, with the same `version` in the value. Readers of
+    At least once: a replayed micro-batch writes equal messages again, with the same `version` in the header. Readers of
     committed records do not see messages of a driver that lost its lease.
     """
 
@@ -34,7 +35,7 @@ class KafkaMessagesTarget:
         """Write the values. Raises TidemarkError for an undeclared topic, or a null key for a compacted one."""
         with in_memory(self._messages(values, version)) as messages:
             self._check(messages)
-            self.producer.write(messages_of(messages))
+            self.producer.write(messages_of(messages), {VERSION_HEADER: str(version).encode()})
 
     def replace(self, values: DataFrame, version: int) -> None:
         """Write all values of the view: readers of a topic that only grows see the newer version."""

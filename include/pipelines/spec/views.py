@@ -24,7 +24,7 @@ _OF_WINDOWS = frozenset({"start", "end"})
 """Beside these, too, where a view has windows."""
 
 VERSION_HEADER = "version"
-"""The header of a speed view's message that names the version of a deletion, which has no value to hold it."""
+"""The header that names the version of a speed view's message: of a deletion, and of each one for a plain topic."""
 
 SUMMED_EXACTLY = {
     "TINYINT",
@@ -76,7 +76,7 @@ class CompactedTopic:
 class KafkaMessages:
     """A further sink of a speed view: messages for plain topics, at least once.
 
-    The value carries the `version`, by which a reader recognises a repetition.
+    The header `version` names the micro-batch, by which a reader recognises a repetition.
     """
 
     topic: str = ""

@@ -15,6 +15,7 @@ from include.ledger.streams.generations import StreamGeneration
 from include.ledger.streams.writers import Lease
 from include.pipelines import load_pipeline
 from include.pipelines.spec import KafkaMessages
+from include.pipelines.spec.views import VERSION_HEADER
 from spark_jobs.sinks import speed_view
 from spark_jobs.sinks.kafka_messages import KafkaMessagesTarget
 from spark_jobs.sinks.speed_view import SpeedViewSink
@@ -33,7 +34,9 @@ def written(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, bytes | None]]:
     """Topic and key of each message that was handed to the producer; one of the topics is compacted."""
     found: list[tuple[str, bytes | None]] = []
 
-    def write(_: FencedProducer, messages: Any) -> int:
+    def write(_: FencedProducer, messages: Any, headers: Any = None) -> int:
+        # By which readers recognise a repetition, also where the transform makes the value.
+        assert headers == {VERSION_HEADER: b"7"}
         found.extend((topic, key) for topic, key, *_ in messages)
         return len(found)
 
@@ -52,7 +55,7 @@ def write(spark: Any, sink: KafkaMessages, *zip_codes: str | None) -> None:
     rows = [(f'{{"zipcode":"{code}"}}' if code else "{}", 1) for code in zip_codes]
     values = spark.createDataFrame(rows, "key STRING, hits BIGINT")
     producer = FencedProducer(HITS.name, "by_zip", lambda: None)
-    KafkaMessagesTarget(HITS, HITS.views[0], sink, producer).write(values, 1)
+    KafkaMessagesTarget(HITS, HITS.views[0], sink, producer).write(values, 7)
 
 
 def test_messages_go_to_the_topics_that_their_rows_name_when_these_are_declared(
