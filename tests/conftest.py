@@ -27,7 +27,7 @@ from fasteners import InterProcessLock
 from include import waiting
 from include.services.process import running
 from include.spark.kept import KEPT_CLASSES
-from include.spark.submission import FIRST_COMPILER
+from include.spark.submission import AVRO_LIMITS, FIRST_COMPILER
 from tests.support.browser import headless_chromium
 from tests.support.cpu_seconds import CpuSeconds
 from tests.support.shared_services import SharedServices
@@ -42,7 +42,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 JVM_OPTIONS = FIRST_COMPILER
 
 # For JVMs that serve many tests: they hold the code generated for all of them, which each small collection copies.
-LASTING_JVM_OPTIONS = f"{JVM_OPTIONS} -XX:NewSize=400m -XX:MetaspaceSize=512m"
+LASTING_JVM_OPTIONS = f"{JVM_OPTIONS} -XX:NewSize=400m -XX:MetaspaceSize=512m {AVRO_LIMITS}"
 
 # In a worker of pytest-xdist the main module has no file. Spark Connect, which Great Expectations imports, mistakes
 # that for a run of doctests and ends the process.

@@ -46,6 +46,17 @@ it would be interpreted for ever."""
 _ROOM_FOR_CLASSES = "-XX:MetaspaceSize=256m"
 """By default the JVM collects the whole heap once 21 MiB of classes are loaded, and again until all of Spark's are."""
 
+AVRO_LIMITS = " ".join(
+    f"-Dorg.apache.avro.limits.{what}={most}"
+    for what, most in {
+        "string.maxLength": 2**26,
+        "bytes.maxLength": 2**26,
+        "collectionItems.maxLength": 2**24,
+    }.items()
+)
+"""Avro reserves the memory for a text, bytes, an array or a map before it reads them, as long as the value says they
+are. By default that is up to 2 GiB, and one short record ends the JVM; above 64 MiB here, it is malformed."""
+
 DELTA = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
@@ -151,7 +162,7 @@ def submission(
         "spark.driver.extraJavaOptions": driver_options(current, folder, short=short),
         "spark.driver.memory": current.driver_memory,
         # For executors that a cluster starts: they need the code at the same path, as in the containers.
-        "spark.executor.extraJavaOptions": f"-Duser.timezone=UTC {_HUGE_METHODS}",
+        "spark.executor.extraJavaOptions": f"-Duser.timezone=UTC {_HUGE_METHODS} {AVRO_LIMITS}",
         "spark.executorEnv.PYTHONPATH": str(REPOSITORY),
         # Naive times of a Python decoder are read in the host's zone.
         "spark.executorEnv.TZ": "UTC",
@@ -202,7 +213,7 @@ def driver_options(current: Settings, folder: Path | None, *, short: bool) -> st
     here = (f'"-Djava.io.tmpdir={folder}"', *class_archive.options()) if folder is not None else ()
     options = (
         f"-Duser.timezone=UTC -Dlog4j2.configurationFile={LOGGING.as_uri()}",
-        f"-XX:+UseSerialGC -XX:-UsePerfData {_HUGE_METHODS} {_ROOM_FOR_CLASSES}",
+        f"-XX:+UseSerialGC -XX:-UsePerfData {_HUGE_METHODS} {_ROOM_FOR_CLASSES} {AVRO_LIMITS}",
         *here,
         *([FIRST_COMPILER] if short else []),
         _young_generation(current.driver_memory),

@@ -14,7 +14,7 @@ from include.errors import UsageError
 from include.pipelines import load_pipeline
 from include.settings import settings
 from include.spark.jars import pyspark_home
-from include.spark.submission import DELTA, LOGGING, OWN_SPARK_SUBMIT, stream_submission, submission
+from include.spark.submission import AVRO_LIMITS, DELTA, LOGGING, OWN_SPARK_SUBMIT, stream_submission, submission
 
 
 @pytest.fixture(autouse=True)
@@ -50,6 +50,15 @@ def test_driver_and_executors_have_utc_and_a_locale_of_utf_8(master: str, monkey
     assert resolved.env["TZ"] == "UTC"
     assert resolved.conf["spark.executorEnv.TZ"] == "UTC"
     assert resolved.env["LC_ALL"] == resolved.conf["spark.executorEnv.LC_ALL"] == "C.UTF-8"
+
+
+def test_avro_s_limits_are_those_of_driver_and_executors() -> None:
+    """They end with a record that says it is longer than their memory."""
+    conf = submission("stream", name="stream").conf
+    assert set(AVRO_LIMITS.split()) <= set(conf["spark.driver.extraJavaOptions"].split())
+    assert set(AVRO_LIMITS.split()) <= set(conf["spark.executor.extraJavaOptions"].split())
+    lengths = [int(each.rpartition("=")[2]) for each in AVRO_LIMITS.split()]
+    assert min(lengths) >= load_pipeline("gps_positions").decoder.max_bytes
 
 
 def test_spark_submit_of_the_settings_is_used_and_refused_when_it_is_no_program(

@@ -182,6 +182,24 @@ def test_number_is_malformed_when_it_is_longer_than_any(spark: Any, ids: list[in
     assert reasons(spark, [header + b"\xff" * 60, header]) == ["malformed_avro", "truncated"]
 
 
+OF_ANY_LENGTH: dict[str, Any] = {
+    "string": "string",
+    "bytes": "bytes",
+    "array": {"type": "array", "items": "long"},
+    "map": {"type": "map", "values": "long"},
+}
+
+
+@pytest.mark.parametrize("case", list(OF_ANY_LENGTH))
+def test_record_is_malformed_when_it_says_it_is_longer_than_the_memory(spark: Any, gate: Gate, case: str) -> None:
+    """Avro reserves that memory before it reads: without limits, the JVM ends."""
+    schema = record_of(OF_ANY_LENGTH[case])
+    longest = io.BytesIO()
+    fastavro.schemaless_writer(longest, "long", 2**31 - 9)
+    _, failure = read(spark, schema, longest.getvalue() + b"\0\0", schema, f"longest-{case}-value")
+    assert failure == ("malformed_avro", "not a record of its schema")
+
+
 def test_nested_types_and_blocks_are_whole_when_any_encoder_wrote_them(spark: Any, ids: list[int]) -> None:
     # One block with its size, as some encoders write it: a longer encoding of the same record.
     schema = {"type": "record", "name": "T", "fields": [{"name": "n", "type": {"type": "array", "items": "long"}}]}
