@@ -49,7 +49,7 @@ def prepare(decoder: Avro, records: DataFrame) -> None:
     """Resolve the writer schemas of a batch of records, so that `parse` knows them.
 
     The ids in a stream are not known before it runs. So all versions of the subject are resolved, if the registry
-    answers, and a record with another id makes the query throw an error that `is_unresolved` recognises. Values of
+    answers, and a record with another id makes the query throw an error that `unresolved_id` recognises. Values of
     something else have any number of ids: after many unknown ones, the registry is asked for no other. Raises
     ServiceUnreachable when an unknown id must be looked up and the registry does not answer.
     """

@@ -106,9 +106,10 @@ def end_of_query(query: StreamingQuery) -> Exception | None:
     return failed
 
 
-def is_unresolved(error: Exception) -> bool:
-    """Return whether a query ended at a schema id that was unknown when it was planned."""
-    return any(each.raised.startswith(UNRESOLVED) for each in chain_of(error))
+def unresolved_id(error: Exception) -> int | None:
+    """Return the schema id, unknown when a query was planned, at which it ended; None for any other failure."""
+    raised = (each.raised for each in chain_of(error) if each.raised.startswith(f"{UNRESOLVED}: "))
+    return next((int(each.removeprefix(f"{UNRESOLVED}: ")) for each in raised), None)
 
 
 def root_cause(error: Exception) -> str:
@@ -196,10 +197,9 @@ def _failed_fast(thrown: Thrown) -> TidemarkError | None:
 
 
 def _schema_unresolved(thrown: Thrown) -> TidemarkError | None:
-    if not thrown.raised.startswith(UNRESOLVED):
-        return None
     # The runner of the query resolves the id and starts it again; no record is to blame.
-    return TidemarkError("a schema id was not resolved before decoding", remedy="start again")
+    told = TidemarkError("a schema id was not resolved before decoding", remedy="start again")
+    return told if thrown.raised.startswith(UNRESOLVED) else None
 
 
 def _measure_outgrown(thrown: Thrown) -> TidemarkError | None:

@@ -29,7 +29,7 @@ from spark_jobs.decoding.records import archive_rows, decode
 from spark_jobs.references.take import has_sources, with_content
 from spark_jobs.sinks.landing import LandingSink
 from spark_jobs.sinks.speed_view import SpeedViewSink, targets_of
-from spark_jobs.spark.failures import is_unresolved, translate
+from spark_jobs.spark.failures import translate, unresolved_id
 from spark_jobs.spark.kafka_source import read_stream
 from spark_jobs.spark.log import log_of
 from spark_jobs.streaming.flag_query import FlagQuery
@@ -144,8 +144,8 @@ class _Queries(StreamQueries):
             failed = self._failure(name, query)
             if failed is None:
                 continue
-            if is_unresolved(failed):
-                self._start_again_with_schemas(number)
+            if (schema_id := unresolved_id(failed)) is not None:
+                self._start_again_with_schemas(number, schema_id)
                 continue
             if self._errors or not number:
                 raise self._errors[0] if self._errors else failed
@@ -160,10 +160,10 @@ class _Queries(StreamQueries):
         """Return the queries that were last started, by their names."""
         return dict(zip(self._names, self._queries, strict=True))
 
-    def _start_again_with_schemas(self, number: int) -> None:
-        """Restart a query that met schema ids unknown at its planning, once they are resolved."""
+    def _start_again_with_schemas(self, number: int, schema_id: int) -> None:
+        """Restart a query that met a schema id unknown at its planning, once all of its micro-batch are resolved."""
         query = self._names[number]
-        if self._schemas.may_start(self._spark, query, checkpoint_uri(self._generation, query)):
+        if self._schemas.may_start(self._spark, query, checkpoint_uri(self._generation, query), schema_id):
             self._log(query).info("starts again with newly resolved schemas")
             self._queries[number] = self._start_beside(query) if number else self._start_archive()
 

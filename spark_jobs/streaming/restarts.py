@@ -7,8 +7,8 @@ A query beside the archive query fails for a passing reason (a worker without me
 records with nothing diverted. The query starts again, once per position: a second failure there is its own.
 
 A micro-batch has a schema id that was not known when the query was planned. Its ids are resolved, and the query,
-planned anew, runs that micro-batch again. While the registry is unreachable it waits: no record goes to quarantine for
-that.
+planned anew, runs that micro-batch again. Of a query in real time, only the id at which it ended is resolved. While the
+registry is unreachable it waits: no record goes to quarantine for that.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from dataclasses import dataclass, field
 
 from pyspark.sql import Column, SparkSession
 
-from include import kafka, lake
+from include import kafka
 from include.errors import ServiceUnreachable
+from include.lake.checkpoints import newest_commit, newest_plan
 from include.ledger.archive import micro_batches
 from include.ledger.archive.positions import topics_that_left
 from include.ledger.quarantine import diverted
 from include.offsets import Coordinates, TopicPartition
-from include.pipelines.spec import Pipeline
+from include.pipelines.spec import Avro, Pipeline
 from include.schemas.writer_schemas import UNKNOWN_SCHEMA, writer_schemas
 from spark_jobs.decoding.decoders import prepare
 from spark_jobs.decoding.poison import withhold
@@ -119,15 +120,19 @@ class SchemaRestarts:
         self._pipeline = pipeline
         self._waiting: dict[str, float] = {}
 
-    def may_start(self, spark: SparkSession, query: str, checkpoint: str) -> bool:
-        """Return whether all schema ids of the query's last planned micro-batch are resolved now; False means wait.
+    def may_start(self, spark: SparkSession, query: str, checkpoint: str, schema_id: int) -> bool:
+        """Return whether the id at which the query ended, and all of its micro-batch, are resolved; False means wait.
 
         Raises ServiceUnreachable when the registry is unreachable for longer than `PATIENCE`.
         """
-        planned = read_batch(checkpoint, _last_batch(checkpoint))
+        decoder = self._pipeline.decoder
+        assert isinstance(decoder, Avro)
         known_as_unknown = writer_schemas().unknown()
         try:
-            prepare(self._pipeline.decoder, read_ranges(spark, planned.ranges))
+            # A query in real time writes a micro-batch to the log when it ends, so that here the log lacks it.
+            if (failed := newest_plan(checkpoint)) > newest_commit(checkpoint):
+                prepare(decoder, read_ranges(spark, read_batch(checkpoint, failed).ranges))
+            writer_schemas().resolve([schema_id], decoder.subject)
         except ServiceUnreachable as error:
             now = time.monotonic()
             if query not in self._waiting:
@@ -148,8 +153,3 @@ class SchemaRestarts:
                 UNKNOWN_SCHEMA,
             )
         return True
-
-
-def _last_batch(checkpoint: str) -> int:
-    """Return the newest micro-batch in the write-ahead log: the one that failed."""
-    return max(int(file.name) for file in lake.list_files(f"{checkpoint}/offsets") if file.name.isdigit())

@@ -72,14 +72,14 @@ def test_words_of_a_record_are_no_outage_when_an_expression_throws_them(
     from pyspark.sql import functions as F
 
     from spark_jobs.decoding.poison import thrown_by
-    from spark_jobs.spark.failures import is_unresolved, translate
+    from spark_jobs.spark.failures import translate, unresolved_id
 
     monkeypatch.setenv("TIDEMARK_LAKE", "s3a://bucket/lake")
     settings.cache_clear()
     throwing = records(spark, text).select(F.raise_error(F.col("text")))
     failed = failure_of(computed(throwing))
     assert translate(failed) is None
-    assert not is_unresolved(failed)
+    assert unresolved_id(failed) is None
     # What a search for the record does with it: blame the record.
     assert thrown_by(throwing)
     settings.cache_clear()
@@ -88,7 +88,7 @@ def test_words_of_a_record_are_no_outage_when_an_expression_throws_them(
 def test_words_of_a_record_are_no_outage_when_a_function_of_a_transform_throws_them(spark: Any) -> None:
     from pyspark.sql import functions as F
 
-    from spark_jobs.spark.failures import is_unresolved, translate
+    from spark_jobs.spark.failures import translate, unresolved_id
 
     def throw(value: str) -> str:
         raise ValueError(value)
@@ -96,7 +96,7 @@ def test_words_of_a_record_are_no_outage_when_a_function_of_a_transform_throws_t
     for text in WORDS:
         failed = failure_of(computed(records(spark, text).select(F.udf(throw)("text"))))
         assert translate(failed) is None, text
-        assert not is_unresolved(failed)
+        assert unresolved_id(failed) is None
 
 
 @pytest.mark.parametrize("now", [None, "import no_such_module_either\n", "def decode(:\n", "other = 1\n"])

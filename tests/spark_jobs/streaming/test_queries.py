@@ -74,10 +74,10 @@ def test_record_is_to_blame_when_its_words_sound_like_an_outage(spark: Any, tmp_
 
 
 def test_unresolved_schema_id_is_recognised_when_a_record_imitates_it(spark: Any, tmp_path: Path) -> None:
-    from spark_jobs.spark.failures import UNRESOLVED, is_unresolved
+    from spark_jobs.spark.failures import UNRESOLVED, unresolved_id
 
-    assert is_unresolved(failure_of(spark, tmp_path, f"{UNRESOLVED}: 7"))
-    assert not is_unresolved(failure_of(spark, tmp_path, "tidemark: a schema id is not resolved yet: 7"))
+    assert unresolved_id(failure_of(spark, tmp_path, f"{UNRESOLVED}: 7")) == 7
+    assert unresolved_id(failure_of(spark, tmp_path, "tidemark: a schema id is not resolved yet: 7")) is None
 
 
 def test_full_disk_is_named_when_a_file_of_the_sink_s_own_cannot_be_written(spark: Any, tmp_path: Path) -> None:
