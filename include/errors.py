@@ -14,6 +14,7 @@
     │   ├── RequestRefused         6  Kafka answers, but not this request: a right is missing, or a topic has no leader
     │   ├── LockLost               6  the connection that held a lock in PostgreSQL has ended
     │   └── LockHeld               5  another command holds a lock in the ledger for too long
+    ├── AnswerTooLong              1  the registry answers with more than is read
     ├── DiskFull                   1  a disk of the lake, or of this home, has no space left
     ├── FileUnreadable             1  a file that the ledger names is missing or damaged
     ├── MessageRefused             1  Kafka does not take a message, whenever it is sent
@@ -136,6 +137,10 @@ class LockHeld(ServiceUnreachable):
 
     exit_code = AnotherWriter.exit_code
     meaning = AnotherWriter.meaning
+
+
+class AnswerTooLong(TidemarkError):
+    """The registry answers with more than is read of an answer."""
 
 
 class DiskFull(TidemarkError):

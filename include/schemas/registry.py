@@ -16,7 +16,7 @@ from urllib.parse import quote
 import httpx
 from sqlalchemy.engine import make_url
 
-from include.errors import ServiceUnreachable, TidemarkError, UsageError
+from include.errors import AnswerTooLong, ServiceUnreachable, UsageError
 from include.settings import PAST_PROXY, settings
 
 TIMEOUT = 10.0
@@ -27,6 +27,7 @@ MAX_ANSWER = 1_048_576
 
 _SCHEMA_NOT_FOUND = 40403
 _SUBJECT_NOT_FOUND = 40401
+_VERSION_NOT_FOUND = 40402
 _MEDIA_TYPE = "application/vnd.schemaregistry.v1+json"
 
 
@@ -61,17 +62,21 @@ class SchemaRegistry:
 
     def versions(self, subject: str) -> list[int]:
         """Return the version numbers of a subject; none for an unknown one. Raises ServiceUnreachable."""
-        numbers = self._ask("GET", f"/subjects/{quote(subject, safe='')}/versions", missing=_SUBJECT_NOT_FOUND)
+        numbers = self._ask("GET", f"/subjects/{quote(subject, safe='')}/versions", missing=(_SUBJECT_NOT_FOUND,))
         return list(numbers or [])
 
-    def version(self, subject: str, version: int) -> tuple[int, RegisteredSchema]:
-        """Return the schema of a subject's version, with its id. Raises ServiceUnreachable."""
-        answer = self._ask("GET", f"/subjects/{quote(subject, safe='')}/versions/{version}")
-        return int(answer["id"]), _registered(answer)
+    def version(self, subject: str, version: int) -> tuple[int, RegisteredSchema] | None:
+        """Return the schema of a subject's version, with its id; None when it was deleted.
+
+        Raises ServiceUnreachable, AnswerTooLong.
+        """
+        path = f"/subjects/{quote(subject, safe='')}/versions/{version}"
+        answer = self._ask("GET", path, missing=(_SUBJECT_NOT_FOUND, _VERSION_NOT_FOUND))
+        return None if answer is None else (int(answer["id"]), _registered(answer))
 
     def schema(self, schema_id: int) -> RegisteredSchema | None:
-        """Return the schema of that id; None when the registry has none. Raises ServiceUnreachable."""
-        answer = self._ask("GET", f"/schemas/ids/{schema_id}", missing=_SCHEMA_NOT_FOUND)
+        """Return the schema of that id; None when the registry has none. Raises ServiceUnreachable, AnswerTooLong."""
+        answer = self._ask("GET", f"/schemas/ids/{schema_id}", missing=(_SCHEMA_NOT_FOUND,))
         return None if answer is None else _registered(answer)
 
     def register(self, subject: str, schemas: Sequence[str]) -> list[int]:
@@ -82,8 +87,10 @@ class SchemaRegistry:
         path = f"/subjects/{quote(subject, safe='')}/versions"
         return [int(self._ask("POST", path, body={"schema": schema})["id"]) for schema in schemas]
 
-    def _ask(self, method: str, path: str, *, body: Mapping[str, str] | None = None, missing: int = 0) -> Any:
-        """Return the answer's JSON; None for an error 404 with the code `missing`."""
+    def _ask(
+        self, method: str, path: str, *, body: Mapping[str, str] | None = None, missing: Sequence[int] = ()
+    ) -> Any:
+        """Return the answer's JSON; None for an error 404 with a code of `missing`."""
         headers = {"Content-Type": _MEDIA_TYPE} if body is not None else {}
         try:
             with self._client.stream(method, self.address + path, json=body, headers=headers) as response:
@@ -98,7 +105,7 @@ class SchemaRegistry:
             return answer
         code = answer.get("error_code") if isinstance(answer, dict) else None
         # Any other 404 is a wrong address, not a missing schema.
-        if response.status_code == httpx.codes.NOT_FOUND and code == missing:
+        if response.status_code == httpx.codes.NOT_FOUND and code in missing:
             return None
         said = str(answer.get("message", ""))[:200] if isinstance(answer, dict) else ""
         if response.status_code in (httpx.codes.CONFLICT, httpx.codes.UNPROCESSABLE_ENTITY):
@@ -110,7 +117,7 @@ class SchemaRegistry:
         for chunk in response.iter_bytes():
             text += chunk
             if len(text) > MAX_ANSWER:
-                raise TidemarkError(
+                raise AnswerTooLong(
                     f"the registry at {self.address} answers with more than {MAX_ANSWER} bytes",
                     remedy="see what it holds; schemas are a few thousand bytes",
                 )

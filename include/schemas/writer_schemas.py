@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from include.errors import UsageError
+from include.errors import AnswerTooLong, UsageError
 from include.schemas.registry import RegisteredSchema, SchemaRegistry, registry
 from include.settings import settings, write_private
 
@@ -47,6 +47,7 @@ WriterSchema = str | Unusable
 """A writer schema as JSON, or why there is none."""
 
 _UNKNOWN = Unusable(UNKNOWN_SCHEMA, "the registry had no schema with its id")
+_TOO_LONG = Unusable("unusable_schema", f"its schema is longer than {MAX_SCHEMA_BYTES} characters")
 
 
 class WriterSchemas:
@@ -87,14 +88,20 @@ class WriterSchemas:
         self._resolve(asked)
 
     def resolve_subject(self, subject: str) -> None:
-        """Resolve all versions of a subject.
+        """Resolve all versions of a subject, except those whose ids are not known for being too long.
 
         Raises ServiceUnreachable, and UsageError when the registry has another schema for an id than is kept.
         """
         for version in self._registry.versions(subject):
-            schema_id, found = self._registry.version(subject, version)
-            self._check_kept(schema_id, found, f"version {version} of {subject}")
-            self._resolve([schema_id])
+            try:
+                registered = self._registry.version(subject, version)
+            except AnswerTooLong:
+                continue
+            # It may have been deleted since the versions were listed.
+            if registered is not None:
+                schema_id, found = registered
+                self._check_kept(schema_id, found, f"version {version} of {subject}")
+                self._resolve([schema_id])
 
     def _resolve(self, schema_ids: Iterable[int]) -> None:
         for schema_id in schema_ids:
@@ -102,14 +109,23 @@ class WriterSchemas:
                 continue
             if self.asks_no_more():
                 return
+            resolved = self._ask(schema_id)
+            with self._lock:
+                self._resolved[schema_id] = resolved
+                if resolved is _UNKNOWN:
+                    self._unknown.add(schema_id)
+
+    def _ask(self, schema_id: int) -> WriterSchema:
+        """Return the schema with the id, which is kept, or why records with it cannot be decoded."""
+        try:
             # A registry whose ids are of 32 bits has no answer of its own for a larger one, and looks unreachable.
             found = self._registry.schema(schema_id) if schema_id <= _LARGEST_ID else None
-            if found is not None:
-                self._keep(schema_id, found)
-            with self._lock:
-                self._resolved[schema_id] = _UNKNOWN if found is None else usable(found)
-                if found is None:
-                    self._unknown.add(schema_id)
+        except AnswerTooLong:
+            return _TOO_LONG
+        if found is None:
+            return _UNKNOWN
+        self._keep(schema_id, found)
+        return usable(found)
 
     def _check_kept(self, schema_id: int, found: RegisteredSchema, where: str) -> None:
         kept = self._kept.get(schema_id)
@@ -161,7 +177,7 @@ def usable(found: RegisteredSchema) -> WriterSchema:
     if found.references:
         return Unusable("unusable_schema", "its schema refers to other schemas, which are not followed")
     if len(found.schema) > MAX_SCHEMA_BYTES:
-        return Unusable("unusable_schema", f"its schema is longer than {MAX_SCHEMA_BYTES} characters")
+        return _TOO_LONG
     if _depth_in_text(found.schema) > 2 * MAX_SCHEMA_DEPTH:
         return Unusable("unusable_schema", f"its schema is nested deeper than {MAX_SCHEMA_DEPTH} types")
     try:

@@ -39,7 +39,7 @@ def answering(answer: Answer, tls: ssl.SSLContext | None = None) -> Iterator[str
     with ThreadingHTTPServer(("127.0.0.1", free_port()), Handler) as server:
         if tls is not None:
             server.socket = tls.wrap_socket(server.socket, server_side=True)
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
         thread.start()
         yield f"https://localhost:{server.server_port}" if tls else f"http://127.0.0.1:{server.server_port}"
         server.shutdown()

@@ -10,8 +10,8 @@ import pytest
 
 from include.errors import ServiceUnreachable, UsageError
 from include.schemas import writer_schemas
-from include.schemas.registry import SchemaRegistry
-from include.schemas.writer_schemas import WriterSchemas
+from include.schemas.registry import MAX_ANSWER, SchemaRegistry
+from include.schemas.writer_schemas import Unusable, WriterSchemas
 from tests.support.json_server import answering
 from tests.support.receivers import tls_in, trust
 
@@ -32,6 +32,7 @@ class Registry:
     def __init__(self) -> None:
         self.schema = self.spelled = FIRST
         self.asked: list[str] = []
+        self.versions = [1]
 
     def fill_anew(self) -> None:
         self.schema = self.spelled = SWAPPED
@@ -39,11 +40,12 @@ class Registry:
     def answer(self, _: str, path: str, __: object) -> tuple[int, object]:
         self.asked.append(path)
         answers: dict[str, object] = {
-            f"/subjects/{SUBJECT}/versions": [1],
+            f"/subjects/{SUBJECT}/versions": self.versions,
             f"/subjects/{SUBJECT}/versions/1": {"subject": SUBJECT, "version": 1, "id": 1, "schema": self.spelled},
             "/schemas/ids/1": {"schema": self.schema},
         }
-        return (200, answers[path]) if path in answers else (404, {"error_code": 40403, "message": "not found"})
+        missing = 40402 if "/versions/" in path else 40403
+        return (200, answers[path]) if path in answers else (404, {"error_code": missing, "message": "not found"})
 
 
 @pytest.fixture
@@ -128,3 +130,26 @@ def test_subject_s_schema_is_resolved_when_too_many_ids_are_unknown(
     registry.asked.clear()
     schemas.resolve([9, 10], SUBJECT)
     assert registry.asked == []
+
+
+@pytest.mark.parametrize("characters", [writer_schemas.MAX_SCHEMA_BYTES, MAX_ANSWER])
+def test_schema_is_unusable_when_it_is_longer_than_any(
+    registry: Registry, source: SchemaRegistry, tmp_path: Path, characters: int
+) -> None:
+    registry.schema = registry.spelled = json.dumps({**json.loads(FIRST), "doc": "x" * characters})
+    schemas = WriterSchemas(tmp_path, source)
+    schemas.resolve_subject(SUBJECT)
+    schemas.resolve([1, 7], SUBJECT)
+    resolved = schemas.resolved()
+    assert resolved[1] == Unusable("unusable_schema", "its schema is longer than 262144 characters")
+    assert schemas.unknown() == {7}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_subject_s_other_versions_are_resolved_when_one_is_deleted_meanwhile(
+    registry: Registry, source: SchemaRegistry, tmp_path: Path
+) -> None:
+    registry.versions = [2, 1]
+    schemas = WriterSchemas(tmp_path, source)
+    schemas.resolve_subject(SUBJECT)
+    assert schemas.resolved() == {1: FIRST}

@@ -50,6 +50,8 @@ def test_versions_keep_their_ids_when_registered_again(registry: SchemaRegistry)
 def test_none_and_no_versions_are_returned_when_id_and_subject_are_unknown(registry: SchemaRegistry) -> None:
     assert registry.schema(2_147_483_000) is None
     assert registry.versions("nobody-value") == []
+    registry.register("somebody-value", [FIRST])
+    assert registry.version("nobody-value", 1) is registry.version("somebody-value", 2) is None
 
 
 def test_schema_is_refused_when_the_subject_cannot_evolve_to_it(registry: SchemaRegistry, home: Home) -> None:

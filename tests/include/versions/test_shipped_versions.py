@@ -12,14 +12,14 @@ from tests.support.shipped import SHIPPED
 
 DECODERS = {
     "auction_bids": "3af43950bb07",
-    "gps_positions": "ed9db2dddf68",
+    "gps_positions": "7985548109d5",
     "isp_hits": "925833bc2753",
     "nest_cameras": "e4c4ca70147c",
     "wiki_changes": "8cdfe2f4dc8a",
 }
 VIEWS = {
     "auction_bids": {"category_hours": "49b149dc6126", "pair_hours": "b75cad492205"},
-    "gps_positions": {"hourly_counts": "21b19b917581"},
+    "gps_positions": {"hourly_counts": "c7ee4a5124a7"},
     "isp_hits": {
         "by_zip": "c4564942db1e",
         "by_isp": "bf9a2d09c024",
