@@ -110,6 +110,13 @@ class SchemaRegistry:
         said = str(answer.get("message", ""))[:200] if isinstance(answer, dict) else ""
         if response.status_code in (httpx.codes.CONFLICT, httpx.codes.UNPROCESSABLE_ENTITY):
             raise UsageError(f"the registry at {self.address} refuses a schema: {said}", remedy="correct the schema")
+        if response.status_code == httpx.codes.FORBIDDEN:
+            raise self._unreachable(
+                f"403 {said}: its user has no right to {path}",
+                remedy="grant it to the user of TIDEMARK_REGISTRY_URL: a schema id needs the right to read its subject",
+            )
+        if response.status_code == httpx.codes.UNAUTHORIZED:
+            raise self._unreachable(f"401 {said}".strip(), remedy="user and password of TIDEMARK_REGISTRY_URL")
         raise self._unreachable(f"{response.status_code} {said}".strip())
 
     def _read(self, response: httpx.Response) -> bytes:
@@ -123,12 +130,8 @@ class SchemaRegistry:
                 )
         return text
 
-    def _unreachable(self, reason: str) -> ServiceUnreachable:
-        wrong_password = reason.startswith(("401", "403"))
-        return ServiceUnreachable(
-            f"the schema registry at {self.address}: {reason}",
-            remedy="user and password of TIDEMARK_REGISTRY_URL" if wrong_password else "./tidemark status",
-        )
+    def _unreachable(self, reason: str, remedy: str = "./tidemark status") -> ServiceUnreachable:
+        return ServiceUnreachable(f"the schema registry at {self.address}: {reason}", remedy=remedy)
 
 
 def _registered(answer: Mapping[str, Any]) -> RegisteredSchema:

@@ -33,12 +33,16 @@ class Registry:
         self.schema = self.spelled = FIRST
         self.asked: list[str] = []
         self.versions = [1]
+        self.denied = ""
+        """A path that the user must not read."""
 
     def fill_anew(self) -> None:
         self.schema = self.spelled = SWAPPED
 
     def answer(self, _: str, path: str, __: object) -> tuple[int, object]:
         self.asked.append(path)
+        if path == self.denied:
+            return 403, {"error_code": 40301, "message": "denied"}
         answers: dict[str, object] = {
             f"/subjects/{SUBJECT}/versions": self.versions,
             f"/subjects/{SUBJECT}/versions/1": {"subject": SUBJECT, "version": 1, "id": 1, "schema": self.spelled},
@@ -153,3 +157,11 @@ def test_subject_s_other_versions_are_resolved_when_one_is_deleted_meanwhile(
     schemas = WriterSchemas(tmp_path, source)
     schemas.resolve_subject(SUBJECT)
     assert schemas.resolved() == {1: FIRST}
+
+
+def test_id_and_right_are_named_when_the_user_must_not_read_its_schema(
+    registry: Registry, source: SchemaRegistry, tmp_path: Path
+) -> None:
+    registry.denied = "/schemas/ids/7"
+    with pytest.raises(ServiceUnreachable, match=r"its user has no right to /schemas/ids/7 — grant .* its subject"):
+        WriterSchemas(tmp_path, source).resolve([7], SUBJECT)
