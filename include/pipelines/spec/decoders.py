@@ -175,7 +175,7 @@ Decoder = Json | Text | Csv | UserDefined | KafkaDeserializer | Avro
 
 
 def check_decoder(decoder: Decoder) -> None:
-    """Raise UsageError for a limit, a type or a separator that cannot be decoded by.
+    """Raise UsageError for a limit, a type, a separator or a subject that cannot be decoded by.
 
     Not by the decoders themselves, whose code is part of what versions are made of.
     """
@@ -183,6 +183,11 @@ def check_decoder(decoder: Decoder) -> None:
     check_count(decoder.max_bytes, f"max_bytes of {name}")
     if not isinstance(decoder, Avro):
         check_types(decoder.schema, _MESSAGE)
+    elif decoder.subject.startswith(":"):
+        raise UsageError(
+            f"the subject {decoder.subject!r} names a context of the registry, which gives schema ids of its own",
+            remedy="write /contexts/ and that name at the end of TIDEMARK_REGISTRY_URL, and the subject without it",
+        )
     if isinstance(decoder, Json | KafkaDeserializer):
         _check_json(fields_of(decoder.schema))
     if isinstance(decoder, KafkaDeserializer):
