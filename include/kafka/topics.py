@@ -36,6 +36,9 @@ __all__ = [
 MAX_MESSAGE_BYTES = "max.message.bytes"
 """A topic's option: the largest batch of records that it takes."""
 
+_NO_ID = str(confluent_kafka.Uuid(0, 0))
+"""What brokers without topic ids give every topic."""
+
 _OVERHEAD = 1024
 """Most bytes that a message takes besides its key, value and headers."""
 
@@ -51,7 +54,7 @@ def topic_names() -> list[str]:
 
 
 def describe_topics(topics: Iterable[str]) -> dict[str, TopicIdentity]:
-    """Return those of the topics that exist, by name. Raises ServiceUnreachable."""
+    """Return those of the topics that exist, by name. Raises ServiceUnreachable, UsageError for one without an id."""
     wanted = sorted(set(topics))
     if not wanted:
         return {}
@@ -67,7 +70,11 @@ def describe_topics(topics: Iterable[str]) -> dict[str, TopicIdentity]:
                 if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                     continue
                 raise
-            described[topic] = TopicIdentity(topic, str(description.topic_id), len(description.partitions))
+            if (topic_id := str(description.topic_id)) == _NO_ID:
+                raise UsageError(
+                    f"the brokers give the topic {topic} no id", remedy="use brokers of Kafka 2.8 or newer"
+                )
+            described[topic] = TopicIdentity(topic, topic_id, len(description.partitions))
         return described
 
 

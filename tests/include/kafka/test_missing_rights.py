@@ -1,4 +1,4 @@
-"""Topics that exist already, for a user who may neither create topics nor read their settings."""
+"""Topics that exist already, for a user who may neither create topics nor read their settings, or without ids."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, Uuid
 
 from include import kafka
 from include.errors import ServiceUnreachable, TopicRecreated, UsageError
@@ -118,6 +118,13 @@ def test_topic_and_the_right_are_named_when_it_must_not_even_be_described(monkey
     for ask in (lambda: kafka.create_topic("t", 2), lambda: kafka.describe_topics(["t"])):
         with pytest.raises(ServiceUnreachable, match="refuses this user a right about t"):
             ask()
+
+
+def test_topic_is_refused_when_the_brokers_give_it_no_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All would have the same one, also a topic that was deleted and created again."""
+    use(monkeypatch, Admin(SimpleNamespace(topic_id=Uuid(0, 0), partitions=[0])))
+    with pytest.raises(UsageError, match=r"the brokers give the topic t no id — .*Kafka 2\.8"):
+        kafka.describe_topics(["t"])
 
 
 def test_right_is_named_when_a_pattern_s_topic_must_not_be_described_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
