@@ -5,6 +5,7 @@ Tidemark never reads them: the ledger alone says what is committed.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 
 import confluent_kafka
@@ -16,6 +17,9 @@ from include.waiting import wait_for
 
 PATIENCE = 5.0
 """Seconds after which a commit is given up."""
+
+_PAUSE = 60.0
+"""Seconds after a commit without an answer in which none is waited for: each wait holds up a micro-batch."""
 
 
 def group_of(pipeline: str) -> str:
@@ -32,6 +36,8 @@ class ConsumerGroup:
         self._consumer = kafka.consumer(**{"group.id": self.name, "on_commit": self._on_commit})
         self._answers: list[tuple[set[tuple[str, int, int]], str]] = []
         """Positions of each answered commit, and why it failed; empty when it did not."""
+        self._waits_from = 0.0
+        """When answers are waited for again."""
 
     def commit(self, positions: Mapping[TopicPartition, int]) -> str:
         """Commit the next offset of each topic partition and return why that failed; empty when it did not."""
@@ -43,10 +49,16 @@ class ConsumerGroup:
             self._consumer.commit(offsets=offsets, asynchronous=True)
             wanted = _positions(offsets)
             # The answer to an earlier commit may come only now.
-            answer = wait_for(lambda: self._answer(wanted), lambda said: said is not None, seconds=PATIENCE, every=0)
+            seconds = PATIENCE if time.monotonic() >= self._waits_from else 0
+            answer = wait_for(lambda: self._answer(wanted), lambda said: said is not None, seconds=seconds, every=0)
         except KafkaException as error:
             return str(error.args[0])
-        return "no answer" if answer is None else answer
+        if answer is not None:
+            self._waits_from = 0.0
+            return answer
+        if seconds:
+            self._waits_from = time.monotonic() + _PAUSE
+        return "no answer"
 
     def _answer(self, wanted: set[tuple[str, int, int]]) -> str | None:
         self._consumer.poll(0.1)

@@ -6,10 +6,16 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
+from include import kafka
+from include.kafka import consumer_group
+from include.kafka.consumer_group import ConsumerGroup
+from include.offsets import TopicPartition as Partition
 from tests.conftest import REPOSITORY, Home, wait_for
 
 pytestmark = pytest.mark.services
@@ -26,6 +32,44 @@ for line in sys.stdin:
     positions = {TopicPartition("grouped", 0): int(line), TopicPartition("grouped", 1): 7}
     print(group.commit(positions) or "done", flush=True)
 """
+
+
+class Silent:
+    """A consumer whose commits are answered only while `answers`."""
+
+    def __init__(self, on_commit: Callable[[None, list[TopicPartition]], None]) -> None:
+        self._on_commit = on_commit
+        self._sent: list[TopicPartition] = []
+        self.answers = False
+        self.polls = 0
+
+    def commit(self, offsets: list[TopicPartition], **_: bool) -> None:
+        self._sent = offsets
+
+    def poll(self, _: float) -> None:
+        self.polls += 1
+        if self.answers:
+            self._on_commit(None, self._sent)
+
+
+def test_commits_are_not_waited_for_when_one_had_no_answer_within_the_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A micro-batch ends after its commit."""
+    monkeypatch.setattr(consumer_group, "PATIENCE", 0.05)
+    monkeypatch.setattr(kafka, "consumer", lambda **options: Silent(options["on_commit"]))
+    group = ConsumerGroup("silent")
+    consumer: Any = group._consumer
+
+    def polls_of_commit(said: str) -> int:
+        before = consumer.polls
+        assert group.commit({Partition("silent", 0): 1}) == said
+        return int(consumer.polls - before)
+
+    assert polls_of_commit("no answer") > 1
+    assert [polls_of_commit("no answer") for _ in range(2)] == [1, 1]
+    consumer.answers = True
+    assert polls_of_commit("") == 1
+    consumer.answers = False
+    assert polls_of_commit("no answer") > 1
 
 
 def committed(home: Home) -> list[int]:
