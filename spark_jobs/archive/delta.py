@@ -10,7 +10,7 @@ micro-batch that was committed to Delta, but not to the ledger, changes nothing.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from delta.exceptions import (
@@ -30,9 +30,10 @@ from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_ra
 
 from include import lake
 from include.catalog.columns import changes, columns_of_json, declared_columns
-from include.errors import UsageError
+from include.errors import TidemarkError, UsageError
 from include.lake.delta_log import OWN, is_own
-from include.offsets import Coordinates
+from include.ledger.intervals.locks import replacing_rows
+from include.offsets import Coordinates, OffsetRange
 from include.pipelines.spec import Pipeline
 from include.pipelines.spec.file_formats import times_without_zone
 from spark_jobs.archive.files import read_files
@@ -182,14 +183,43 @@ def replace_rows(pipeline: Pipeline, condition: str, rows: DataFrame, properties
     """Replace all rows that meet the condition with `rows`, which meet it too, in one commit with these properties.
 
     Return the version of that commit; others may have committed newer ones since. None when there were neither old rows
-    nor new ones: Delta then commits nothing.
+    nor new ones: Delta then commits nothing. Once it lost to an append, streams wait with theirs.
+    Raises LockLost, and TidemarkError when others keep appending.
     """
     session = rows.sparkSession
     session.conf.unset(_LAST_COMMIT)
     metadata = json.dumps(properties, separators=(",", ":"), sort_keys=True)
-    _write(pipeline, rows, "overwrite", replaceWhere=condition, userMetadata=metadata if properties else OWN)
+    options = {"replaceWhere": condition, "userMetadata": metadata if properties else OWN}
+    try:
+        _write_once(pipeline, rows, "overwrite", **options)
+    except _CONFLICTS:
+        with replacing_rows(pipeline.name):
+            try:
+                _write(pipeline, rows, "overwrite", **options)
+            except _CONFLICTS as error:
+                raise others_keep_writing(pipeline) from error
     version = session.conf.get(_LAST_COMMIT, None)
     return int(version) if version is not None else None
+
+
+def within_sql(ranges: Iterable[OffsetRange]) -> str:
+    """Return the condition of rows whose coordinates lie in the ranges. Kafka allows no quote in a topic's name."""
+    parts = [
+        f"(kafka_topic = '{r.topic_partition.topic}' AND kafka_partition = {r.topic_partition.partition} "
+        f"AND kafka_offset >= {r.from_offset} AND kafka_offset < {r.until_offset})"
+        for r in ranges
+        if len(r)
+    ]
+    return " OR ".join(parts) or "false"
+
+
+def others_keep_writing(pipeline: Pipeline) -> TidemarkError:
+    """Return the error of a publication that lost each time to writers that are not the pipeline's stream."""
+    return TidemarkError(
+        f"somebody else keeps changing {location(pipeline)}: its view stays as it was",
+        remedy="stop the other writer, then run the interval again",
+        pipeline=pipeline.name,
+    )
 
 
 @_retry_on_conflict
@@ -233,10 +263,12 @@ def _unvalidated(rows: DataFrame) -> DataFrame:
     return rows.withColumn("interval", F.lit(None).cast("STRING"))
 
 
-@_retry_on_conflict
-def _write(pipeline: Pipeline, rows: DataFrame, mode: str, **options: str) -> None:
+def _write_once(pipeline: Pipeline, rows: DataFrame, mode: str, **options: str) -> None:
     writer = rows.write.format("delta").mode(mode).partitionBy("interval")
     writer.options(mergeSchema="true", **{"userMetadata": OWN, **options}).save(location(pipeline))
+
+
+_write = _retry_on_conflict(_write_once)
 
 
 def latest_version(spark: SparkSession, pipeline: Pipeline) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from types import MappingProxyType
 
@@ -21,9 +21,17 @@ from include.ledger.intervals import attempts, builds, revisions
 from include.ledger.intervals.findings import DeltaVersion
 from include.ledger.intervals.pins import PinnedInterval
 from include.ledger.intervals.revisions import LeftOut
-from include.offsets import OffsetRange
 from include.pipelines.spec import Pipeline
-from spark_jobs.archive.delta import ensure_table, has_foreign_writes, latest_version, location, replace_rows, table_id
+from spark_jobs.archive.delta import (
+    ensure_table,
+    has_foreign_writes,
+    latest_version,
+    location,
+    others_keep_writing,
+    replace_rows,
+    table_id,
+    within_sql,
+)
 from spark_jobs.archive.files import read_files
 from spark_jobs.archive.schema import archive_schema
 from spark_jobs.publication.damaged import damaged_intervals, with_file
@@ -266,11 +274,7 @@ def _put_rows(
         if not has_foreign_writes(spark, pipeline, before, version):
             return version
         trusted = None
-    raise TidemarkError(
-        f"somebody else keeps changing {location(pipeline)}: its view stays as it was",
-        remedy="stop the other writer, then run the interval again",
-        pipeline=pipeline.name,
-    )
+    raise others_keep_writing(pipeline)
 
 
 def _summary(pipeline: Pipeline, interval: int) -> dict[str, str]:
@@ -287,14 +291,3 @@ def _rows(spark: SparkSession, pipeline: Pipeline, files: list[str]) -> DataFram
     """Return the rows of files of revisions, with the interval that their folder names."""
     rows = read_files(spark, files, archive_schema(pipeline))
     return rows.withColumn("interval", F.regexp_extract(F.input_file_name(), ".*/interval=([^/]+)/", 1))
-
-
-def within_sql(ranges: Iterable[OffsetRange]) -> str:
-    """Return the condition of rows whose coordinates lie in the ranges. Kafka allows no quote in a topic's name."""
-    parts = [
-        f"(kafka_topic = '{r.topic_partition.topic}' AND kafka_partition = {r.topic_partition.partition} "
-        f"AND kafka_offset >= {r.from_offset} AND kafka_offset < {r.until_offset})"
-        for r in ranges
-        if len(r)
-    ]
-    return " OR ".join(parts) or "false"

@@ -19,6 +19,7 @@ from include.ledger.archive.failures import note_failure
 from include.ledger.archive.landing_files import LandingFile
 from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit
 from include.ledger.archive.positions import topics_that_left
+from include.ledger.intervals.locks import await_replaced_rows
 from include.ledger.streams import writers
 from include.offsets import Coordinates, Fate, Fates, OffsetRange, TopicPartition
 from include.pipelines.spec import Pipeline
@@ -123,6 +124,7 @@ class LandingSink:
         return topics
 
     def _append_to_delta(self, spark: SparkSession, files: Sequence[LandingFile], batch_id: int) -> None:
+        await_replaced_rows(self.pipeline.name)
         # Delta does not check the lease, so a driver that has lost it must stop here.
         writers.renew(self.lease)
         landed = [file.path for file in files if file.fate == Fate.ARCHIVED]

@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import threading
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -15,8 +18,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
+from include.lake.delta_log import OWN
+from include.ledger.intervals.locks import await_replaced_rows
 from include.spark.submission import submission
-from tests.conftest import REPOSITORY, Home, end_of, iso, last_hours
+from tests.conftest import REPOSITORY, Home, end_of, iso, last_hours, wait_for
 from tests.support import audit
 from tests.support.delta_log import actions, latest_version, read_delta, validated
 
@@ -195,6 +200,53 @@ def test_two_instances_append_at_once_each_row_once_and_a_column_of_the_newer_on
     assert audit.identities(of_newer).keys() == {each for each in appended if each[1] == 1}
     found = sql(streamed, f"SELECT count(*) AS rows, (SELECT count(heading) FROM TABLE) AS headings FROM {VIEW}")
     assert found == {"rows": validated(before).num_rows, "headings": 120}
+
+
+@contextmanager
+def appending_all_the_time(home: Home) -> Iterator[list[int]]:
+    """Commit appends more often than any replacement is fast, waiting as a stream does; yields their versions."""
+    table, versions, is_over = delta(home), list[int](), threading.Event()
+    row = read_delta(table).slice(0, 1).drop(["interval"])
+    topic = row.column_names.index("kafka_topic")
+    pq.write_table(row.set_column(topic, "kafka_topic", pa.array(["other-gps"])), table / "row.parquet")
+    size = (table / "row.parquet").stat().st_size
+
+    def append() -> None:
+        while not is_over.wait(0.2):
+            await_replaced_rows("gps_positions")
+            version = latest_version(table) + 1
+            (table / f"row-{version}.parquet").hardlink_to(table / "row.parquet")
+            add = {"path": f"row-{version}.parquet", "size": size, "modificationTime": 0, "dataChange": True}
+            lines = (
+                {"commitInfo": {"operation": "WRITE", "userMetadata": OWN}},
+                {"add": {**add, "partitionValues": {"interval": None}}},
+            )
+            (table / "commit").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+            with suppress(FileExistsError):
+                (table / "_delta_log" / f"{version:020}.json").hardlink_to(table / "commit")
+                versions.append(version)
+            (table / "commit").unlink()
+
+    stream = threading.Thread(target=append)
+    stream.start()
+    try:
+        yield versions
+    finally:
+        is_over.set()
+        stream.join()
+
+
+def test_interval_is_published_when_a_stream_appends_all_the_time(streamed: Home, first: dict[str, Any]) -> None:
+    with appending_all_the_time(streamed) as appended:
+        again = streamed.interval("gps_positions", FIRST)
+        wait_for("another append", lambda: appended[-1] > again["delta"]["version"])
+    assert again["registered"] == first["registered"]
+    assert appended[0] < again["delta"]["version"]
+    assert said_by(streamed, again["delta"]["version"])["tidemark.from"] == first["interval"]["from"]
+    of_interval = pc.field("interval") == f"{FIRST:%Y-%m-%dT%H}"
+    shown = validated(read_delta(delta(streamed), again["delta"]["version"])).filter(of_interval)
+    own = [name for name in shown.column_names if name != "heading"]
+    assert rows_of(shown.select(own)) == registered(first)
 
 
 def test_doctor_puts_an_interval_into_the_table_when_its_publication_was_killed_before_it(

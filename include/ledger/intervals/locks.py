@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 
-from include.errors import AnotherWriter, UsageError
+from include.errors import AnotherWriter, LockLost, ServiceUnreachable, UsageError
 from include.ledger.connection import await_ledger
 from include.ledger.held_locks import NO_WAIT, Check, held_lock, held_names
 from include.times import Interval
@@ -16,13 +16,18 @@ __all__ = [
     "PATIENCE",
     "announcing",
     "attempt_under_way",
+    "await_replaced_rows",
     "no_attempt_under_way",
     "publishing",
+    "replacing_rows",
     "with_attempts",
 ]
 
 PATIENCE = timedelta(minutes=10)
 """How long a step waits for another that works on the same interval."""
+
+_APPEND_WAITS = timedelta(minutes=5)
+"""How long an append waits for replaced rows: for less than after which its stream would count as stalled."""
 
 
 @contextmanager
@@ -81,6 +86,30 @@ def announcing(pipeline: str, interval: Interval, patience: timedelta = PATIENCE
         yield
 
 
+@contextmanager
+def replacing_rows(pipeline: str) -> Iterator[None]:
+    """Let streams wait with their appends to the pipeline's Delta table (`await_replaced_rows`).
+
+    Raises LockLost, also where the ledger does not answer: the caller has the lock on publishing in it, too.
+    """
+    try:
+        with held_lock(_rows(pipeline), PATIENCE):
+            yield
+    except ServiceUnreachable as error:
+        raise LockLost(error.message, remedy=error.remedy) from error
+
+
+def await_replaced_rows(pipeline: str) -> None:
+    """Wait while `replacing_rows` holds the pipeline's Delta table, for minutes at most.
+
+    Delta keeps the two apart; without the wait, a stream that appends every second wins each time. So an append may
+    come although the wait was too long, or the ledger does not answer.
+    """
+    why = "rows are being replaced in the Delta table"
+    with suppress(ServiceUnreachable), held_lock(_rows(pipeline), _APPEND_WAITS, is_shared=True, waiting_for=why):
+        pass
+
+
 def with_attempts(pipeline: str, intervals: Iterable[Interval]) -> set[Interval]:
     """Return those of the intervals that some process works on as an attempt now. Raises ServiceUnreachable."""
     named = {_name("attempts", pipeline, interval): interval for interval in intervals}
@@ -94,3 +123,7 @@ def _busy(pipeline: str, what: str, patience: timedelta) -> AnotherWriter:
 
 def _name(kind: str, pipeline: str, interval: Interval) -> str:
     return f"{kind}:{pipeline}:{interval.from_time.isoformat()}"
+
+
+def _rows(pipeline: str) -> str:
+    return f"delta rows:{pipeline}"

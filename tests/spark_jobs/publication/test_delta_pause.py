@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
@@ -9,21 +10,23 @@ from typing import Any
 
 import psycopg2
 import pytest
+from delta.exceptions import ConcurrentAppendException
 from pyspark.errors import AnalysisException
 from sqlalchemy import update
 
 from include.catalog import delta_view
 from include.catalog.changes import CatalogChange
 from include.doctor import open_tables
-from include.errors import FileUnreadable, LockLost, ReconciliationFailed, ServiceUnreachable
+from include.errors import FileUnreadable, LockLost, ReconciliationFailed, ServiceUnreachable, TidemarkError
 from include.ledger.database import session
 from include.ledger.intervals import attempts, locks
 from include.ledger.intervals.revisions import left_out_of_delta
 from include.ledger.models import Revision
 from include.pipelines import load_pipeline
 from include.pipelines.spec import Pipeline
+from spark_jobs.archive import delta as archive_delta
 from spark_jobs.publication import damaged, delta, repair
-from tests.conftest import Home
+from tests.conftest import Home, wait_for
 from tests.support.attempts import begin_attempt, hour, note_build, register
 from tests.support.ledger_faults import end_lock
 from tests.support.ledger_world import MemoryCatalog
@@ -346,9 +349,66 @@ def test_view_stays_and_its_noted_version_is_an_earlier_one_when_a_kill_comes_as
     assert properties.endswith("'tidemark.version' = '4')")
 
 
-def end_delta_lock(table: Table, postgres: Home) -> None:
+def end_delta_lock(table: Table, postgres: Home, kind: str = "delta") -> None:
     with psycopg2.connect(postgres.database) as connection, connection.cursor() as cursor:
-        end_lock(cursor, f"delta:{table.pipeline.name}")
+        end_lock(cursor, f"{kind}:{table.pipeline.name}")
+
+
+def replace_after_an_append(table: Table, patch: pytest.MonkeyPatch, again: Callable[[], None]) -> int | None:
+    """Replace rows of the table, which an append hinders once; `again` is done in place of the next try."""
+
+    def lose(*_: Any, **__: Any) -> None:
+        raise ConcurrentAppendException("an append came first")
+
+    patch.setattr(archive_delta, "_write_once", lose)
+    patch.setattr(archive_delta, "_write", lambda *_, **__: again())
+    conf = SimpleNamespace(unset=lambda _: None, get=lambda *_: "7")
+    rows: Any = SimpleNamespace(sparkSession=SimpleNamespace(conf=conf))
+    return archive_delta.replace_rows(table.pipeline, "true", rows, {})
+
+
+def test_stream_waits_with_its_append_when_a_publication_lost_to_one(
+    table: Table, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    done: list[str] = []
+
+    def append() -> None:
+        locks.await_replaced_rows(table.pipeline.name)
+        done.append("appended")
+
+    stream = threading.Thread(target=append)
+
+    def replace_rows() -> None:
+        stream.start()
+        wait_for("the append to wait", lambda: "waiting: rows are being replaced in the Delta table" in caplog.text)
+        done.append("replaced")
+
+    assert replace_after_an_append(table, monkeypatch, replace_rows) == 7
+    stream.join()
+    assert done == ["replaced", "appended"]
+
+
+def test_lost_lock_is_raised_when_the_ledger_goes_away_while_a_stream_waits(
+    table: Table, postgres: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(LockLost):
+        replace_after_an_append(table, monkeypatch, lambda: end_delta_lock(table, postgres, "delta rows"))
+
+
+def test_publication_names_the_table_when_others_keep_appending(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lose() -> None:
+        raise ConcurrentAppendException("an append came first")
+
+    with pytest.raises(TidemarkError, match=f"somebody else keeps changing .*/delta/{table.pipeline.name}: its view"):
+        replace_after_an_append(table, monkeypatch, lose)
+
+
+def test_stream_appends_when_the_ledger_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any, **__: Any) -> Any:
+        raise ServiceUnreachable("away")
+
+    monkeypatch.setattr(locks, "held_lock", fail)
+    locks.await_replaced_rows("gps_positions")
 
 
 def test_rows_of_another_pipeline_are_left_out_when_all_are_put_into_the_table_again(
