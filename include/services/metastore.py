@@ -9,7 +9,7 @@ from __future__ import annotations
 import subprocess
 import zipfile
 
-from sqlalchemy import create_engine, inspect
+from sqlalchemy import Connection, create_engine, inspect, text
 
 from include.errors import ServiceUnreachable
 from include.services.java_properties import escaped
@@ -17,15 +17,37 @@ from include.services.jdbc import jdbc_url
 from include.settings import settings, write_private
 from include.spark.jars import SHORT_LIVED, classpath, java, pyspark_home
 
+_VALUES = text("""
+    SELECT format_type(atttypid, atttypmod), collname
+    FROM pg_attribute JOIN pg_collation ON pg_collation.oid = attcollation
+    WHERE attrelid = '"PARTITION_KEY_VALS"'::regclass AND attname = 'PART_KEY_VAL'
+""")
+"""Type and collation of the values of partition columns."""
+
 
 def create_metastore_schema() -> None:
     """Create the metastore's tables in the catalog database if missing. Raise ServiceUnreachable when that fails."""
     engine = create_engine(settings().database("catalog"))
     try:
-        if inspect(engine).has_table("PARTITIONS"):
-            return
+        if not inspect(engine).has_table("PARTITIONS"):
+            _create_tables()
+        with engine.begin() as connection:
+            _compare_as_spark_does(connection)
     finally:
         engine.dispose()
+
+
+def _compare_as_spark_does(connection: Connection) -> None:
+    """Let values of partition columns be compared by their characters' codes, whatever the database's collation is.
+
+    Spark lets the metastore look for `category > 'Z'`: in English, `books` is not among these.
+    """
+    of_type, collation = connection.execute(_VALUES).one()
+    if collation != "C":
+        connection.execute(text(f'ALTER TABLE "PARTITION_KEY_VALS" ALTER "PART_KEY_VAL" TYPE {of_type} COLLATE "C"'))
+
+
+def _create_tables() -> None:
     folder = settings().home / "metastore"
     folder.mkdir(parents=True, exist_ok=True)
     jars = pyspark_home() / "jars"

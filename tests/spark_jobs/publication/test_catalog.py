@@ -15,6 +15,7 @@ import pyarrow.dataset as ds
 import pytest
 
 from include.catalog import storage
+from include.services.postgres import prepare_databases
 from include.spark.run import run_job
 from include.spark.submission import submission
 from tests.conftest import REPOSITORY, Home, settings_of, warm_jvm
@@ -95,3 +96,18 @@ def test_narrower_declaration_is_refused_by_name_when_the_catalog_has_the_wider_
     assert "extra string is not declared any more" in message
     assert "n is bigint in the catalog, declared is int" in message
     assert "declare a pipeline of another name" in message
+
+
+def test_catalog_orders_values_as_spark_does_when_its_database_was_made_in_another_collation(at_home: Home) -> None:
+    """The embedded PostgreSQL has no collation in which `books` < `Z`."""
+    with psycopg2.connect(at_home.database.replace("/ledger", "/catalog")) as connection, connection.cursor() as cursor:
+        cursor.execute('ALTER TABLE "PARTITION_KEY_VALS" ALTER "PART_KEY_VAL" TYPE varchar(300) COLLATE "default"')
+        connection.commit()
+        for _ in range(2):
+            prepare_databases()
+            cursor.execute(
+                "SELECT collation_name, character_maximum_length FROM information_schema.columns "
+                "WHERE table_name = 'PARTITION_KEY_VALS' AND column_name = 'PART_KEY_VAL'"
+            )
+            assert cursor.fetchall() == [("C", 300)]
+            connection.commit()
