@@ -5,7 +5,7 @@ PyIceberg is imported only for pipelines that declare an Iceberg table.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 
@@ -63,19 +63,22 @@ def differences(pipeline: Pipeline) -> Iterator[tuple[str, str]]:
     """Yield each table whose properties differ from the ledger, with the difference."""
     wanted = table_properties(pipeline.name)
     in_hive = _in_hive(pipeline, wanted)
-    sides = [("the catalog", properties([*in_hive], KEYS))]
+    found: list[tuple[str, Mapping[str, tuple[Mapping[str, str], Mapping[str, str]]]]] = [
+        ("the catalog", {table: (each, in_hive[table]) for table, each in properties([*in_hive], KEYS).items()})
+    ]
     if pipeline.iceberg_tables:
         from include.iceberg import tables
 
-        sides.append(("Iceberg's catalog", tables.properties(pipeline)))
-    for where, found in sides:
-        for table, actual in found.items():
-            expected = in_hive[table]
+        found.append(("Iceberg's catalog", tables.properties(pipeline, wanted)))
+    for where, of_tables in found:
+        for table, (actual, expected) in of_tables.items():
             if actual != expected:
                 a, b = (each.get(UNTIL, "no time") for each in (actual, expected))
                 what = f"is complete until {a}, but until {b} in the ledger"
                 if table not in pipeline.tables:
                     what = f"is complete until {a}, but no pipeline declares it"
+                elif not expected and in_hive[table]:
+                    what = f"is complete until {a}, but lacks registered rows"
                 elif a == b:
                     what = f"has other times of topic partitions than the ledger, complete until {a}"
                 yield table, f"{DATABASE}.{table} in {where} {what}"

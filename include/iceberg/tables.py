@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Mapping, Sequence
 
+from include.catalog import DATABASE
 from include.catalog.renames import shown_columns
 from include.crash_points import crash_point
-from include.errors import MetadataGone, TidemarkError, UsageError
+from include.errors import MetadataGone, OtherScale, TidemarkError, UsageError
 from include.iceberg.catalog import find, opened, writing
 from include.iceberg.commit import commit_interval, ensure_table
 from include.iceberg.field_ids import numbers_of
@@ -52,8 +54,9 @@ def put_build(
 ) -> list[IcebergSnapshot]:
     """Commit the revisions that its interval has after a build's registration, a snapshot per table; repeatable.
 
-    The same commits set the tables' properties of completeness, if `told` is given. `check` raises when the caller is
-    no longer alone with the interval: it is asked before each commit, and after the last.
+    The same commits set the tables' properties of completeness, if `told` is given, as in a registration: a table that
+    cannot have the interval's files is then left as it is. `check` raises when the caller is no longer alone with the
+    interval: it is asked before each commit, and after the last. Raises OtherScale where `told` is not given.
     """
     put: list[IcebergSnapshot] = []
     with writing(pipeline.name), opened() as catalog:
@@ -65,7 +68,14 @@ def put_build(
         for table in pipeline.iceberg_tables:
             of_table = [each for each in after if each.table == table]
             said = told.get(table, {}) if told is not None else None
-            put.append(commit_interval(catalog, pipeline, table, statement, of_table, said, check))
+            try:
+                put.append(commit_interval(catalog, pipeline, table, statement, of_table, said, check))
+            except OtherScale as error:
+                if told is None:
+                    raise
+                # Its registration has to end: whoever publishes next would have to finish it first, for ever.
+                what = f"{DATABASE}.{table} lacks interval {statement.label}: {error.message}; {error.remedy}"
+                logging.getLogger("tidemark").warning("left: %s", what)
             crash_point("iceberg_committed")
         # A tag and properties are set whatever the table's head is.
         check()
@@ -78,11 +88,15 @@ def put_registered(pipeline: Pipeline, interval_id: int, check: Check = lambda: 
     return put_build(pipeline, interval_id, build, Changes(), check=check) if build is not None else []
 
 
-def properties(pipeline: Pipeline) -> dict[str, dict[str, str]]:
-    """Return the existing tables' properties of completeness."""
+def properties(pipeline: Pipeline, told: Properties) -> dict[str, tuple[dict[str, str], Mapping[str, str]]]:
+    """Return the existing tables' properties of completeness, each with those of `told` that it may state."""
     with opened() as catalog:
         stored = {table: find(catalog, pipeline, table) for table in pipeline.iceberg_tables}
-    return {table: completeness_of(each) for table, each in stored.items() if each is not None}
+    return {
+        table: (completeness_of(each), may_state(each, pipeline.name, told.get(table, {})))
+        for table, each in stored.items()
+        if each is not None
+    }
 
 
 def put_properties(pipeline: Pipeline, told: Properties) -> list[str]:

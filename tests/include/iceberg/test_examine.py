@@ -20,8 +20,10 @@ from include.iceberg import catalog as iceberg_catalog
 from include.iceberg import examine, tables
 from include.iceberg.examine import deviations, restore
 from include.iceberg.revision_release import release
+from include.ledger import proofs
 from include.ledger.database import session
 from include.ledger.intervals import builds, revisions
+from include.ledger.intervals.builds import Changes
 from include.ledger.models import IntervalRow
 from tests.conftest import Home, settings_of
 from tests.support.open_tables import COLUMNS, PASSED, OpenTable, pipeline_named, rows_of
@@ -151,7 +153,9 @@ def widened(archive: OpenTable, kind: str) -> OpenTable:
     return replace(archive, pipeline=pipeline_named(archive.pipeline.name, columns))
 
 
-def test_interval_is_left_out_until_it_is_run_again_when_its_decimals_have_fewer_places(pipeline: str) -> None:
+def test_interval_is_left_out_until_it_is_run_again_when_its_decimals_have_fewer_places(
+    pipeline: str, caplog: pytest.LogCaptureFixture
+) -> None:
     archive = OpenTable(pipeline_named(f"t_{pipeline[-40:]}"))
     register_only(archive, 0, priced(0, "1.50", "99.25"))
     # A rerun has the same rows, and changes nothing.
@@ -167,6 +171,11 @@ def test_interval_is_left_out_until_it_is_run_again_when_its_decimals_have_fewer
     assert kinds(archive) == ["other files"]
     with pytest.raises(UsageError, match="was written with other decimal places"):
         tables.put_registered(archive.pipeline, archive.intervals[0])
+    # One that was begun before ends without it: until then, no interval could be published.
+    build = proofs.build_to_prove(archive.intervals[0])
+    assert build is not None
+    assert tables.put_build(archive.pipeline, archive.intervals[0], build, Changes(), {}) == []
+    assert f"left: lake.{archive.pipeline.table} lacks interval 2026-11-18T05: " in caplog.text
 
     archive.run(0, {"2026-11-18": priced(0, "1.5000", "99.2500", digits=(12, 4))})
     assert kinds(archive) == []
