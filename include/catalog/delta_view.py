@@ -16,9 +16,10 @@ def lag_of_view(pipeline: Pipeline) -> str:
 
     Somebody dropped it, or the metastore was put back from a copy.
     """
-    noted, view = builds.last_delta(pipeline.name), pipeline.delta_view
-    if noted is None:
+    last, view = builds.last_delta(pipeline.name), pipeline.delta_view
+    if last is None:
         return ""
+    _, noted = last
     found = properties([view], [VERSION])
     if view not in found:
         return f"the view {DATABASE}.{view} is missing"

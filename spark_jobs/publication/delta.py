@@ -66,7 +66,12 @@ def put_left_out(spark: SparkSession, pipeline: Pipeline) -> None:
     Raises FileUnreadable for a registered file that is missing or damaged, of an interval that was not left out.
     """
     if pipeline.archive.delta and (revisions.left_out_of_delta(pipeline.name) or lag_of_view(pipeline)):
-        _put_and_pin(spark, pipeline, lambda: None)
+        version = _put_and_pin(spark, pipeline, lambda: None)
+        last = builds.last_delta(pipeline.name)
+        if version is not None and last is not None and version < last[1]:
+            # The table was made anew, and its versions began again.
+            shown = DeltaVersion(f"{DATABASE}.{pipeline.delta_view}", version)
+            builds.note_delta(attempts.of_build(last[0]), shown)
 
 
 def _put_and_pin(

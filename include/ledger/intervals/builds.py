@@ -205,13 +205,13 @@ def note_delta(attempt: AttemptSpec, version: DeltaVersion) -> None:
         build.in_delta = True
 
 
-def last_delta(pipeline: str) -> int | None:
-    """Return the last version of the pipeline's Delta table that was noted for a build; None without one."""
+def last_delta(pipeline: str) -> tuple[int, int] | None:
+    """Return the last build for which a version of the pipeline's Delta table was noted, and that; None without one."""
     version = Build.findings["delta"]["version"].as_integer()
-    wanted = select(version).join(IntervalRow, IntervalRow.id == Build.interval_id)
+    wanted = select(Build.id, version).join(IntervalRow, IntervalRow.id == Build.interval_id)
     with session() as ledger:
         noted = wanted.where(IntervalRow.pipeline == pipeline, version.is_not(None))
-        return ledger.scalar(noted.order_by(Build.id.desc()).limit(1))
+        return ledger.execute(noted.order_by(Build.id.desc()).limit(1)).tuples().first()
 
 
 def _latest(ledger: Session, attempt: AttemptSpec) -> tuple[Attempt, Build]:

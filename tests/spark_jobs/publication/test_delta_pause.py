@@ -156,6 +156,21 @@ def test_doctor_pins_the_view_when_it_is_missing_or_shows_an_earlier_version(
     assert table.done[1:] == [1, 2, 3, 4]
 
 
+def test_doctor_has_nothing_to_say_of_versions_after_it_pinned_a_table_that_was_made_anew(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: dict[str, dict[str, str]] = {}
+    monkeypatch.setattr(delta_view, "properties", lambda *_: {table.pipeline.delta_view: shown})
+    table.done += ["append"] * 40
+    table.publish(table.register(0))
+    table.done.clear()
+    nothing: Any = None
+    shown["tidemark.version"] = "0"
+    delta.put_left_out(nothing, table.pipeline)
+    shown["tidemark.version"] = str(table.done[-1])
+    assert list(open_tables.check_delta_table(table.pipeline)) == []
+
+
 def test_doctor_names_many_intervals_at_once_when_the_table_lacks_them(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
