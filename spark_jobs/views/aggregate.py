@@ -15,7 +15,7 @@ from include.times import in_words
 from spark_jobs.decoding.records import load_references, transform
 from spark_jobs.spark.schemas import reads_as, scale_of, struct_of
 from spark_jobs.spark.thrown import refused_by_spark
-from spark_jobs.views.analysed import made_of, not_additive
+from spark_jobs.views.analysed import is_passed_on, made_of, not_additive
 from spark_jobs.views.windows import window_column, window_of
 
 PART = "tidemark_part"
@@ -44,13 +44,13 @@ def aggregate_view(
 
 
 def _check_event_time(pipeline: Pipeline, view: AdditiveView, counted: DataFrame, rows: DataFrame) -> None:
-    """Raise UsageError for a time by which intervals do not find the rows, and of which the stream has no watermark."""
+    """Raise UsageError for a time by which intervals do not find the rows, or of which the stream has no watermark."""
     made = made_of(counted, rows, "event_time")
-    archived = pipeline.archive.event_time
-    if made is not None and not made & {"event_time", archived.partition(".")[0]}:
+    if made is not None and not is_passed_on(counted, rows, "event_time"):
         raise UsageError(
             f"the function {view.rows} of the view {view.name} makes another event_time, of "
-            f"{', '.join(sorted(made)) or 'a constant'}; the archive's is {archived}",
+            f"{', '.join(sorted(made)) or 'a constant'}; the stream has a watermark of the archive's alone, which is "
+            f"{pipeline.archive.event_time}",
             remedy="leave event_time as it is; to count by another time, declare a second pipeline on the same topic",
             pipeline=pipeline.name,
         )

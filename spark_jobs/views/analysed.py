@@ -36,6 +36,18 @@ def not_additive(aggregated: DataFrame, measure: str) -> str:
     return ""
 
 
+def is_passed_on(counted: DataFrame, rows: DataFrame, column: str) -> bool:
+    """Return whether a transform gives a column of `rows` as it is, under whatever names on the way.
+
+    Only then Spark knows of its watermark: metadata follow a name, but no expression.
+    """
+    plan, given = _plan(counted), {_id(each): str(each.name()) for each in _items(_plan(rows).output())}
+    made, at = _aliases(plan, below_aggregates=True), _id(_named(plan, column))
+    while at not in given and at in made and _kind(child := made[at].child()) == "AttributeReference":
+        at = _id(child)
+    return given.get(at) == column
+
+
 def made_of(counted: DataFrame, rows: DataFrame, column: str) -> set[str] | None:
     """Return from which columns of `rows` a transform makes a column; None where the plan does not show it."""
     plan, given = _plan(counted), _plan(rows)
