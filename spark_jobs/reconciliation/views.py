@@ -157,6 +157,7 @@ def _class(view: AdditiveView, context: _Context) -> Column:
     has_late = ~every_measure(view, lambda m: F.col(f"late_{m}") == 0)
     is_ours = ~every_measure(view, lambda m: (F.col(f"batch_{m}") == 0) & (F.col(f"delivered_{m}") == 0))
     has_replayed = ~every_measure(view, lambda m: F.col(f"replayed_{m}") == 0)
+    has_more = ~every_measure(view, lambda m: (F.col(f"elsewhere_{m}") == 0) & (F.col(f"beyond_{m}") == 0))
     without_replayed = every_measure(view, lambda m: F.col(f"speed_{m}") == F.col(f"unreplayed_{m}"))
     return (
         F.when(F.col("other_code") & ~(batch_holds & speed_holds), DifferenceClass.CODE)
@@ -167,7 +168,8 @@ def _class(view: AdditiveView, context: _Context) -> Column:
         .when(~is_ours, "elsewhere")
         .when(has_late, DifferenceClass.LATE)
         .when(has_replayed & without_replayed, DifferenceClass.QUARANTINED)
-        .when(~every_measure(view, lambda m: F.col(f"speed_{m}") == F.col(f"batch_{m}")), DifferenceClass.PENDING)
+        # Equal values say nothing: what other intervals have may be as much as what was not reached.
+        .when(has_more, DifferenceClass.PENDING)
         .otherwise(MATCHED)
     )
 

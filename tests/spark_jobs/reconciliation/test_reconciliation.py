@@ -147,15 +147,15 @@ def test_key_falls_into_its_class_when_the_sides_hold_its_values(spark: Any) -> 
     found = classified(
         spark,
         {
-            "speed": {"matched": (3, 30), "shared": (5, 50), "late": (2, 20), "theirs": (4, 40)},
-            "batch": {"matched": (3, 30), "shared": (3, 30), "late": (5, 50), "ahead": (1, 10)},
-            "inside": {"matched": (3, 30), "shared": (3, 30), "late": (2, 20)},
-            "elsewhere": {"shared": (2, 20), "theirs": (4, 40)},
+            "speed": {"matched": (3, 30), "shared": (5, 50), "late": (2, 20), "theirs": (4, 40), "equal": (7, 70)},
+            "batch": {"matched": (3, 30), "shared": (3, 30), "late": (5, 50), "ahead": (1, 10), "equal": (7, 70)},
+            "inside": {"matched": (3, 30), "shared": (3, 30), "late": (2, 20), "equal": (5, 50)},
+            "elsewhere": {"shared": (2, 20), "theirs": (4, 40), "equal": (2, 20)},
             "late": {"late": (3, 30)},
-            "beyond": {"ahead": (1, 10)},
+            "beyond": {"ahead": (1, 10), "equal": (2, 20)},
         },
     )
-    assert found.counts == ReconciliationCounts(matched=1, pending=2, late=3)
+    assert found.counts == ReconciliationCounts(matched=1, pending=3, late=3)
     late = next(d for d in found.differences if d.cls == "late")
     assert "dropped by the watermark 2026-11-20T07:00:00Z to 2026-11-20T08:00:00Z" in late.evidence
     assert "count: 3 of 5 in the batch view" in late.evidence
