@@ -4,7 +4,8 @@ For every archive row that the flags' query has passed, under the limits that we
 
     the flag is in the topic, in every character      matched
     it is not                                         unexplained; `gap` where its topic partition no longer goes back
-                                                      so far, or the topic was deleted since
+                                                      so far, or the topic was deleted since; also where the row's own
+                                                      topic was deleted before the query had read the row
     a flag in the topic that its row does not give    unexplained
     the flag of a record that was erased              erased
     another flag of the row than its limits give,
@@ -35,6 +36,7 @@ from include.ledger.intervals.states import Source
 from include.ledger.streams import flags as ledger
 from include.ledger.streams import writers
 from include.ledger.streams.flags import FLAGS, InForce
+from include.ledger.streams.incarnations import closed, never_read
 from include.offsets import OffsetRange, TopicPartition
 from include.pipelines.spec import Pipeline
 from include.reconciliation import EXAMPLES, Difference, DifferenceClass, Reconciliation
@@ -52,6 +54,14 @@ from spark_jobs.views.speed_topic import CLOCKS_APART
 
 _COMMITTING = timedelta(seconds=30)
 """How long a commit of the flags' query may take at most, beyond its period, on a busy machine."""
+
+_NAMED = (
+    DifferenceClass.UNEXPLAINED,
+    DifferenceClass.GAP,
+    DifferenceClass.CODE,
+    DifferenceClass.ERASED,
+    DifferenceClass.PENDING,
+)
 
 _PLACE = "kafka_topic STRING, kafka_partition INT, kafka_offset BIGINT"
 
@@ -73,10 +83,10 @@ def reconcile_flags(run: IntervalRun, rows: DataFrame) -> Reconciliation:
 def _await_commit(run: IntervalRun) -> bool:
     """Wait until the flags' query has committed the interval's ranges; return False when it does not in time.
 
-    Ranges of topics that left are not waited for: nobody reads these.
+    Ranges of topics that left, or were deleted since, are not waited for: nobody reads these.
     """
-    left = topics_that_left(run.pipeline.name)
-    awaited = [r for r in run.pinned.ranges if r.topic_partition.topic not in left]
+    left, gone = topics_that_left(run.pipeline.name), closed(run.pipeline.name)
+    awaited = [r for r in run.pinned.ranges if r.topic_partition.topic not in left and r.topic_id not in gone]
 
     def progress() -> str:
         passed = micro_batches.positions(run.pipeline.name, FLAGS)
@@ -110,12 +120,17 @@ def _compare(run: IntervalRun, rows: DataFrame) -> Reconciliation:
         *(F.coalesce(name, F.lit(False)).alias(name) for name in ("may_be", "must_be")),
     )
     lost = of_deleted_topics(declared(pipeline).topic, forces)
-    is_cut = may_be_cut(declared(pipeline).topic, since, raised) | _covered(lost)
+    unread = never_read(pipeline.name, FLAGS, pinned.ranges)
+    is_cut = may_be_cut(declared(pipeline).topic, since, raised) | _covered([*lost, *unread])
+    gone = {
+        "the topic was deleted since, and with it the flag that the rules give,": lost,
+        "the row's topic was deleted before the flags' query had read the row; the rules give": unread,
+    }
     classed = both.withColumn("class", _class(run, forces, is_cut)).persist()
     counts = {r["class"]: r["count"] for r in classed.groupBy("class").count().collect() if r["class"] is not None}
     examples = [
-        _difference(pipeline, cls, row, lost)
-        for cls in (DifferenceClass.UNEXPLAINED, DifferenceClass.GAP, DifferenceClass.CODE, DifferenceClass.ERASED)
+        _difference(pipeline, cls, row, gone)
+        for cls in _NAMED
         if counts.get(cls)
         for row in classed.where(F.col("class") == cls).orderBy("at").limit(EXAMPLES).collect()
     ]
@@ -218,7 +233,10 @@ def _class(run: IntervalRun, forces: Sequence[InForce], is_cut: Column) -> Colum
     """Return the class of a flag; null for a correct one that was superseded or never needed."""
     pipeline = run.pipeline.name
     passed: Mapping[TopicPartition, int] = micro_batches.positions(pipeline, FLAGS)
-    is_passed = _covered([OffsetRange(tp, 0, at) for tp, at in passed.items() if at])
+    # Positions are of the topics that are read now; nothing of a deleted one will be read any more.
+    gone = closed(pipeline)
+    deleted = [r for r in run.pinned.ranges if r.topic_id in gone]
+    is_passed = _covered([*(OffsetRange(tp, 0, at) for tp, at in passed.items() if at), *deleted])
     current = rules_version(pipeline)
     others = [force.range for force in forces if force.rules_version != current]
     if run.attempt.source is Source.ARCHIVE:
@@ -264,7 +282,9 @@ def _covered(ranges: Sequence[OffsetRange]) -> Column:
     return reduce(Column.__or__, conditions, F.lit(False))
 
 
-def _difference(pipeline: Pipeline, cls: DifferenceClass, row: Row, lost: Sequence[OffsetRange]) -> Difference:
+def _difference(
+    pipeline: Pipeline, cls: DifferenceClass, row: Row, gone: Mapping[str, Sequence[OffsetRange]]
+) -> Difference:
     at = row["at"]
     tp = TopicPartition(at.kafka_topic, at.kafka_partition)
     where = f"{tp} offset {at.kafka_offset}"
@@ -273,6 +293,8 @@ def _difference(pipeline: Pipeline, cls: DifferenceClass, row: Row, lost: Sequen
         text = "its record, or limits that it was raised by, were erased; the topic has what was raised before"
         return Difference(cls, f"flags in {declared(pipeline).topic}", where, text)
     side = "the topic has" if row["is_raised"] else "the rules give, but the topic has not,"
-    if cls is DifferenceClass.GAP and any(r.holds(tp, at.kafka_offset) for r in lost):
-        side = "the topic was deleted since, and with it the flag that the rules give,"
+    if cls is DifferenceClass.PENDING:
+        side = "the flags' query has not committed the row; the topic does not have yet what the rules give,"
+    elif cls is DifferenceClass.GAP:
+        side = next((why for why, of in gone.items() if any(r.holds(tp, at.kafka_offset) for r in of)), side)
     return Difference(cls, f"flags in {declared(pipeline).topic}", where, f"{side} {row['value'][:500]}")

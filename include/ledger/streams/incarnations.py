@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from sqlalchemy import select
+from collections.abc import Iterable
+from dataclasses import replace
+
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from include.ledger.archive.positions import of_incarnation, overlaps
 from include.ledger.database import session
-from include.ledger.models import Topic, TopicIncarnation
-from include.offsets import TopicIdentity
+from include.ledger.models import MicroBatch, MicroBatchRange, Topic, TopicIncarnation
+from include.offsets import OffsetRange, TopicIdentity
 
 
 def closed(pipeline: str) -> frozenset[str]:
@@ -15,6 +19,27 @@ def closed(pipeline: str) -> frozenset[str]:
     with session() as ledger:
         wanted = select(TopicIncarnation.topic_id).where(TopicIncarnation.pipeline == pipeline)
         return frozenset(ledger.scalars(wanted))
+
+
+def never_read(pipeline: str, query: str, ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
+    """Return the ends of ranges of closed incarnations that the query had not committed when they were closed."""
+    gone = closed(pipeline)
+    rests: list[OffsetRange] = []
+    with session() as ledger:
+        for each in ranges:
+            if each.topic_id not in gone:
+                continue
+            wanted = select(func.max(MicroBatchRange.until_offset)).where(
+                MicroBatch.pipeline == pipeline,
+                MicroBatch.query == query,
+                MicroBatchRange.topic == each.topic_partition.topic,
+                of_incarnation(MicroBatchRange, each),
+                overlaps(MicroBatchRange, each),
+            )
+            last = ledger.scalar(wanted.join(MicroBatch, MicroBatch.id == MicroBatchRange.micro_batch_id))
+            if (begin := max(each.from_offset, last or 0)) < each.until_offset:
+                rests.append(replace(each, from_offset=begin))
+    return rests
 
 
 def succeed(ledger: Session, pipeline: str, successor: TopicIdentity, closed_by: str, reason: str) -> None:

@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 
-from include.ledger.streams import generations, writers
-from include.offsets import TopicPartition
+from include.ledger.database import session
+from include.ledger.streams import generations, incarnations, writers
+from include.offsets import TopicIdentity, TopicPartition
 from include.times import parse_duration
 from spark_jobs.reconciliation import flags
 from tests.conftest import Home
+from tests.support.ledger_history import change
 from tests.support.raised_flags import NAME, TP, Raised, raising
 
 pytestmark = [pytest.mark.spark, pytest.mark.services]
@@ -48,6 +50,9 @@ def test_missing_flag_is_pending_at_once_when_nobody_streams(raised: Raised, ask
     raised.lease = writers.acquire(NAME)
     assert (found.counts.matched, found.counts.pending, found.counts.unexplained) == (3, 1, 0)
     assert asked == ["compared", "awaited"]
+    (named,) = found.differences
+    assert (named.cls, named.where) == ("pending", f"{TP} offset 4")
+    assert named.evidence.startswith("the flags' query has not committed the row; ")
 
 
 def test_missing_flag_is_pending_when_the_stream_does_not_commit_in_time(
@@ -81,3 +86,21 @@ def test_missing_flag_is_unexplained_when_its_row_is_committed_while_the_interva
     assert (found.counts.matched, found.counts.pending, found.counts.unexplained) == (3, 0, 1)
     assert [each.where for each in found.differences] == [f"{TP} offset 4"]
     assert asked[-1] == "compared"
+
+
+def test_missing_flag_of_a_deleted_topic_is_a_gap_only_where_its_row_was_never_read(
+    raised: Raised, asked: list[str], home: Home
+) -> None:
+    with session() as ledger:
+        incarnations.succeed(ledger, NAME, TopicIdentity(TP.topic, "newer", 1), "test@host", "created again")
+    # The query's position is one of the new topic.
+    change(home.database, "UPDATE positions SET next_offset = 1 WHERE query = 'flags'")
+    found = raised.reconcile(raised.frame())
+    assert (found.counts.matched, found.counts.pending, found.counts.unexplained) == (3, 0, 1)
+    change(home.database, "UPDATE micro_batch_ranges SET until_offset = 4 WHERE until_offset = 100")
+    found = raised.reconcile(raised.frame())
+    assert (found.counts.matched, found.counts.pending, found.counts.unexplained) == (3, 0, 0)
+    (named,) = found.differences
+    assert (named.cls, named.where) == ("gap", f"{TP} offset 4")
+    assert named.evidence.startswith("the row's topic was deleted before the flags' query had read the row; ")
+    assert "awaited" not in asked
