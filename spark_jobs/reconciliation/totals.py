@@ -46,7 +46,7 @@ from spark_jobs.archive.replayed import Replayed
 from spark_jobs.decoding.records import load_references
 from spark_jobs.reconciliation.interval_run import IntervalRun
 from spark_jobs.reconciliation.sides import all_sides, by_class, every_measure, summed, summed_by_side
-from spark_jobs.reconciliation.views import Explanation, against_topic, await_archive
+from spark_jobs.reconciliation.views import BASE_IS_AWAITED, Explanation, against_topic, await_archive
 from spark_jobs.spark.frames import empty_frame
 from spark_jobs.spark.log import log_of
 from spark_jobs.spark.schemas import struct_of
@@ -67,9 +67,10 @@ def reconcile_total(run: IntervalRun, view: AdditiveView, batch_view: DataFrame,
     """
     pipeline = run.pipeline
     position = evidence.speed_position(pipeline.name, view.name)
-    archive_is_behind = await_archive(pipeline.name, position)
+    awaits_base = evidence.awaits_base(pipeline.name, view.name)
+    archive_is_behind = not awaits_base and await_archive(pipeline.name, position)
     meeting = _Meeting(run, view, position, frozenset(closed(pipeline.name)), frozenset({run.pinned.id}))
-    context = Context(archive_is_behind, meeting.counted_by_other_code(), replayed.first)
+    context = Context(archive_is_behind, meeting.counted_by_other_code(), replayed.first, awaits_base)
 
     def compare(meeting: _Meeting) -> Reconciliation:
         return classify(_side_by_side(view, meeting.sides(batch_view, replayed)), view, context)
@@ -195,6 +196,8 @@ class Context:
     """Whether other code counted the speed view, or landed this interval."""
     first_replayed: str
     """Coordinates of the first record that replays put into this interval; empty for none."""
+    awaits_base: bool = False
+    """Whether a topic was adopted, and the stream has not begun again, as in views.py."""
 
 
 def _side_by_side(view: AdditiveView, sides: Mapping[str, DataFrame]) -> DataFrame:
@@ -232,10 +235,11 @@ def _class(view: AdditiveView, context: Context) -> Column:
     other_code = F.lit(context.other_code) | has("older")
     # By the number of rows, as in views.py.
     ahead = F.col(f"speed_{view.measures[0]}") > F.col(f"below_{view.measures[0]}")
+    behind = F.lit(context.awaits_base) | (ahead & F.lit(context.archive_is_behind))
     return (
         F.when(other_code & ~(speed_holds & batch_holds), DifferenceClass.CODE)
         .when(~batch_holds, DifferenceClass.UNEXPLAINED)
-        .when(~speed_holds & ahead & F.lit(context.archive_is_behind), DifferenceClass.PENDING)
+        .when(~speed_holds & behind, DifferenceClass.PENDING)
         .when(~speed_holds, DifferenceClass.UNEXPLAINED)
         .when(~has("batch", *_BATCH_HOLDS), "elsewhere")
         .when(has("rest", "beyond"), DifferenceClass.PENDING)
@@ -279,7 +283,8 @@ def _quarantined(row: Row, view: AdditiveView, context: Context) -> Explanation:
 def _pending(row: Row, view: AdditiveView, context: Context) -> Explanation:
     text = _held(row, view)
     if not row["speed_holds"]:
-        text += "; the archive is behind the speed view: run it again when the stream runs"
+        why = BASE_IS_AWAITED if context.awaits_base else "the archive is behind the speed view"
+        text += f"; {why}: run it again when the stream runs"
     return against_topic(view), row["key"], text
 
 

@@ -47,6 +47,8 @@ _SUMS = {
 """What the speed view must hold, what the batch view must, and the batch view without what replays put into it: sides
 that are added, and sides that are subtracted."""
 
+BASE_IS_AWAITED = "the stream has not begun again since a topic was adopted"
+
 _CATCH_UP_SECONDS = 10
 
 
@@ -58,7 +60,8 @@ def reconcile_view(run: IntervalRun, view: AdditiveView, batch_view: DataFrame, 
     """
     spark, pipeline = run.spark, run.pipeline
     position = evidence.speed_position(pipeline.name, view.name)
-    archive_is_behind = await_archive(pipeline.name, position)
+    awaits_base = evidence.awaits_base(pipeline.name, view.name)
+    archive_is_behind = not awaits_base and await_archive(pipeline.name, position)
     meeting = Meeting(run, view, position, replayed)
     batch = batch_view.select(key_json(view).alias("key"), f"{view.window}.*", *view.measures)
     windows = meeting.windows(batch)
@@ -71,7 +74,7 @@ def reconcile_view(run: IntervalRun, view: AdditiveView, batch_view: DataFrame, 
         parts = meeting.parts(windows)
         sides = all_sides({"speed": speed, "batch": batch}).unionByName(parts.sums)
         framed = _frame_of(spark, _by_other_code(run, view, position, windows))
-        context = _Context(archive_is_behind, meeting.dropped_by(parts.late), replayed.first)
+        context = _Context(archive_is_behind, meeting.dropped_by(parts.late), replayed.first, awaits_base)
         reconciliation = _classify(_side_by_side(view, sides, framed), view, context)
     speed.unpersist()
     return reconciliation
@@ -96,6 +99,8 @@ class _Context:
     """First and last watermark that dropped late rows, by the end of their window."""
     first_replayed: str
     """Coordinates of the first replayed record."""
+    awaits_base: bool = False
+    """Whether a topic was adopted, and the stream has not made the view's base with what was archived of the former."""
 
 
 def _by_other_code(
@@ -154,6 +159,7 @@ def _class(view: AdditiveView, context: _Context) -> Column:
     speed_holds, batch_holds = F.col("speed_holds"), F.col("batch_holds")
     # The first measure counts rows: what is not archived yet makes it larger, and others perhaps smaller.
     ahead = F.col(f"speed_{view.measures[0]}") > F.col(f"archived_{view.measures[0]}")
+    behind = F.lit(context.awaits_base) | (ahead & F.lit(context.archive_is_behind))
     has_late = ~every_measure(view, lambda m: F.col(f"late_{m}") == 0)
     is_ours = ~every_measure(view, lambda m: (F.col(f"batch_{m}") == 0) & (F.col(f"delivered_{m}") == 0))
     has_replayed = ~every_measure(view, lambda m: F.col(f"replayed_{m}") == 0)
@@ -162,7 +168,7 @@ def _class(view: AdditiveView, context: _Context) -> Column:
     return (
         F.when(F.col("other_code") & ~(batch_holds & speed_holds), DifferenceClass.CODE)
         .when(~batch_holds, DifferenceClass.UNEXPLAINED)
-        .when(~speed_holds & ahead & F.lit(context.archive_is_behind), DifferenceClass.PENDING)
+        .when(~speed_holds & behind, DifferenceClass.PENDING)
         .when(~speed_holds, DifferenceClass.UNEXPLAINED)
         # A key that only other intervals have, and whose speed value is right, is reported by those.
         .when(~is_ours, "elsewhere")
@@ -213,8 +219,9 @@ def _pending(row: Row, view: AdditiveView, context: _Context) -> Explanation:
             f"{m}: speed view {side['speed']}, this interval {side['batch']}, other intervals {side['elsewhere']}, "
             f"not yet reached by the speed view {side['beyond']}"
         )
-    if not row["speed_holds"] and context.archive_is_behind:
-        texts.append("the archive is behind the speed view: run it again when the stream runs")
+    if not row["speed_holds"]:
+        why = BASE_IS_AWAITED if context.awaits_base else "the archive is behind the speed view"
+        texts.append(f"{why}: run it again when the stream runs")
     return against_topic(view), row["key"], "; ".join(texts)
 
 

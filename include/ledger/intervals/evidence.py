@@ -19,8 +19,10 @@ from include.ledger.archive.positions import of_incarnation, overlaps
 from include.ledger.database import session
 from include.ledger.intervals.pins import PinnedInterval
 from include.ledger.models import IntervalRange, LandingFileRow, MicroBatch, MicroBatchRange, Position
+from include.ledger.streams import generations
 from include.ledger.streams.flags import FLAGS, InForce
 from include.ledger.streams.generations import SPAN
+from include.ledger.streams.incarnations import closed
 from include.offsets import Fate, Fates, OffsetRange, TopicPartition, merged
 
 NO_WATERMARK = datetime(1970, 1, 1, tzinfo=UTC)
@@ -59,6 +61,15 @@ def speed_position(pipeline: str, view: str) -> SpeedPosition:
     last = max((batch for _, batch in rows if batch is not None), key=lambda batch: batch.id, default=None)
     offsets = {TopicPartition(at.topic, at.topic_partition): at.next_offset for at, _ in rows}
     return SpeedPosition(offsets, last.query_id if last else "", last.batch_id if last else -1)
+
+
+def awaits_base(pipeline: str, view: str) -> bool:
+    """Return whether a topic was adopted and the speed view has not begun again with all that is archived of it.
+
+    Until then, its values and positions are those of the former topic, which it may not have read to the end.
+    """
+    generation = generations.current(pipeline)
+    return generation is not None and bool(closed(pipeline)) and not generations.has_written(generation, view)
 
 
 def first_counted(pipeline: str, view: str, events: tuple[datetime, datetime]) -> datetime | None:

@@ -123,6 +123,7 @@ def classified(
     sides: Mapping[str, Mapping[str, tuple[int, Any]]],
     *,
     behind: bool = False,
+    awaits_base: bool = False,
     other_code: bool = False,
     weight: str = "BIGINT",
 ) -> Reconciliation:
@@ -138,7 +139,7 @@ def classified(
     }
     schema = "start TIMESTAMP, end TIMESTAMP, other_code BOOLEAN"
     windows = frame_of(spark, [(HOUR, hours(1), other_code)], schema)
-    context = _Context(behind, {hours(1): (hours(2), hours(3))}, "logs-0 offset 7")
+    context = _Context(behind, {hours(1): (hours(2), hours(3))}, "logs-0 offset 7", awaits_base)
     return _classify(_side_by_side(view, all_sides(frames), windows), view, context)
 
 
@@ -247,6 +248,23 @@ def test_key_is_unexplained_when_any_measure_of_any_side_differs(spark: Any) -> 
 def test_speed_value_is_pending_when_it_is_above_an_archive_that_is_behind(spark: Any) -> None:
     found = classified(spark, {"speed": {"above": (1, 1)}, "elsewhere": {"below": (1, 1)}}, behind=True)
     assert {each.where: each.cls for each in found.differences} == {"above": "pending", "below": "unexplained"}
+
+
+@pytest.mark.spark
+def test_speed_value_is_pending_whatever_it_is_when_it_has_not_begun_again_since_a_topic_was_adopted(
+    spark: Any,
+) -> None:
+    sides = {
+        "speed": {"above": (1, 1)},
+        "elsewhere": {"below": (1, 1)},
+        "batch": {"wrong": (2, 2)},
+        "inside": {"wrong": (1, 1)},
+    }
+    found = classified(spark, sides, awaits_base=True)
+    classes = {each.where: each.cls for each in found.differences}
+    assert classes == {"above": "pending", "below": "pending", "wrong": "unexplained"}
+    pending = [each.evidence for each in found.differences if each.cls == "pending"]
+    assert all("the stream has not begun again since a topic was adopted" in each for each in pending)
 
 
 @pytest.mark.spark

@@ -26,7 +26,13 @@ Sides = dict[str, dict[str, tuple[int, Any]]]
 
 
 def classified(
-    spark: Any, sides: Sides, *, behind: bool = False, other_code: bool = False, weight: str = "BIGINT"
+    spark: Any,
+    sides: Sides,
+    *,
+    behind: bool = False,
+    awaits_base: bool = False,
+    other_code: bool = False,
+    weight: str = "BIGINT",
 ) -> Reconciliation:
     """Classes of keys of a total with two measures; `sides` gives side → key → both measures."""
     declared = next(view for view in load_pipeline("isp_hits").views if view.name == "zip_totals")
@@ -40,7 +46,7 @@ def classified(
         )
         for side in SIDES
     }
-    return classify(_side_by_side(view, frames), view, Context(behind, other_code, "hits-0 offset 7"))
+    return classify(_side_by_side(view, frames), view, Context(behind, other_code, "hits-0 offset 7", awaits_base))
 
 
 @pytest.mark.spark
@@ -128,6 +134,16 @@ def test_total_is_pending_when_it_is_above_an_archive_that_is_behind(spark: Any)
 
 
 @pytest.mark.spark
+def test_total_is_pending_whatever_it_counts_when_it_has_not_begun_again_since_a_topic_was_adopted(spark: Any) -> None:
+    sides: Sides = {"speed": {"above": (1, 1)}, "proved": {"below": (1, 1)}}
+    found = classified(spark, sides, awaits_base=True)
+    assert {each.where: each.cls for each in found.differences} == {"above": "pending", "below": "pending"}
+    assert all(
+        "the stream has not begun again since a topic was adopted" in each.evidence for each in found.differences
+    )
+
+
+@pytest.mark.spark
 def test_total_is_pending_only_when_it_counts_more_rows_than_an_archive_that_is_behind(spark: Any) -> None:
     sides: Sides = {
         "speed": {"negative": (2, -5), "as many": (1, 9)},
@@ -170,7 +186,7 @@ class Archived:
         self.view = next(view for view in load_pipeline("isp_hits").views if view.name == "zip_totals")
         position = SpeedPosition({TP: len(self.zip_codes)}, batch_id=7, query_id="speed")
         replaced = {
-            "evidence": SimpleNamespace(speed_position=lambda *_: position),
+            "evidence": SimpleNamespace(speed_position=lambda *_: position, awaits_base=lambda *_: False),
             "await_archive": lambda *_: False,
             "closed": lambda _: (),
             "closed_extents": lambda _: [],

@@ -1,4 +1,4 @@
-"""Which watermark a speed query's micro-batches dropped late rows by."""
+"""Which watermark a speed query's micro-batches dropped late rows by, and when it has yet to begin again."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from include.ledger.archive import micro_batches
+from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit
 from include.ledger.database import engine, session
-from include.ledger.intervals.evidence import LateBound, late_bounds_within
+from include.ledger.intervals.evidence import LateBound, awaits_base, late_bounds_within
 from include.ledger.models import MicroBatch, MicroBatchRange
+from include.ledger.streams import generations, writers
 from include.ledger.streams.generations import StreamGeneration
-from include.offsets import OffsetRange, TopicPartition
+from include.offsets import OffsetRange, TopicIdentity, TopicPartition
 from tests.conftest import Home
 from tests.support.ledger_reads import rows_fetched
 
@@ -95,3 +98,23 @@ def test_ranges_are_not_merged_when_a_gap_or_topic_partition_separates_them(post
         (0, 4, 5),
         (1, 5, 6),
     ]
+
+
+def test_speed_view_awaits_its_base_only_until_it_begins_again_after_a_topic_was_adopted(
+    postgres: Home, pipeline: str
+) -> None:
+    lease = writers.acquire(pipeline)
+    topics = {"events": TopicIdentity("events", "id", 1)}
+    micro_batches.commit(lease, BatchCommit(pipeline, ARCHIVE, f"query-{pipeline}", 0, topics=topics))
+    generations.current_or_first(pipeline, "test")
+    assert not awaits_base(pipeline, "by_zip")
+    successor = TopicIdentity("events", "other", 1)
+    generations.open_with_topic(lease, successor, None, [], adopted_by="test", reason="test")
+    assert awaits_base(pipeline, "by_zip")
+    generation = generations.current(pipeline)
+    assert generation is not None
+    base = BatchCommit(pipeline, "by_zip", f"base-{pipeline}", generation.version(-1))
+    micro_batches.move_query(lease, base)
+    assert not awaits_base(pipeline, "by_zip")
+    generations.open_generation(lease, started_by="test", reason="test")
+    assert awaits_base(pipeline, "by_zip")
