@@ -31,6 +31,7 @@ MATCHED = "matched"
 
 ARCHIVE_AGAINST_KAFKA = "archive against Kafka"
 ARCHIVE_AGAINST_LEDGER = "archive against the ledger"
+KAFKA_AGAINST_LEDGER = "Kafka against the ledger"
 KAFKA_AGAINST_OFFSETS = "Kafka against its offsets"
 KAFKA_READ_TWICE = "Kafka, read twice"
 WRITTEN_AGAINST_ROWS = "written files against reconciled rows"
@@ -40,6 +41,7 @@ _AGAINST_ARCHIVE = " against the archive"
 _OF_ROWS = (
     ARCHIVE_AGAINST_KAFKA,
     ARCHIVE_AGAINST_LEDGER,
+    KAFKA_AGAINST_LEDGER,
     KAFKA_AGAINST_OFFSETS,
     KAFKA_READ_TWICE,
     WRITTEN_AGAINST_ROWS,

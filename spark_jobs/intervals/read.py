@@ -36,7 +36,7 @@ from spark_jobs.reconciliation.against_kafka import (
     prove_missing,
     reconcile_archive,
 )
-from spark_jobs.reconciliation.against_ledger import differing_files, reconcile_with_ledger
+from spark_jobs.reconciliation.against_ledger import differing_files, fewer_than_counted, reconcile_with_ledger
 from spark_jobs.reconciliation.code_changes import (
     NO_CHANGES,
     by_coordinates,
@@ -142,6 +142,10 @@ def _read_from_kafka(run: IntervalRun, landed: _Landed, write: Write) -> Reading
             in_kafka = beside.submit(count_fates, landed.in_kafka(decoded))
             written = write(landed.rows)
             reading = _compare_written(landed, decoded, ranges, in_kafka.result(), written)
+    if not reading.reconciliation.unexplained:
+        # Else the missing rows themselves are named.
+        counted = fewer_than_counted(pinned, reading.fates)
+        reading = replace(reading, reconciliation=reading.reconciliation + counted)
     gaps, named = with_losses(pinned.ranges, ranges, reading.gaps, lost)
     return replace(
         reading,

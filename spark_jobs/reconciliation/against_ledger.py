@@ -16,7 +16,13 @@ from include.ledger.archive.decoders import are_of, decoders_of, replaced_by_oth
 from include.ledger.intervals import evidence, revisions
 from include.ledger.intervals.pins import PinnedInterval
 from include.offsets import Fate, Fates, OffsetRange, TopicPartition
-from include.reconciliation import ARCHIVE_AGAINST_LEDGER, Difference, DifferenceClass, Reconciliation
+from include.reconciliation import (
+    ARCHIVE_AGAINST_LEDGER,
+    KAFKA_AGAINST_LEDGER,
+    Difference,
+    DifferenceClass,
+    Reconciliation,
+)
 from spark_jobs.archive.files import within
 from spark_jobs.reconciliation.against_kafka import ArchiveComparison
 from spark_jobs.reconciliation.code_changes import left_out_by_code
@@ -52,6 +58,29 @@ def reconcile_with_ledger(pinned: PinnedInterval, landed_rows: DataFrame, landed
         *_gaps(gaps),
     ]
     return ArchiveComparison(counted, gaps, Reconciliation.of(differences))
+
+
+def fewer_than_counted(pinned: PinnedInterval, fates: Mapping[TopicPartition, Fates]) -> Reconciliation:
+    """Compare the number of records that Kafka and the archive hold with those that the ledger counted before.
+
+    A second reader proves that offsets hold no record, not that they never did: compaction removes records from within
+    a log. Where the archive's copy is gone as well, every missing record is unexplained.
+    """
+    counted = [*evidence.recorded_fates(pinned), *evidence.committed_fates(pinned.pipeline, pinned.ranges)]
+    gone: dict[TopicPartition, Difference] = {}
+    missing: dict[TopicPartition, int] = {}
+    for each in counted:
+        tp = each.range.topic_partition
+        held = fates.get(tp, Fates()).records
+        if each.fates.records - held > missing.get(tp, 0):
+            missing[tp] = each.fates.records - held
+            text = (
+                f"{each.by} recorded {each.fates.records} records, Kafka and the archive hold {held}: the others were "
+                "removed from the log since, and no archived file has them; restore the files that are missing or "
+                "damaged"
+            )
+            gone[tp] = Difference(DifferenceClass.UNEXPLAINED, KAFKA_AGAINST_LEDGER, str(each.range), text)
+    return Reconciliation.of(gone.values(), {"unexplained": sum(missing.values())})
 
 
 def _gaps(gaps: Mapping[TopicPartition, int]) -> Iterator[Difference]:

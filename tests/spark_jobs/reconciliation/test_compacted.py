@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
+from pyspark.sql import functions as F
 
 from include import kafka
 from include.ledger.archive import micro_batches
@@ -20,7 +21,10 @@ from include.offsets import Fates, OffsetRange, TopicIdentity, TopicPartition
 from include.pipelines import load_pipeline
 from include.pipelines.spec import KafkaTopics, Pipeline
 from include.reconciliation import ReconciliationCounts
+from spark_jobs.archive.content_hash import NEWEST
+from spark_jobs.intervals import read
 from spark_jobs.reconciliation.compacted import Compacted, find_compacted
+from spark_jobs.reconciliation.interval_run import IntervalRun
 from tests.conftest import Home, settings_of, wait_for
 from tests.support import audit
 from tests.support.topic_log import Log, hour
@@ -31,6 +35,7 @@ COLUMNS = (
     "fate STRING, kafka_topic STRING, kafka_partition INT, kafka_offset BIGINT, kafka_element INT, "
     "hash_1 BIGINT, hash_2 BIGINT"
 )
+COORDINATES = ("kafka_topic", "kafka_partition", "kafka_offset")
 RECORDS = 300
 RANGE = set(range(RECORDS))
 KEYS = 3
@@ -112,7 +117,7 @@ def cleaned(home: Home, in_this_process: None, spark: Any, nest: Pipeline) -> Cl
 @pytest.fixture(scope="module")
 def nest() -> Pipeline:
     source = KafkaTopics(subscribe=("compacted-log",))
-    return replace(load_pipeline("nest_cameras"), name="compacted", source=source, views=(), reports=())
+    return replace(load_pipeline("nest_cameras"), source=source, views=(), reports=())
 
 
 def test_records_are_named_with_their_rows_when_they_were_compacted_since(cleaned: Cleaned) -> None:
@@ -141,9 +146,9 @@ def test_nothing_is_explained_when_the_topic_is_not_compacted(cleaned: Cleaned) 
         cleaned.policy("compact")
 
 
-def test_records_are_named_when_newer_code_gave_others_another_fate_and_nothing_is_registered(
-    cleaned: Cleaned,
-) -> None:
+@pytest.fixture(scope="module")
+def pinned(cleaned: Cleaned) -> PinnedInterval:
+    """All records were archived, with what was then the code, before the cleaner took most of them."""
     name, topic = cleaned.log.pipeline.name, cleaned.topic
     lease = writers.acquire(name)
     fates = {cleaned.ranges[0].topic_partition: Fates(RECORDS)}
@@ -152,7 +157,7 @@ def test_records_are_named_when_newer_code_gave_others_another_fate_and_nothing_
     )
     micro_batches.commit(lease, landed)
     writers.release(lease)
-    pinned = pins.write_interval(
+    written = pins.write_interval(
         name,
         hour(0),
         cleaned.ranges,
@@ -160,7 +165,13 @@ def test_records_are_named_when_newer_code_gave_others_another_fate_and_nothing_
         pinned_by="test",
         between=pins.find_neighbours(name, hour(0)),
     )
-    assert pinned is not None
+    assert written is not None
+    return written
+
+
+def test_records_are_named_when_newer_code_gave_others_another_fate_and_nothing_is_registered(
+    cleaned: Cleaned, pinned: PinnedInterval
+) -> None:
     gone = RANGE - cleaned.visible
     for version, empty, is_explained in (("newer", 5, True), ("older", 7, False)):
         attempt = attempts.begin_attempt(pinned, run_by="test", code_version=version, source="kafka")
@@ -175,3 +186,18 @@ def test_records_are_named_when_newer_code_gave_others_another_fate_and_nothing_
         found = cleaned.find(cleaned.visible)
         # Code that decodes as the landed rows were decoded has no reason to count other fates.
         assert (found.records if found else 0) == (len(gone) if is_explained else 0)
+
+
+def test_records_are_unexplained_when_they_were_compacted_since_and_no_archived_file_has_them(
+    cleaned: Cleaned, pinned: PinnedInterval, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The archive's copy was decoded again, so both sides lack them.
+    held = cleaned.frame(cleaned.visible).select(F.lit("quarantined").alias("fate"), *COORDINATES)
+    monkeypatch.setattr(read, "read_unarchived", lambda *_: held)
+    attempt = attempts.begin_attempt(pinned, run_by="test", code_version="newer", source="kafka")
+    run = IntervalRun(cleaned.spark, cleaned.log.pipeline, attempts.load_attempt(attempt))
+    found = read.read_interval(run, NEWEST, lambda rows: {}).reconciliation
+    assert found.unexplained == len(RANGE - cleaned.visible)
+    (named,) = (each for each in found.differences if each.cls == "unexplained")
+    assert (named.what, named.where) == ("Kafka against the ledger", str(cleaned.ranges[0]))
+    assert f"recorded {RECORDS} records, Kafka and the archive hold {len(RANGE & cleaned.visible)}" in named.evidence
