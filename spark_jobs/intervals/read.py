@@ -247,7 +247,7 @@ def _read_from_archive(run: IntervalRun, landed: _Landed, write: Write) -> Readi
     lost = losses.accepted_in(pipeline.name, pinned.ranges)
     records = landed.records()
     counted = count_fates(records)
-    compared = reconcile_with_ledger(pinned, records, counted)
+    compared = reconcile_with_ledger(pinned, records, counted, lost)
     written = check_written(counted, added(write(landed.rows), count_fates(landed.unarchived())))
     gaps, named = with_losses(pinned.ranges, pinned.ranges, compared.gaps, lost)
     return Reading(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -15,6 +16,7 @@ from include.ledger.archive import landing_files
 from include.ledger.archive.decoders import are_of, decoders_of, replaced_by_other_code
 from include.ledger.intervals import evidence, revisions
 from include.ledger.intervals.pins import PinnedInterval
+from include.ledger.streams.losses import AcceptedLoss
 from include.offsets import Fate, Fates, OffsetRange, TopicPartition
 from include.reconciliation import (
     ARCHIVE_AGAINST_LEDGER,
@@ -29,14 +31,16 @@ from spark_jobs.reconciliation.code_changes import left_out_by_code
 from spark_jobs.reconciliation.counted import CountedRows, count_fates
 
 
-def reconcile_with_ledger(pinned: PinnedInterval, landed_rows: DataFrame, landed: CountedRows) -> ArchiveComparison:
+def reconcile_with_ledger(
+    pinned: PinnedInterval, landed_rows: DataFrame, landed: CountedRows, lost: Iterable[AcceptedLoss] = ()
+) -> ArchiveComparison:
     """Compare the archive's rows of an interval with what the ledger recorded; return the archive's fates and gaps.
 
-    `landed` are the counts of `landed_rows`. Three things are compared: the rows of each landing file with the number
-    noted at its commit, the fates of the micro-batches wholly inside the ranges, and the fates that an earlier attempt
-    of the interval recorded. Where that one read Kafka with other code than landed the rows, they may differ: class
-    `code`. So may those of the micro-batches where it did so after their landing was removed; records that it gave no
-    rows are then nowhere in the archive, and count as empty.
+    `landed` are the counts of `landed_rows`; `lost` are among the gaps, and the caller names them. Three things are
+    compared: the rows of each landing file with the number noted at its commit, the fates of the micro-batches wholly
+    inside the ranges, and the fates that an earlier attempt of the interval recorded. Where that one read Kafka with
+    other code than landed the rows, they may differ: class `code`. So may those of the micro-batches where it did so
+    after their landing was removed; records that it gave no rows are then nowhere in the archive, and count as empty.
     """
     recorded = evidence.recorded_fates(pinned)
     replaced = {each.topic_partition for each in replaced_by_other_code(pinned.pipeline, pinned.ranges)}
@@ -55,7 +59,7 @@ def reconcile_with_ledger(pinned: PinnedInterval, landed_rows: DataFrame, landed
         *_differing_fates(recorded, counted, _class_of_earlier(pinned), replaced),
         *_differing_fates(committed, inner, DifferenceClass.UNEXPLAINED, _same_files(committed, inner, replaced)),
         *(left_out_by_code(tp, records) for tp, records in left_out.items()),
-        *_gaps(gaps),
+        *_gaps(gaps, lost),
     ]
     return ArchiveComparison(counted, gaps, Reconciliation.of(differences))
 
@@ -83,10 +87,16 @@ def fewer_than_counted(pinned: PinnedInterval, fates: Mapping[TopicPartition, Fa
     return Reconciliation.of(gone.values(), {"unexplained": sum(missing.values())})
 
 
-def _gaps(gaps: Mapping[TopicPartition, int]) -> Iterator[Difference]:
+def _gaps(gaps: Mapping[TopicPartition, int], lost: Iterable[AcceptedLoss]) -> Iterator[Difference]:
+    named: Counter[TopicPartition] = Counter()
+    for each in lost:
+        named[each.range.topic_partition] += len(each.range)
     for tp, missing in gaps.items():
-        if missing > 0:
-            text = f"{missing} offsets had no visible record when they were archived; the ledger recorded them"
+        if missing < 0:
+            text = f"the archive holds {-missing} records more than the range has offsets"
+            yield Difference(DifferenceClass.UNEXPLAINED, ARCHIVE_AGAINST_LEDGER, str(tp), text)
+        elif missing > named[tp]:
+            text = f"{missing - named[tp]} offsets had no visible record when they were archived"
             yield Difference(DifferenceClass.GAP, "offsets without a visible record", str(tp), text)
 
 

@@ -1,8 +1,8 @@
 """Archived records that Kafka's log no longer shows because it was compacted since.
 
 Kafka cannot tell what they were. The evidence is that their topic is compacted, that a second reader sees none of them
-either, and that the archive holds what the ledger counted when they were committed. Without all of this such records
-stay unexplained, like phantoms in the archive.
+either, and that the archive's files, and the fates counted of the ranges before, are as the ledger noted them. Without
+all of this such records stay unexplained, like phantoms in the archive.
 """
 
 from __future__ import annotations
@@ -89,5 +89,5 @@ def _difference(tp: TopicPartition, records: int, first: int, last: int) -> Diff
         "records that only the archive holds",
         str(tp),
         f"{records} records between offsets {first} and {last} were archived, and Kafka has compacted its log since: a "
-        "second reader sees none of them; the archive holds as many as the ledger counted when they were committed",
+        "second reader sees none of them; the archive's files are as the ledger noted them",
     )

@@ -11,6 +11,7 @@ import pytest
 
 from include.ledger.intervals.evidence import Recorded
 from include.ledger.intervals.pins import PinnedInterval
+from include.ledger.streams.losses import AcceptedLoss
 from include.offsets import Fates, OffsetRange, TopicPartition
 from include.reconciliation import Reconciliation
 from include.times import Interval
@@ -39,6 +40,7 @@ def compare(
     replaced: Sequence[OffsetRange] = (RANGE,),
     recorded: Fates = REBUILT,
     noted: Sequence[tuple[str, int]] = (),
+    lost: Sequence[AcceptedLoss] = (),
 ) -> ArchiveComparison:
     """Compare what the archive holds with what micro-batches committed and the registered build recorded."""
     second = [["second"]] if replaced else [["first"]]
@@ -51,7 +53,7 @@ def compare(
     monkeypatch.setattr(against_ledger.revisions, "decoders_of_registered", lambda _: second)
     monkeypatch.setattr(against_ledger.revisions, "decoders_of_recorded", lambda _: second[0])
     nothing: Any = None
-    return reconcile_with_ledger(PINNED, nothing, {TP: Counted(held, (9, 0, 0))})
+    return reconcile_with_ledger(PINNED, nothing, {TP: Counted(held, (9, 0, 0))}, lost)
 
 
 def kinds(found: Reconciliation) -> set[tuple[str, str]]:
@@ -86,6 +88,28 @@ def test_archive_agrees_with_the_ledger_when_other_code_gave_an_empty_record_row
 def test_missing_record_is_unexplained_when_no_other_code_replaced_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     held = Fates(archived=7, empty=1, quarantined=1)
     assert compare(monkeypatch, held, replaced=(), recorded=LANDED).reconciliation.counts.unexplained == 2
+
+
+def test_records_are_unexplained_when_the_archive_holds_more_than_the_range_has_offsets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    held = Fates(archived=12)
+    found = compare(monkeypatch, held, recorded=held)
+    assert found.gaps == {TP: -2}
+    named = [each for each in found.reconciliation.differences if "more than the range has" in each.evidence]
+    assert [each.cls for each in named] == ["unexplained"]
+
+
+@pytest.mark.parametrize(("until", "named"), [(1, "1 offsets had no visible record"), (2, "")])
+def test_accepted_loss_is_no_offset_without_a_visible_record_when_the_archive_is_read(
+    monkeypatch: pytest.MonkeyPatch, until: int, named: str
+) -> None:
+    loss = AcceptedLoss(1, OffsetRange(TP, 0, until, "id"), HOUR.from_time, "test@host", "retention")
+    held = Fates(archived=8)
+    found = compare(monkeypatch, held, replaced=(), recorded=held, lost=[loss])
+    assert found.gaps == {TP: 2}
+    gaps = [each.evidence for each in found.reconciliation.differences if each.cls == "gap"]
+    assert gaps == [f"{named} when they were archived"] if named else gaps == []
 
 
 def test_missing_quarantined_record_is_unexplained_whatever_code_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
