@@ -23,7 +23,7 @@ CLASSES = {
 }
 EXPLAINED = {
     "quarantined": "Explained by the quarantine: rows that came out of it by a replay, which the speed view never saw.",
-    "gap": "Explained by offsets at which Kafka shows no record.",
+    "gap": "Explained by offsets at which Kafka shows no record, or by a topic that no longer has a flag, or its row.",
     "compacted_since": "Explained by compaction after archiving: the archive has these records, Kafka no longer.",
     "erased": "Explained by an erasure: the flag's topic keeps it until its retention; its record, or limits that it "
     "was raised by, are gone.",

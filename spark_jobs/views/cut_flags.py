@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import UTC, datetime
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -12,6 +12,7 @@ from include import kafka
 from include.kafka.topics import placed_at
 from include.ledger.streams.flags import InForce
 from include.offsets import OffsetRange
+from spark_jobs.views.speed_topic import CLOCKS_APART
 
 
 def may_be_cut(topic: str, since: datetime, raised: DataFrame) -> Column:
@@ -24,8 +25,11 @@ def may_be_cut(topic: str, since: datetime, raised: DataFrame) -> Column:
     bounds = kafka.offset_bounds(kafka.topic_partitions_of(kafka.describe_topics([topic]).values()))
     firsts = {tp: kafka.first_timestamp({tp: ends}) for tp, ends in bounds.items() if ends[0] > 0}
     cut = [tp.partition for tp, first in firsts.items() if first is None or first > since]
-    if not cut or len(cut) == len(bounds):
-        return F.lit(bool(cut))
+    # In a quiet topic partition the first message that is left may be newer, although none since then was cut.
+    if not cut or _keeps(topic, since):
+        return F.lit(False)
+    if len(cut) == len(bounds):
+        return F.lit(True)
 
     def at(key: str | None) -> int | None:
         return None if key is None else placed_at(key.encode(), len(bounds))
@@ -33,6 +37,15 @@ def may_be_cut(topic: str, since: datetime, raised: DataFrame) -> Column:
     of_key = F.udf(at, "INT")(F.col("key"))
     is_placed = raised.agg(F.bool_and(of_key == F.col("flag_partition")).alias("placed")).first()
     return of_key.isin(cut) if is_placed is not None and is_placed["placed"] else F.lit(True)
+
+
+def _keeps(topic: str, since: datetime) -> bool:
+    """Return whether retention, by time alone, keeps all messages that were written since then."""
+    config = kafka.topic_config(topic)
+    if config.get("retention.bytes") != "-1":
+        return False
+    kept, age = int(config.get("retention.ms", 0)), datetime.now(UTC) - since
+    return kept < 0 or (age + CLOCKS_APART).total_seconds() * 1000 < kept
 
 
 def of_deleted_topics(topic: str, forces: Iterable[InForce]) -> list[OffsetRange]:

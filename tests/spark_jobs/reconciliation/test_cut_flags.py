@@ -8,14 +8,19 @@ from typing import Any
 
 import pytest
 from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from include import kafka
 from include.reconciliation import Reconciliation
-from tests.conftest import Home
+from tests.conftest import Home, wait_for
 from tests.support.ledger_history import change
 from tests.support.raised_flags import FLAGS, TP, Raised, raising
 
 pytestmark = [pytest.mark.spark, pytest.mark.services]
+
+
+BY_SIZE = str(2**30)
+"""Bytes that a topic partition keeps: retention by size may cut flags of any age."""
 
 
 def cut(partition: int, until: int) -> None:
@@ -23,6 +28,16 @@ def cut(partition: int, until: int) -> None:
     client = kafka.admin()
     [done] = client.delete_records([TopicPartition(FLAGS, partition, until)]).values()
     done.result(30)
+
+
+def retain(**config: str) -> None:
+    """Change the retention of the flags' topic."""
+    wanted = {f"retention.{name}": value for name, value in config.items()}
+    entries = [ConfigEntry(*each, incremental_operation=AlterConfigOpType.SET) for each in wanted.items()]
+    resource = ConfigResource(ConfigResource.Type.TOPIC, FLAGS, incremental_configs=entries)
+    client = kafka.admin()
+    client.incremental_alter_configs([resource])[resource].result(30)
+    wait_for("the retention", lambda: wanted.items() <= kafka.topic_config(FLAGS).items(), 30)
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +48,7 @@ def raised(home: Home, spark: Any) -> Iterator[Raised]:
     """
     with raising(home, spark, topic_partitions=2) as found:
         found.commit(0, 0, 100)
+        retain(bytes=BY_SIZE)
         producer = kafka.producer()
         before = int((datetime.now(UTC) - timedelta(hours=2)).timestamp() * 1000)
         for _ in range(2):
@@ -54,11 +70,21 @@ def test_missing_flag_is_a_gap_only_where_its_topic_partition_was_cut_when_anoth
     assert (found.counts.matched, found.counts.unexplained) == (1, 1)
 
 
+@pytest.mark.parametrize("ms", ["604800000", "-1"])
+def test_missing_flag_is_no_gap_when_it_is_younger_than_what_retention_keeps(raised: Raised, ms: str) -> None:
+    retain(bytes="-1", ms=ms)
+    found = raised.reconcile(raised.frame())
+    retain(bytes=BY_SIZE, ms="604800000")
+    assert classes(found) == {f"{TP} offset {offset}": "unexplained" for offset in (0, 1, 4)}
+
+
 def test_missing_flag_is_no_gap_when_only_its_run_but_not_its_batch_began_before_what_was_cut(
     raised: Raised, home: Home
 ) -> None:
     change(home.database, "UPDATE flag_runs SET started_at = now() - interval '30 days'")
+    retain(bytes="-1")
     assert set(classes(raised.reconcile(raised.frame())).values()) == {"gap"}
+    retain(bytes=BY_SIZE)
     change(home.database, "UPDATE micro_batches SET seconds = 60 WHERE query = 'flags'")
     found = raised.reconcile(raised.frame())
     assert classes(found) == {f"{TP} offset 0": "gap", f"{TP} offset 1": "gap", f"{TP} offset 4": "unexplained"}
