@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import islice, zip_longest
 from typing import Any
@@ -97,6 +97,8 @@ class Reconciliation:
 
     counts: ReconciliationCounts = ReconciliationCounts()
     differences: tuple[Difference, ...] = ()
+    explained: Mapping[str, int] = field(default_factory=dict)
+    """How much is of each class that `counts` does not count: offsets, records, rows, flags or keys of views."""
 
     @classmethod
     def of(cls, differences: Iterable[Difference], counts: Mapping[str, int] | None = None) -> Reconciliation:
@@ -104,7 +106,8 @@ class Reconciliation:
         named = tuple(differences)
         counted = Counter(each.cls.value for each in named) if counts is None else counts
         known = {name: counted.get(name, 0) for name in ("matched", "pending", "late", "unexplained")}
-        return cls(ReconciliationCounts(**known), _first_of_each(named))
+        explained = {each.value: counted[each] for each in DifferenceClass if each not in known and counted.get(each)}
+        return cls(ReconciliationCounts(**known), _first_of_each(named), explained)
 
     def __add__(self, other: Reconciliation) -> Reconciliation:
         mine, theirs = self.counts, other.counts
@@ -116,6 +119,7 @@ class Reconciliation:
                 mine.unexplained + theirs.unexplained,
             ),
             _first_of_each((*self.differences, *other.differences)),
+            dict(Counter(self.explained) + Counter(other.explained)),
         )
 
     @property

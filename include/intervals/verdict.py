@@ -46,6 +46,7 @@ class Verdict:
             "records": kept.get("records", {}),
             "odd_timestamps": dict(self.odd_timestamps),
             "reconciliation": kept.get("reconciliation", {}),
+            "explained": kept.get("explained", {}),
             "differences": kept.get("differences", []),
             "decoder_versions": kept.get("decoder_versions", []),
             "code_changes": kept.get("code_changes", {}),

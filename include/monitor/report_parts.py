@@ -29,7 +29,7 @@ EXPLAINED = {
     "was raised by, are gone.",
     "code": "Explained by a change of code: the records were landed, or counted live, by another version of it.",
 }
-"""What a class that is not counted in the verdict means."""
+"""What a class means that `explained` counts in the verdict."""
 
 MOST_EXAMPLES = 20
 """How many rows of an expectation are shown."""
@@ -94,7 +94,9 @@ def reconciliation_part(verdict: dict[str, Any]) -> list[dict[str, Any]]:
         return []
     differences = verdict.get("differences") or []
     # These explain a difference too; they are listed where there are any.
-    others = {str(d.get("class")) for d in differences} - set(CLASSES)
+    explained = verdict.get("explained") or {}
+    others = {*(str(d.get("class")) for d in differences), *map(str, explained)} - set(CLASSES)
+    both = {**counts, **explained}
     classes = {
         **CLASSES,
         **{
@@ -105,7 +107,8 @@ def reconciliation_part(verdict: dict[str, Any]) -> list[dict[str, Any]]:
     return [
         {
             "name": name,
-            "count": number(counts.get(name)) if name in counts or name in CLASSES else "–",
+            # Verdicts of before have no such counts.
+            "count": number(both.get(name)) if name in both or name in CLASSES else "–",
             "words": words,
             "wrong": name == "unexplained" and bool(counts.get(name)),
             "examples": [

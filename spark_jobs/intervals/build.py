@@ -249,6 +249,7 @@ def _findings(
             run.pipeline.view_table(view): view_version(run.pipeline.name, view.name, run.versioned_references)
             for view in run.pipeline.views
         },
+        explained=reconciliation.explained,
     )
 
 

@@ -19,11 +19,13 @@ def with_losses(
 
     Each accepted loss becomes a difference of class `gap` that says who accepted it and why.
     """
+    lost = list(accepted)
     named = [
         Difference(DifferenceClass.GAP, "offsets lost before they were archived", str(loss.range), loss.evidence)
-        for loss in accepted
+        for loss in lost
     ]
     left_out = {r.topic_partition: len(r) for r in pinned}
     for each in read:
         left_out[each.topic_partition] -= len(each)
-    return {tp: missing + left_out.get(tp, 0) for tp, missing in gaps.items()}, Reconciliation.of(named)
+    counts = {"gap": sum(len(loss.range) for loss in lost)}
+    return {tp: missing + left_out.get(tp, 0) for tp, missing in gaps.items()}, Reconciliation.of(named, counts)

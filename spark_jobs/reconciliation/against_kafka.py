@@ -156,7 +156,8 @@ def _gap(proof: GapProof) -> Reconciliation:
         )
         for offset, description in proof.seen
     ]
-    return Reconciliation.of([*([proved] if proof.offsets else []), *seen], {"unexplained": proof.visible})
+    named = [*([proved] if proof.offsets else []), *seen]
+    return Reconciliation.of(named, {"unexplained": proof.visible, "gap": proof.offsets})
 
 
 def _of(ranges: Iterable[OffsetRange]) -> Column:

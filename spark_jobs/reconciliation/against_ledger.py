@@ -58,10 +58,10 @@ def reconcile_with_ledger(
         *differing_files(pinned),
         *_differing_fates(recorded, counted, _class_of_earlier(pinned), replaced),
         *_differing_fates(committed, inner, DifferenceClass.UNEXPLAINED, _same_files(committed, inner, replaced)),
-        *(left_out_by_code(tp, records) for tp, records in left_out.items()),
-        *_gaps(gaps, lost),
     ]
-    return ArchiveComparison(counted, gaps, Reconciliation.of(differences))
+    by_code = [left_out_by_code(tp, records) for tp, records in left_out.items()]
+    reconciliation = Reconciliation.of(differences) + Reconciliation.of(by_code, {"code": sum(left_out.values())})
+    return ArchiveComparison(counted, gaps, reconciliation + _gaps(gaps, lost))
 
 
 def fewer_than_counted(pinned: PinnedInterval, fates: Mapping[TopicPartition, Fates]) -> Reconciliation:
@@ -87,17 +87,31 @@ def fewer_than_counted(pinned: PinnedInterval, fates: Mapping[TopicPartition, Fa
     return Reconciliation.of(gone.values(), {"unexplained": sum(missing.values())})
 
 
-def _gaps(gaps: Mapping[TopicPartition, int], lost: Iterable[AcceptedLoss]) -> Iterator[Difference]:
-    named: Counter[TopicPartition] = Counter()
+def _gaps(gaps: Mapping[TopicPartition, int], lost: Iterable[AcceptedLoss]) -> Reconciliation:
+    others = Counter(dict(gaps))
     for each in lost:
-        named[each.range.topic_partition] += len(each.range)
-    for tp, missing in gaps.items():
-        if missing < 0:
-            text = f"the archive holds {-missing} records more than the range has offsets"
-            yield Difference(DifferenceClass.UNEXPLAINED, ARCHIVE_AGAINST_LEDGER, str(tp), text)
-        elif missing > named[tp]:
-            text = f"{missing - named[tp]} offsets had no visible record when they were archived"
-            yield Difference(DifferenceClass.GAP, "offsets without a visible record", str(tp), text)
+        others[each.range.topic_partition] -= len(each.range)
+    without = [
+        Difference(
+            DifferenceClass.GAP,
+            "offsets without a visible record",
+            str(tp),
+            f"{missing} offsets had no visible record when they were archived",
+        )
+        for tp, missing in others.items()
+        if missing > 0
+    ]
+    more = [
+        Difference(
+            DifferenceClass.UNEXPLAINED,
+            ARCHIVE_AGAINST_LEDGER,
+            str(tp),
+            f"the archive holds {-missing} records more than the range has offsets",
+        )
+        for tp, missing in gaps.items()
+        if missing < 0
+    ]
+    return Reconciliation.of([*without, *more], {"gap": sum((+others).values()), "unexplained": len(more)})
 
 
 def _class_of_earlier(pinned: PinnedInterval) -> DifferenceClass:

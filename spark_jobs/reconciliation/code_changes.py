@@ -94,7 +94,8 @@ def with_left_out(
     named = [
         left_out_by_code(TopicPartition(row["kafka_topic"], row["kafka_partition"]), row["count"]) for row in counts
     ]
-    return landed_side.unionByName(left_out), Reconciliation.of(named)
+    records = sum(row["count"] for row in counts)
+    return landed_side.unionByName(left_out), Reconciliation.of(named, {"code": records})
 
 
 def left_out_by_code(tp: TopicPartition, records: int) -> Difference:
@@ -139,4 +140,4 @@ def changed_rows(
         for row in changes.orderBy(*IDENTITY).limit(NAMED).collect()
     ]
     changes.unpersist()
-    return counts, Reconciliation.of(named)
+    return counts, Reconciliation.of(named, {"code": sum(counts.values())})

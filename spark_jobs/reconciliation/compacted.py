@@ -64,7 +64,8 @@ def find_compacted(
         landed.unpersist()
         return None
     named = [_difference(tp, *counted) for tp, counted in sorted(counts.items())]
-    return Compacted(landed, sum(count for count, _, _ in counts.values()), Reconciliation.of(named))
+    records = sum(count for count, _, _ in counts.values())
+    return Compacted(landed, records, Reconciliation.of(named, {"compacted_since": records}))
 
 
 def _topics(ranges: Iterable[OffsetRange]) -> set[str]:

@@ -205,7 +205,7 @@ def _fates(build: BuildFindings) -> str:
 def _differences(build: BuildFindings) -> list[str]:
     """Return the counts of all classes, then the first examples of each; unexplained ones first."""
     counts: ReconciliationCounts = build.reconciliation
-    lines = [f"found: {', '.join(f'{count:,} {name}' for name, count in vars(counts).items())}"]
+    lines = [f"found: {', '.join(f'{count:,} {name}' for name, count in {**vars(counts), **build.explained}.items())}"]
     shown: dict[DifferenceClass, list[Difference]] = {}
     for each in sorted(build.differences, key=lambda each: each.cls is not DifferenceClass.UNEXPLAINED):
         shown.setdefault(each.cls, []).append(each)

@@ -133,6 +133,8 @@ class BuildFindings:
     """Fields that the schema does not name (`spark_jobs/intervals/drift.py`); empty where they are not kept."""
     view_versions: Mapping[str, str] = field(default_factory=dict)
     """By a view's table, the version of the code that added it up."""
+    explained: Mapping[str, int] = field(default_factory=dict)
+    """How much is of each class of differences that `reconciliation` does not count."""
 
 
 @dataclass(frozen=True)
@@ -258,6 +260,7 @@ def _build_json(build: BuildFindings) -> dict[str, Any]:
         "references": dict(build.references),
         "unknown_fields": dict(build.unknown_fields),
         "view_versions": dict(build.view_versions),
+        "explained": dict(build.explained),
     }
 
 
@@ -278,6 +281,7 @@ def _build_of(kept: Mapping[str, Any]) -> BuildFindings:
         kept.get("references", {}),
         kept.get("unknown_fields", {}),
         kept.get("view_versions", {}),
+        kept.get("explained", {}),
     )
 
 

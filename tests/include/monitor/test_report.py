@@ -20,6 +20,7 @@ import pytest
 
 from include.intervals.verdict import Verdict
 from include.monitor.report import render_report
+from include.monitor.report_parts import reconciliation_part
 from include.services.process import free_port
 from tests.support.corpora import NAUGHTY
 
@@ -327,6 +328,17 @@ def test_replayed_records_stand_beside_the_equation_when_there_are_some() -> Non
     assert "a replay delivered 1,204 records from quarantine" in text
     assert "The equation holds" in text
     assert "replay" not in Page(render_report(published(), findings())).text
+
+
+def test_explained_differences_are_counted_by_class_when_the_verdict_counts_them() -> None:
+    verdict = published()
+    gap = {"class": "gap", "what": "offsets without a visible record", "where": "nest-logs-0", "evidence": "0..49999"}
+    verdict["differences"].append(gap)
+    del verdict["explained"]
+    assert [each["count"] for each in reconciliation_part(verdict) if each["name"] == "gap"] == ["–"]
+    verdict["explained"] = {"gap": 50_000, "code": 3}
+    counts = {each["name"]: each["count"] for each in reconciliation_part(verdict)}
+    assert (counts["gap"], counts["code"], counts["late"]) == ("50,000", "3", "17")
 
 
 def test_changed_rows_are_counted_per_table_partition_when_a_rerun_changed_some() -> None:

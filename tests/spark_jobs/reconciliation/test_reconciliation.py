@@ -108,6 +108,7 @@ def test_offset_is_no_difference_but_a_gap_when_a_second_reader_sees_no_record_t
     missing = {TP: MissingOffsets([(1, 2)], proof)}
     compared = compare_offsets({TP: Counted(Fates(1))}, missing, [OffsetRange(TP, 0, 2)])
     assert (compared.gaps, compared.reconciliation.unexplained) == ({TP: 1}, 0)
+    assert compared.reconciliation.explained == {"gap": 1}
     assert [each.cls for each in compared.reconciliation.differences] == [DifferenceClass.GAP]
 
 
@@ -302,6 +303,14 @@ def test_examples_are_limited_when_counts_go_on() -> None:
     total = sum(one_by_one, Reconciliation())
     assert total.unexplained == EXAMPLES + 5
     assert [each.where for each in total.examples()] == [str(number) for number in range(EXAMPLES)]
+
+
+def test_what_is_explained_is_counted_by_class_when_examples_are_few() -> None:
+    gap = Difference(DifferenceClass.GAP, "offsets without a visible record", "logs-0", "offsets 1..50000")
+    code = Difference(DifferenceClass.CODE, "a against b", "key", "computed by other code")
+    total = Reconciliation.of([gap], {"gap": 50_000, "elsewhere": 7}) + Reconciliation.of([gap, code])
+    assert total.explained == {"gap": 50_001, "code": 1}
+    assert total.counts == ReconciliationCounts()
 
 
 def test_each_view_has_its_share_of_examples_when_several_differ() -> None:

@@ -34,6 +34,7 @@ BUILD = BuildFindings(
     {"added": 1, "removed": 0, "changed": 0},
     (RevisionDifference("t", "p", None, "r2", 1, None, 0, ({"change": "added", "key": "{}"},)),),
     {"sections": [], "chart": {"title": "t"}},
+    explained={"gap": 3},
 )
 MET = ExpectationResult("t", "expect_rows", "", "as many rows", True, "7", 0)
 FAILED = ExpectationResult("t", "expect_set", "column", "one of them", False, "x", 3)
