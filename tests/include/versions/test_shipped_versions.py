@@ -18,16 +18,16 @@ DECODERS = {
     "wiki_changes": "8cdfe2f4dc8a",
 }
 VIEWS = {
-    "auction_bids": {"category_hours": "49b149dc6126", "pair_hours": "b75cad492205"},
-    "gps_positions": {"hourly_counts": "c7ee4a5124a7"},
+    "auction_bids": {"category_hours": "34fc7904416b", "pair_hours": "ef80459b9a41"},
+    "gps_positions": {"hourly_counts": "5a710d2c6575"},
     "isp_hits": {
-        "by_zip": "c4564942db1e",
-        "by_isp": "bf9a2d09c024",
-        "zip_totals": "df8415b0f213",
-        "isp_totals": "58e0412dc94e",
+        "by_zip": "882efb56c60b",
+        "by_isp": "759709b31994",
+        "zip_totals": "e5f51a6f9e01",
+        "isp_totals": "bbe1c09b2b36",
     },
-    "nest_cameras": {"hourly_counts": "47f158c0c8ad"},
-    "wiki_changes": {"user_edits": "4eb264339698"},
+    "nest_cameras": {"hourly_counts": "8d3ca1c55891"},
+    "wiki_changes": {"user_edits": "45c6dd2de143"},
 }
 
 
