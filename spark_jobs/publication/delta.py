@@ -70,8 +70,7 @@ def put_left_out(spark: SparkSession, pipeline: Pipeline) -> None:
         last = builds.last_delta(pipeline.name)
         if version is not None and last is not None and version < last[1]:
             # The table was made anew, and its versions began again.
-            shown = DeltaVersion(f"{DATABASE}.{pipeline.delta_view}", version)
-            builds.note_delta(attempts.of_build(last[0]), shown)
+            attempts.note_delta_anew(last[0], DeltaVersion(f"{DATABASE}.{pipeline.delta_view}", version))
 
 
 def _put_and_pin(

@@ -16,7 +16,7 @@ from include.ledger.archive.positions import topics_that_left
 from include.ledger.database import session
 from include.ledger.erasures.coordinates import began_after, lock_erasing
 from include.ledger.held_locks import Check, held_lock
-from include.ledger.intervals.findings import FateCounts, Findings, IcebergSnapshot, findings_of
+from include.ledger.intervals.findings import DeltaVersion, FateCounts, Findings, IcebergSnapshot, findings_of
 from include.ledger.intervals.pins import PinnedInterval, pinned_of
 from include.ledger.intervals.states import IntervalState, RevisionState, Source
 from include.ledger.models import Attempt, Build, IntervalRange, IntervalRow, Repin, Revision
@@ -158,13 +158,26 @@ def went_on_since_build(attempt: int) -> bool:
 
 def note_iceberg(build: int, snapshots: Iterable[IcebergSnapshot]) -> None:
     """Note the Iceberg snapshots that hold what a build registered."""
+    _note(build, iceberg=tuple(snapshots))
+
+
+def note_delta_anew(build: int, version: DeltaVersion) -> None:
+    """Note a version of the Delta table, which was made anew, in place of the former one that a build has noted.
+
+    Nothing is said of whose rows the version has.
+    """
+    _note(build, delta=version)
+
+
+def _note(build: int, **parts: Any) -> None:
+    """Note parts of what a build found, whether or not it is its attempt's latest one."""
     with session() as ledger:
         pipeline = select(IntervalRow.pipeline).join(Build, Build.interval_id == IntervalRow.id)
         # Before the rows: an erasure that begins holds it and changes them.
         lock_erasing(ledger, ledger.execute(pipeline.where(Build.id == build)).scalar_one())
         attempt = ledger.get_one(Attempt, ledger.get_one(Build, build).attempt_id, with_for_update=True)
         row = ledger.get_one(Build, build, with_for_update=True)
-        row.findings = replace(findings_of(row.findings), iceberg=tuple(snapshots)).as_json()
+        row.findings = replace(findings_of(row.findings), **parts).as_json()
         if (latest := latest_build(ledger, attempt.id)) is not None and latest.id == row.id:
             attempt.verdict = row.findings
 

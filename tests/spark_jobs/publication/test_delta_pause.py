@@ -156,13 +156,17 @@ def test_doctor_pins_the_view_when_it_is_missing_or_shows_an_earlier_version(
     assert table.done[1:] == [1, 2, 3, 4]
 
 
+@pytest.mark.parametrize("is_built_again", [False, True])
 def test_doctor_has_nothing_to_say_of_versions_after_it_pinned_a_table_that_was_made_anew(
-    table: Table, monkeypatch: pytest.MonkeyPatch
+    table: Table, monkeypatch: pytest.MonkeyPatch, is_built_again: bool
 ) -> None:
-    shown: dict[str, dict[str, str]] = {}
+    shown: dict[str, str] = {}
     monkeypatch.setattr(delta_view, "properties", lambda *_: {table.pipeline.delta_view: shown})
     table.done += ["append"] * 40
-    table.publish(table.register(0))
+    table.publish(attempt := table.register(0))
+    if is_built_again:
+        # The build is rejected, or waits for a person.
+        note_build(attempt)
     table.done.clear()
     nothing: Any = None
     shown["tidemark.version"] = "0"
