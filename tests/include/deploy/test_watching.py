@@ -142,6 +142,15 @@ def test_alert_waits_for_the_deadline_when_intervals_are_longer_than_hours(
     assert (age.total_seconds() > seconds) is waits
 
 
+def test_failed_interval_wakes_nobody_when_the_next_retry_may_mend_it() -> None:
+    text = (DEPLOY.parents[1] / "dags" / "intervals.py").read_text(encoding="utf-8")
+    [longest_wait] = re.findall(r'"max_retry_delay": timedelta\(minutes=(\d+)\)', text)
+    [rule] = [each for each in RULES if each["alert"] == "TidemarkIntervalFailed"]
+    [waits] = re.findall(r"^(\d+)m$", rule.get("for", "0m"))
+    # The next try waits for a slot, too.
+    assert int(waits) > int(longest_wait) + 3
+
+
 def test_label_exists_when_a_text_quotes_it(exported: dict[str, set[str]]) -> None:
     for rule in RULES:
         labels = set.intersection(*(exported[name] for name in names_in(rule["expr"])))
