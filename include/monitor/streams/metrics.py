@@ -157,8 +157,8 @@ class _Families(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield every family, even without a sample: names do not come and go."""
         scrape = self._scrape
-        up = GaugeMetricFamily("tidemark_ledger_up", "1: the ledger answers", value=float(scrape.is_ledger_up))
-        yield up
+        said = "1: the ledger answers, and its tables are of this version of the code"
+        yield GaugeMetricFamily("tidemark_ledger_up", said, value=float(scrape.is_ledger_up))
         size = GaugeMetricFamily("tidemark_ledger_bytes", "Size of the ledger's database")
         if scrape.is_ledger_up:
             size.add_metric([], scrape.ledger_bytes)
