@@ -23,7 +23,7 @@ from include.airflow.interval_run.links import STREAM_LINKS, push_links
 from include.airflow.notifier import send_alert, stream_key
 from include.airflow.on_cluster import applications
 from include.airflow.on_cluster.applications import ApplicationLog
-from include.airflow.on_cluster.handing_over import HandedOver, check_master, take_submission
+from include.airflow.on_cluster.handing_over import HandedOver, check_master, has_connection, take_submission
 from include.airflow.progress import Progress, patience_after
 from include.airflow.tasks import take_step
 from include.errors import ServiceUnreachable, TidemarkError, UsageError, error_class
@@ -176,7 +176,9 @@ class StreamOperator(SparkSubmitOperator):
                 self.log.info("the driver before holds no lease: killing %s first", newest.application)
                 applications.kill(newest)
         self._hook = self._get_hook()
-        check_master(self._hook)
+        if has_connection(self._hook):
+            # Without it the driver is started here, as the settings alone say.
+            check_master(self._hook)
         if self._hook._is_yarn_cluster_mode:
             launched = applications.launch(self.pipeline, self._hand_over)
             self.log.info("handed the driver over to YARN: %s, %s", launched.application, launched.log)

@@ -7,6 +7,7 @@ from typing import Any
 
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.sdk.exceptions import AirflowException
 
 from include.errors import UsageError
 from include.settings import settings
@@ -36,18 +37,32 @@ def take_submission(operator: SparkSubmitOperator, resolved: SparkSubmission) ->
 
 
 def check_master(hook: SparkSubmitHook) -> None:
-    """Raise UsageError when connection and settings name masters of different kinds.
+    """Raise UsageError when connection and settings name masters of different kinds, or the connection is missing.
 
     By the settings a submission gets its jars, its driver's address, and a JVM that is kept; by the connection its
     executors. How many cores a local master takes may differ.
     """
     of_connection, of_settings = str(hook._connection["master"]), settings().spark_master
     if _kind(of_connection) != _kind(of_settings):
+        if not has_connection(hook):
+            raise UsageError(
+                f"Airflow has no connection {hook._conn_id}, by which it submits to Spark",
+                remedy=f"airflow connections add {hook._conn_id} --conn-type spark --conn-host '{of_settings}'",
+            )
         raise UsageError(
             f"Airflow's connection {hook._conn_id} names the master {of_connection}, TIDEMARK_SPARK_MASTER is "
             f"{of_settings}",
             remedy="correct the connection, or set TIDEMARK_SPARK_MASTER for Airflow's processes",
         )
+
+
+def has_connection(hook: SparkSubmitHook) -> bool:
+    """Return whether Airflow has the hook's connection; without it the hook names YARN, in client mode."""
+    try:
+        hook.get_connection(hook._conn_id)
+    except AirflowException:
+        return False
+    return True
 
 
 def _kind(master: str) -> str:

@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import structlog
@@ -90,6 +91,34 @@ def test_job_is_refused_when_connection_and_settings_name_masters_of_different_k
     with pytest.raises(AirflowFailException) as refused:
         operator.run_job({})
     assert f"names the master {connection['host']}, TIDEMARK_SPARK_MASTER is {master}" in str(refused.value)
+
+
+def test_job_is_refused_and_told_how_to_make_the_connection_when_airflow_has_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from include.airflow.spark import JobOperator
+
+    monkeypatch.setenv("TIDEMARK_SPARK_MASTER", "spark://127.0.0.1:7077")
+    settings.cache_clear()
+    monkeypatch.delenv("AIRFLOW_CONN_SPARK_DEFAULT", raising=False)
+    operator = JobOperator(task_id="publish", job="publish", pipeline="nest_cameras", attempt="7")
+    with pytest.raises(AirflowFailException) as refused:
+        operator.run_job({})
+    assert "Airflow has no connection spark_default" in str(refused.value)
+    assert "--conn-type spark --conn-host 'spark://127.0.0.1:7077'" in str(refused.value)
+
+
+def test_stream_starts_by_the_settings_when_airflow_has_no_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    from include.airflow import streams
+
+    monkeypatch.setenv("TIDEMARK_SPARK_MASTER", "spark://127.0.0.1:7077")
+    settings.cache_clear()
+    monkeypatch.delenv("AIRFLOW_CONN_SPARK_DEFAULT", raising=False)
+    monkeypatch.setattr(streams.writers, "live_writer", lambda _: None)
+    monkeypatch.setattr(streams.launches, "last", lambda _: None)
+    launched = SimpleNamespace(id="launch", pid=7, log_place="log")
+    monkeypatch.setattr(streams.launching, "launch_driver", lambda _: launched)
+    assert streams.StreamOperator(task_id="stream", pipeline="nest_cameras")._adopt_or_launch() == "launch"
 
 
 def test_foreign_lines_are_logged_for_debugging_only_when_a_job_runs() -> None:
