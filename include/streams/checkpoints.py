@@ -22,9 +22,10 @@ def has_started(generation: StreamGeneration, query: str) -> bool:
 
 
 def facts_of_begun(generation: StreamGeneration) -> Mapping[str, Any]:
-    """Return what was noted of the queries that have a checkpoint or a base, by query.
+    """Return what was noted of the queries that have a checkpoint or a base that counts, by query.
 
-    They are noted before either is made: code that fails until then may be corrected without a new generation.
+    They are noted before either is made: code that fails until then may be corrected without a new generation. Some
+    targets may have a base then that does not count; it is made again for all of them.
     """
     return {
         query: facts

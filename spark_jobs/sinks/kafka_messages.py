@@ -22,8 +22,9 @@ from spark_jobs.views.values import key_columns, value_json
 class KafkaMessagesTarget:
     """Writes the changed keys of a micro-batch as messages.
 
-    At least once: a replayed micro-batch writes equal messages again, with the same `version` in the header. Readers of
-    committed records do not see messages of a driver that lost its lease.
+    At least once: a replayed micro-batch writes equal messages again, with the same `version` in the header. A base
+    that is made again may have other ones. Readers of committed records do not see messages of a driver that lost its
+    lease.
     """
 
     pipeline: Pipeline

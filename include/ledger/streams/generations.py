@@ -291,7 +291,7 @@ def has_committed(generation: StreamGeneration, view: str) -> bool:
 
 
 def has_written(generation: StreamGeneration, view: str) -> bool:
-    """Return whether a speed view has written to its targets in the generation: its base, or a micro-batch."""
+    """Return whether all targets of a speed view have its base, or a micro-batch, of the generation."""
     return has_batch_since(generation.pipeline, view, generation.version(-1))
 
 
