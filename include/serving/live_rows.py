@@ -1,12 +1,13 @@
 """The speed view's values in PostgreSQL: one row per key, upserted in one transaction per micro-batch.
 
 The same transaction moves the view's marker in `tidemark_versions`, so a micro-batch that is replayed, or one of a
-driver that lost its lease, changes nothing. A base that is made again replaces the former one of the same version.
+driver that lost its lease, changes nothing. A base that is made again replaces the former one of the same version, so
+the lease is checked as it is written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from psycopg2.extensions import cursor
 from psycopg2.extras import execute_values
@@ -24,10 +25,18 @@ from include.serving.stored import stored_rows
 ROWS_A_STATEMENT = 1000
 
 
-def merge(shape: Shape, rows: Iterable[Sequence[object]], version: int, *, replace: bool = False) -> None:
+def merge(
+    shape: Shape,
+    rows: Iterable[Sequence[object]],
+    version: int,
+    *,
+    replace: bool = False,
+    check: Callable[[], object] = lambda: None,
+) -> None:
     """Upsert the rows, values of `stored_rows`, or replace all rows by them, as a generation's base does.
 
-    Raises ServiceUnreachable, and TidemarkError when the table has rows by another key and is not replaced.
+    Raises ServiceUnreachable, TidemarkError when the table has rows by another key and is not replaced, and what
+    `check` raises before the commit: another driver waits meanwhile, or has replaced the rows before.
     """
     with transaction("nothing of the micro-batch was written; repair the table and start again") as asked:
         ensure_states(asked)
@@ -53,6 +62,7 @@ def merge(shape: Shape, rows: Iterable[Sequence[object]], version: int, *, repla
             + _if_changed(shape)
         )
         crash_point("jdbc_staged")
+        check()
     crash_point("jdbc_committed")
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
@@ -30,6 +31,7 @@ class JdbcTableTarget:
 
     pipeline: Pipeline
     view: AdditiveView
+    check_lease: Callable[[], object]
 
     @property
     def table(self) -> str:
@@ -41,12 +43,12 @@ class JdbcTableTarget:
         self._merge(values, version)
 
     def replace(self, values: DataFrame, version: int) -> None:
-        """Replace the table's rows by the values."""
-        self._merge(values, version, replace=True)
+        """Replace the table's rows by the values. Raises what `check_lease` raises."""
+        self._merge(values, version, replace=True, check=self.check_lease)
 
-    def _merge(self, values: DataFrame, version: int, *, replace: bool = False) -> None:
-        # Where an earlier try was committed, the table has the version, and nothing is written.
-        tried_again(lambda: merge(self._shape, self._rows(values), version, replace=replace))
+    def _merge(self, values: DataFrame, version: int, **how: Any) -> None:
+        # Where an earlier try was committed, the table has the version, and nothing is written unless it is replaced.
+        tried_again(lambda: merge(self._shape, self._rows(values), version, **how))
 
     @cached_property
     def _shape(self) -> Shape:
@@ -54,7 +56,7 @@ class JdbcTableTarget:
         return shape_of(self.pipeline, self.view)
 
     def _rows(self, values: DataFrame) -> Iterator[Row]:
-        # Computed only when the first row is requested: values that were written before are not computed again.
+        # Computed only when the first row is requested: a micro-batch that was written before is not computed again.
         yield from values.select(*self._flat()).toLocalIterator()
 
     def _flat(self) -> list[Column]:

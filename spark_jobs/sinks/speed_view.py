@@ -56,14 +56,18 @@ def targets_of(pipeline: Pipeline, view: AdditiveView, lease: writers.Lease) -> 
 
     For a view without a window, a last target counts the keys.
     """
-    producer = FencedProducer(pipeline.name, view.name, lambda: writers.renew(lease), _client_limits(view))
+
+    def check_lease() -> None:
+        writers.renew(lease)
+
+    producer = FencedProducer(pipeline.name, view.name, check_lease, _client_limits(view))
     targets: list[Target] = [CompactedTopicTarget(view, producer)]
     for sink in view.sinks:
         match sink:
             case KafkaMessages():
                 targets.append(KafkaMessagesTarget(pipeline, view, sink, producer))
             case JdbcTable():
-                targets.append(JdbcTableTarget(pipeline, view))
+                targets.append(JdbcTableTarget(pipeline, view, check_lease))
             case Console():
                 targets.append(ConsoleTarget(pipeline, view, sink))
     if view.is_total:

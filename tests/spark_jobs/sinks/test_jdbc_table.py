@@ -14,7 +14,7 @@ from psycopg2 import sql
 from pyspark.sql import functions as F
 
 from include import serving
-from include.errors import ServiceUnreachable, TidemarkError
+from include.errors import AnotherWriter, ServiceUnreachable, TidemarkError
 from include.pipelines import load_pipeline
 from include.pipelines.spec import AdditiveView
 from include.serving.answers import Question, ask
@@ -35,7 +35,7 @@ def target(name: str) -> JdbcTableTarget:
     view: AdditiveView = replace(
         pipeline.views[0], name=name, key=("name", "number", "window"), measures=("hits",), columns=COLUMNS
     )
-    return JdbcTableTarget(pipeline, view)
+    return JdbcTableTarget(pipeline, view, lambda: None)
 
 
 def values(spark: Any, view: AdditiveView, rows: list[tuple[str | None, int | None, int]]) -> Any:
@@ -74,6 +74,13 @@ def test_null_is_a_value_of_its_own_when_a_key_has_an_empty_text_too(in_process:
         assert stored(to.table) == {(None, None, count)}
     to.write(values(spark, to.view, [(None, None, 9)]), 2)
     to.replace(values(spark, to.view, [(None, None, 9)]), 1)
+
+    def refuse() -> None:
+        raise AnotherWriter("this driver's lease is over")
+
+    # Else the base of a driver that was frozen would replace that of its successor.
+    with pytest.raises(AnotherWriter):
+        replace(to, check_lease=refuse).replace(values(spark, to.view, [(None, None, 9)]), 2)
     assert stored(to.table) == {(None, None, 1)}
 
 

@@ -21,7 +21,7 @@ def test_all_rows_are_written_again_when_postgresql_was_away_in_the_midst_of_the
 ) -> None:
     tries: list[tuple[list[int], int, bool]] = []
 
-    def merge(shape: Any, rows: Any, version: int, *, replace: bool = False) -> None:
+    def merge(shape: Any, rows: Any, version: int, *, replace: bool = False, **_: Any) -> None:
         if not tries:
             tries.append(([next(rows)], version, replace))
             raise ServiceUnreachable("the connection was lost")
@@ -29,7 +29,7 @@ def test_all_rows_are_written_again_when_postgresql_was_away_in_the_midst_of_the
 
     monkeypatch.setattr(jdbc_table, "merge", merge)
     monkeypatch.setattr(JdbcTableTarget, "_rows", lambda self, values: iter(values))
-    target = JdbcTableTarget(PIPELINE, PIPELINE.views[0])
+    target = JdbcTableTarget(PIPELINE, PIPELINE.views[0], lambda: None)
     values: Any = [1, 2, 3]
     with patient(20):
         (target.replace if replaces else target.write)(values, 7)
@@ -44,4 +44,4 @@ def test_stream_ends_when_postgresql_stays_away(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(JdbcTableTarget, "_rows", lambda self, values: iter(values))
     values: Any = []
     with patient(0.5), pytest.raises(ServiceUnreachable, match="was lost"):
-        JdbcTableTarget(PIPELINE, PIPELINE.views[0]).write(values, 7)
+        JdbcTableTarget(PIPELINE, PIPELINE.views[0], lambda: None).write(values, 7)
