@@ -165,13 +165,21 @@ def _connect(address: str) -> Any:
 def open_server(address: str) -> Any:
     """Connect to the server's database `postgres`, or to `ledger` where the user has no right to that one.
 
-    Raises psycopg2.OperationalError.
+    Raises psycopg2.OperationalError, the first one where both are refused.
     """
     server = urlsplit(address)._replace(scheme="postgresql")
     try:
         return _connect(server._replace(path="/postgres").geturl())
-    except psycopg2.OperationalError:
-        return _connect(server._replace(path="/ledger").geturl())
+    except psycopg2.OperationalError as error:
+        if _is_refused(error):
+            with contextlib.suppress(psycopg2.OperationalError):
+                return _connect(server._replace(path="/ledger").geturl())
+        raise
+
+
+def _is_refused(error: psycopg2.OperationalError) -> bool:
+    """Return whether the server answers, but not with its database `postgres`: psycopg2 has no code of that."""
+    return 'database "postgres"' in str(error)
 
 
 def _answers(address: str) -> bool:
@@ -185,7 +193,7 @@ def _answers(address: str) -> bool:
 def prepare_databases() -> None:
     """Create missing databases, ledger tables and metastore schema on the configured server.
 
-    Raises ServiceUnreachable when it does not answer.
+    Raises ServiceUnreachable when it does not answer, UsageError when its user lacks a right.
     """
     from include.ledger.database import migrate
     from include.services.metastore import create_metastore_schema
@@ -193,6 +201,8 @@ def prepare_databases() -> None:
     try:
         opened = open_server(settings().database_uri("postgres"))
     except psycopg2.OperationalError as error:
+        if _is_refused(error):
+            raise _missing_right(settings().database("postgres").username, error) from None
         raise ServiceUnreachable(
             f"PostgreSQL at {settings().database_host()}: {one_line(str(error))}", remedy="./tidemark status"
         ) from None
@@ -216,10 +226,14 @@ def _naming_missing_right(user: str) -> Iterator[None]:
     try:
         yield
     except InsufficientPrivilege as error:
-        raise UsageError(
-            f"the user {user} may not create databases at {settings().database_host()}: {one_line(str(error))}",
-            remedy=f"have those of {', '.join(DATABASES)} that are missing made by CREATE DATABASE … OWNER {user}",
-        ) from None
+        raise _missing_right(user, error) from None
+
+
+def _missing_right(user: str | None, error: psycopg2.Error) -> UsageError:
+    return UsageError(
+        f"the user {user} may not create databases at {settings().database_host()}: {one_line(str(error))}",
+        remedy=f"have those of {', '.join(DATABASES)} that are missing made by CREATE DATABASE … OWNER {user}",
+    )
 
 
 def _limit_silence(cursor: Any) -> None:

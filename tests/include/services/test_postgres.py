@@ -66,14 +66,23 @@ def test_server_answers_and_is_prepared_when_its_user_has_no_right_to_the_databa
 
 @pytest.mark.services
 def test_missing_right_is_named_when_databases_or_tables_cannot_be_made(postgres: Home, guest: str) -> None:
-    ask(postgres, "DROP DATABASE serving WITH (FORCE)")
-    refused = postgres.run("setup-database", expect=64, TIDEMARK_DATABASE_URL=guest).stderr
-    assert "the user guest may not create databases" in refused
-    assert "CREATE DATABASE … OWNER guest" in refused
-    ask(postgres, "CREATE DATABASE serving", "DROP DATABASE ledger WITH (FORCE)", "CREATE DATABASE ledger")
-    refused = postgres.run("setup-database", expect=64, TIDEMARK_DATABASE_URL=guest).stderr
-    assert "this user may not make the ledger's tables: permission denied for schema public" in refused
-    postgres.run("setup-database")
+    try:
+        ask(postgres, "DROP DATABASE serving WITH (FORCE)")
+        refused = postgres.run("setup-database", expect=64, TIDEMARK_DATABASE_URL=guest).stderr
+        assert "the user guest may not create databases" in refused
+        assert "CREATE DATABASE … OWNER guest" in refused
+        ask(postgres, "CREATE DATABASE serving", "DROP DATABASE ledger WITH (FORCE)")
+        ask(postgres, "REVOKE CONNECT ON DATABASE postgres FROM PUBLIC")
+        refused = postgres.run("setup-database", expect=64, TIDEMARK_DATABASE_URL=guest).stderr
+        assert 'permission denied for database "postgres"' in refused
+        assert "CREATE DATABASE … OWNER guest" in refused
+        ask(postgres, "GRANT CONNECT ON DATABASE postgres TO PUBLIC", "CREATE DATABASE ledger")
+        refused = postgres.run("setup-database", expect=64, TIDEMARK_DATABASE_URL=guest).stderr
+        assert "this user may not make the ledger's tables: permission denied for schema public" in refused
+    finally:
+        # The other tests have the same server.
+        ask(postgres, "GRANT CONNECT ON DATABASE postgres TO PUBLIC")
+        postgres.run("setup-database")
 
 
 @pytest.mark.services
