@@ -99,13 +99,14 @@ def _catch_up(pipeline: Pipeline, job: SparkSubmission) -> int:
     looked = time.monotonic()
     with working(f"{pipeline.name}: {total:,} offsets to read", total) as done:
 
-        def look() -> None:
+        def look() -> bool:
             nonlocal looked
             if time.monotonic() - looked > _LOOK_AGAIN:
                 looked = time.monotonic()
                 # What is only shown ends nothing: the driver waits for a ledger that is away.
                 with suppress(ServiceUnreachable):
                     done(total - still_behind(pipeline, ends))
+            return True
 
         return run_watched_job(job, look)
 

@@ -107,7 +107,7 @@ def top(
 
             with serving(live_app(result, report.title, declared.name), port) as address:
                 progress(f"{declared.name}: {address} (Ctrl-C ends it)")
-                raise typer.Exit(run_watched_job(job, lambda: None))
+                raise typer.Exit(run_watched_job(job, lambda: True))
         raise typer.Exit(_once(job, result, as_json) if once else _live(job, result, as_json))
 
 
@@ -141,7 +141,7 @@ def _any_delta_table() -> bool:
 
 
 def _once(job: SparkSubmission, result: Path, as_json: bool) -> int:
-    if code := run_watched_job(job, lambda: None):
+    if code := run_watched_job(job, lambda: True):
         return code
     shown = exact_json.loads(result.read_text())
     print_exact_json(shown) if as_json else console.print(render(shown))
@@ -161,21 +161,21 @@ def _live(job: SparkSubmission, result: Path, as_json: bool) -> int:
         return run_watched_job(job, _at_changes(result, draw))
 
 
-def _at_changes(result: Path, show: Callable[[str], None]) -> Callable[[], None]:
+def _at_changes(result: Path, show: Callable[[str], None]) -> Callable[[], bool]:
     """Return a function that passes the file's text to `show` when it differs from the last one.
 
-    It raises Exit once nobody can read what is shown.
+    It returns whether somebody can still read what is shown.
     """
     shown = ""
 
-    def look() -> None:
+    def look() -> bool:
         nonlocal shown
         text = result.read_text() if result.exists() else ""
         if text != shown:
             shown = text
             show(text)
-            if not has_reader():
-                raise typer.Exit
+            return has_reader()
+        return True
 
     return look
 

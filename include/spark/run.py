@@ -150,8 +150,8 @@ class _StopOnSignal:
         self.lines = DriverLines(shows_warnings=True)
         self.is_asked = False
 
-    def ask(self, number: int, frame: FrameType | None) -> None:
-        """Ask the driver to stop; the handler of both signals."""
+    def ask(self, *_: object) -> None:
+        """Ask the driver to stop; also the handler of both signals."""
         self.is_asked = True
         _forward(self._process)
 
@@ -188,35 +188,39 @@ def run_stream_job(
     return code
 
 
-def run_watched_job(job: SparkSubmission, look: Callable[[], None]) -> int:
+def run_watched_job(job: SparkSubmission, look: Callable[[], bool]) -> int:
     """Run a Spark application, `look` twice a second and once after its end, and return its exit code.
 
-    SIGTERM and SIGINT ask it to stop; the code is 0 then. Where `look` raises, the driver ends in order before.
+    SIGTERM and SIGINT ask it to stop, and so does `look` by returning False; the code is 0 then. Where `look` raises,
+    the driver ends in order before.
     """
     process = _start(job)
     stop = _StopOnSignal(job, process)
     passing_on = threading.Thread(target=_pass_on, args=(process, stop.lines), daemon=True)
     passing_on.start()
     with _on_signals(stop.ask):
-        code = _watch(process, look)
+        code = _watch(process, look, stop)
     passing_on.join(5)
     driver_folders.sweep()
     look()
     return stop.code(code)
 
 
-def _watch(process: subprocess.Popen[str], look: Callable[[], None]) -> int:
+def _watch(process: subprocess.Popen[str], look: Callable[[], bool], stop: _StopOnSignal) -> int:
     while True:
         # Between two looks.
         with suppress(subprocess.TimeoutExpired):
             return process.wait(0.5)
         try:
-            look()
+            goes_on = look()
         except BaseException:
             # Else the driver would be killed with this process, in the middle of a micro-batch.
-            _forward(process)
+            stop.ask()
             process.wait()
             raise
+        if not goes_on:
+            stop.ask()
+            return process.wait()
 
 
 def _forward(process: subprocess.Popen[str]) -> None:

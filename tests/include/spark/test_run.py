@@ -59,7 +59,7 @@ def handlers() -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    "run", [run_job, run_stream_job, lambda job: run_watched_job(job, lambda: None)], ids=["job", "stream", "watched"]
+    "run", [run_job, run_stream_job, lambda job: run_watched_job(job, lambda: True)], ids=["job", "stream", "watched"]
 )
 @pytest.mark.parametrize(
     ("words", "number"),
@@ -83,7 +83,7 @@ def test_exit_code_is_the_driver_s_when_it_ended_by_itself(
 
 
 @pytest.mark.parametrize(
-    "run", [run_job, run_stream_job, lambda job: run_watched_job(job, lambda: None)], ids=["job", "stream", "watched"]
+    "run", [run_job, run_stream_job, lambda job: run_watched_job(job, lambda: True)], ids=["job", "stream", "watched"]
 )
 @pytest.mark.parametrize("code", [2, 4, 64])
 def test_exit_code_is_1_when_the_driver_ended_before_a_line_of_its_own(
@@ -121,13 +121,27 @@ def test_command_ends_when_the_stream_is_a_step_of_it_and_was_asked_to_stop(
 def test_driver_ends_in_order_when_what_looks_at_it_fails(ends: Callable[..., SparkSubmission], tmp_path: Path) -> None:
     ended = tmp_path / "ended"
 
-    def look() -> None:
+    def look() -> bool:
         raise ServiceUnreachable("PostgreSQL is away")
 
     job = ends(f"trap 'touch {ended}; exit 0' TERM; for each in 1 2 3 4 5 6 7 8 9 10; do sleep 0.5; done; exit 3")
     with pytest.raises(ServiceUnreachable, match="is away"):
         run_watched_job(job, look)
     assert ended.exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ("trap 'exit 0' TERM; for each in 1 2 3 4 5 6 7 8 9 10; do sleep 0.5; done; exit 3", 0),
+        ("exit 6", 6),
+    ],
+    ids=["it runs", "it ended before the last look"],
+)
+def test_exit_code_is_the_driver_s_when_nobody_looks_any_longer(
+    ends: Callable[..., SparkSubmission], words: str, code: int
+) -> None:
+    assert run_watched_job(ends(words), lambda: False) == code
 
 
 DRIVER = """
