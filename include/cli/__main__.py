@@ -120,8 +120,10 @@ def _open_streams() -> None:
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
         elif stream is getattr(sys, f"__{name}__"):
             raw = io.BufferedWriter(_Output(stream.fileno(), "w", closefd=False))
-            kept = ("encoding", "errors", "line_buffering", "write_through")
-            setattr(sys, name, io.TextIOWrapper(raw, **{each: getattr(stream, each) for each in kept}))
+            # With PYTHONUNBUFFERED, Python's own writes through, to a file without a buffer.
+            by_line = stream.line_buffering or stream.write_through
+            opened = io.TextIOWrapper(raw, stream.encoding, stream.errors, line_buffering=by_line)
+            setattr(sys, name, opened)
 
 
 def _check_utf8(arguments: Sequence[str]) -> None:

@@ -207,6 +207,17 @@ def test_exit_code_is_kept_when_the_reader_of_its_output_has_gone(
     assert (result.returncode, result.stdout or b"", result.stderr or b"") == (code, b"", b"")
 
 
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_line_is_written_at_once_when_python_is_told_not_to_buffer(stream: str) -> None:
+    opened = "import os, sys; from include.cli.__main__ import _open_streams; _open_streams()"
+    program = f"{opened}; print('a', file=sys.{stream}); os._exit(0)"
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    result = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, cwd=REPOSITORY, check=True
+    )
+    assert result.stdout + result.stderr == "a\n"
+
+
 def test_live_table_ends_when_its_reader_has_gone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     reader, writer = os.pipe()
     assert has_reader(writer)
