@@ -232,8 +232,9 @@ def verify(
         str, typer.Option("--kafka", metavar="BOOTSTRAP", help="also read the offsets again from this Kafka")
     ] = "",
     public_key: Annotated[
-        str, typer.Option("--public-key", help="the signer's, in hexadecimal; default: that of the key in the settings")
-    ] = "",
+        str | None,
+        typer.Option("--public-key", help="the signer's, in hexadecimal; default: that of the key in the settings"),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Check the proof of a registered interval.

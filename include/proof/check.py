@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from argparse import ArgumentTypeError
 from pathlib import Path
 
 from pyarrow import ArrowInvalid
@@ -14,16 +15,17 @@ from include.proof.signing import own_public_key
 from include.settings import settings
 
 
-def check_proof(file: str, lake_uri: str = "", kafka: str = "", public_key: str = "") -> verify.Report:
+def check_proof(file: str, lake_uri: str = "", kafka: str = "", public_key: str | None = None) -> verify.Report:
     """Check a proof in a file or at a URI of the lake; arguments not given come from the settings.
 
-    Raises UsageError for a proof that cannot be read and for a URI of no lake, ServiceUnreachable when lake or Kafka do
-    not answer.
+    Raises UsageError for a proof that cannot be read, a URI of no lake and a key that is none, ServiceUnreachable when
+    lake or Kafka do not answer.
     """
+    expected = own_public_key() if public_key is None else _key(public_key)
     options = {**for_librdkafka(settings().kafka_file_options()), "bootstrap.servers": kafka}
     try:
         files = verify.open_lake(lake_uri) if lake_uri else verify.Lake(*lake.filesystem(lake.root()))
-        return verify.check(_read(file), files, options if kafka else None, public_key or own_public_key())
+        return verify.check(_read(file), files, options if kafka else None, expected)
     except verify.NotALake as error:
         raise UsageError(one_line(str(error)), remedy="name the lake's URI: --lake URI") from None
     except verify.LakeUnreachable as error:
@@ -39,3 +41,10 @@ def _read(file: str) -> bytes:
         # Arrow's is that of a URI's scheme.
         why = getattr(error, "strerror", None) or one_line(str(error)) or "cannot be read"
         raise UsageError(f"{file}: {why}", remedy="name the file of a proof") from None
+
+
+def _key(text: str) -> str:
+    try:
+        return verify.key_of(text)
+    except ArgumentTypeError as error:
+        raise UsageError(str(error), remedy="name the signer's: --public-key HEX") from None

@@ -16,10 +16,12 @@ import re
 import sys
 import time
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import combinations
 from typing import Any, BinaryIO
 from urllib.parse import unquote, urlsplit
 
@@ -45,6 +47,7 @@ FATES_SINCE = ("erased",)
 """Fates that older proofs do not have."""
 QUIET = {"log_level": 0, "reconnect.backoff.ms": 500}
 """Options of Kafka's client: it does not log, since the caller reports once that nothing answers."""
+DATA_ENDINGS = (".parquet", ".orc", ".avro", ".csv", ".csv.gz", ".json", ".json.gz")
 ERASED = "(erased)"
 """Replaces, in a proof, the part of a table partition's name that was erased since."""
 _OTHER_KINDS = (
@@ -93,8 +96,9 @@ class Report:
     """What could not be checked, or is good to know."""
 
     def differs(self, what: str, detail: str) -> None:
-        """Note a difference."""
-        self.differences.append(f"{what}: {detail}")
+        """Note a difference, once."""
+        if (told := f"{what}: {detail}") not in self.differences:
+            self.differences.append(told)
 
 
 @contextmanager
@@ -103,6 +107,14 @@ def _reached(where: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise LakeUnreachable(f"{where} cannot be read: {error}") from error
+
+
+@dataclass(frozen=True)
+class _Linked:
+    """A proof's place in the chain: its SHA-256, and the files and SHA-256 of those before it."""
+
+    sha256: str
+    links: set[tuple[str, str]]
 
 
 @dataclass(frozen=True)
@@ -143,10 +155,13 @@ class Lake:
         return self.system.open_input_stream(f"{self.root}/{path}", compression=None)
 
     def names(self, folder: str) -> set[str]:
-        """Return the names of the visible files in a folder."""
+        """Return the paths of the files below a folder that a reader may take for data, seen from the folder."""
         with _reached(folder):
-            infos = self.system.get_file_info(fs.FileSelector(f"{self.root}/{folder}", allow_not_found=True))
-        return {i.base_name for i in infos if i.type == fs.FileType.File and not i.base_name.startswith((".", "_"))}
+            top = f"{self.root}/{folder}"
+            infos = self.system.get_file_info(fs.FileSelector(top, recursive=True, allow_not_found=True))
+        files = {each.path[len(top) :].lstrip("/"): each.base_name for each in infos if each.type == fs.FileType.File}
+        # DuckDB's `*.parquet` takes files whose names begin with an underscore, and some with a dot.
+        return {path for path, name in files.items() if not name.startswith((".", "_")) or name.endswith(DATA_ENDINGS)}
 
 
 def _sha256_of(file: BinaryIO) -> str:
@@ -178,7 +193,7 @@ def canonical(proof: Mapping[str, Any]) -> bytes:
 def parse(content: bytes) -> dict[str, Any]:
     """Return a proof. Raise NotAProof for anything else."""
     try:
-        proof = json.loads(content)
+        proof = json.loads(content, object_pairs_hook=_object)
     except (ValueError, RecursionError):
         raise NotAProof("it is not JSON") from None
     if not isinstance(proof, dict) or proof.get("format") != FORMAT:
@@ -186,31 +201,58 @@ def parse(content: bytes) -> dict[str, Any]:
     return proof
 
 
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    # Readers differ in which of two they take, and the signature covers only one.
+    for name, times in Counter(name for name, _ in pairs).items():
+        if times > 1:
+            raise NotAProof(f"it holds {name!r} twice in one object")
+    return dict(pairs)
+
+
 def check(content: bytes, lake: Lake, kafka: Mapping[str, Any] | None = None, public_key: str = "") -> Report:
     """Check a proof; `kafka` are options of confluent-kafka, `public_key` is the signer's, in hexadecimal."""
-    report = Report()
-    try:
+    report, later, rows = Report(), [], _NO_ROWS.empty_table()
+    with _told(report):
         proof = parse(content)
+    if report.differences:
+        return report
+    # Each by itself: what stops one of them hides nothing that another would find.
+    with _told(report):
         _check_signature(proof, public_key, report)
+    with _told(report):
         _check_counts(proof, report)
+    with _told(report):
         _tell_replaced(proof, report)
-        successors = _check_chain(content, proof, lake, public_key, report)
-        _check_files(proof, lake, successors, report)
-        rows = _identities(proof, lake, report)
-        if rows is not None:
-            _check_records(proof, rows, report)
-        if kafka:
+    with _told(report):
+        later = _check_chain(content, proof, lake, public_key, report)
+    with _told(report):
+        _check_files(proof, lake, later, report)
+    with _told(report):
+        rows, is_whole = _identities(proof, lake, report)
+        _check_records(proof, rows, report, is_whole=is_whole)
+    if kafka:
+        with _told(report):
             _check_kafka(proof, rows, kafka, report)
+    return report
+
+
+@contextmanager
+def _told(report: Report) -> Iterator[None]:
+    """Note a part of the proof that is not as it must be as a difference."""
+    try:
+        yield
     except NotAProof as error:
         report.differs("format", str(error))
     except _OTHER_KINDS as error:
         report.differs("format", f"a part is missing or of another kind: {error}")
-    return report
 
 
 def _check_signature(proof: Mapping[str, Any], public_key: str, report: Report) -> None:
     signature = proof["signature"]
-    if signature["algorithm"] != "Ed25519":
+    is_signed = signature["algorithm"] == "Ed25519"
+    if further := sorted(signature.keys() - {"algorithm", *(("public_key", "value") if is_signed else ("why",))}):
+        report.differs("signature", f"it holds what nobody signed: {', '.join(further)}")
+    if not is_signed:
         told = f"the proof is unsigned: {signature.get('why', '')}"
         report.differs("signature", told) if public_key else report.notes.append(told)
         return
@@ -229,6 +271,9 @@ def _check_counts(proof: Mapping[str, Any], report: Report) -> None:
         total, offsets = sum(_counts(each).values()), each["until_offset"] - each["from_offset"]
         if total != offsets:
             report.differs("counts", f"{_place(each)} holds {offsets} offsets, their fates add up to {total}")
+    for one, other in combinations(proof["ranges"], 2):
+        if _overlap(one, other):
+            report.differs("counts", f"{_place(one)} and {_place(other)} hold the same offsets")
     # Ranges of older proofs have no counts.
     is_counted = counted or (proof["records"] and not proof["ranges"])
     for fate, count in _counts(proof["records"]).items() if is_counted else ():
@@ -248,6 +293,12 @@ def _check_counts(proof: Mapping[str, Any], report: Report) -> None:
             report.notes.append(f"{told}; " + (f"approved by {decision['by']}" if approved else "only reported"))
         else:
             report.differs("verdict", told)
+
+
+def _overlap(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    if any(one[each] != other[each] for each in ("topic", "topic_id", "partition")):
+        return False
+    return bool(max(one["from_offset"], other["from_offset"]) < min(one["until_offset"], other["until_offset"]))
 
 
 def _counts(counted: Mapping[str, Any]) -> dict[str, int]:
@@ -346,40 +397,78 @@ def _sha256(data: bytes) -> str:
 def _successors(
     content: bytes, proof: Mapping[str, Any], lake: Lake, seen: set[str], public_key: str, report: Report
 ) -> list[dict[str, Any]]:
-    folder, own = proof["file"].rsplit("/", 1)[0], _sha256(content)
-    stored, later = lake.read(proof["file"]), []
+    own, stored = _sha256(content), lake.read(proof["file"])
     now = _of_this(stored, content, own)
-    # Whatever else lies there may be half of a proof that is being written.
-    for name in sorted(name for name in lake.names(folder) if name.endswith(".json")):
-        path = f"{folder}/{name}"
-        if path == proof["file"] or path in seen or not (data := lake.read(path)):
-            continue
+    rest: dict[str, _Linked] = {}
+    of_interval: dict[str, dict[str, Any]] = {}
+    for path, data in _further(proof, lake, seen):
+        other: dict[str, Any] = {}
         try:
             other = parse(data)
-        except NotAProof as error:
-            report.differs("chain", f"{path}: {error}")
-            continue
-        linked = {digest for file, digest in _links(other) if file == proof["file"]}
-        # Of what was replaced, a successor may still name the former one.
-        if any(each not in (own, now) and not _stands_for(proof, each) for each in linked):
-            report.differs("chain", f"{path} follows this proof as it was; it was changed since")
-        if other["interval"] == proof["interval"] and _is_later(other, proof, public_key):
-            later.append(other)
+            rest[path] = _Linked(_sha256(data), _links(other))
+            linked = {digest for file, digest in rest[path].links if file == proof["file"]}
+            # Of what was replaced, a successor may still name the former one.
+            if any(each not in (own, now) and not _stands_for(proof, each) for each in linked):
+                raise NotAProof("it follows this proof as it was; it was changed since")
+            if other["interval"] == proof["interval"] and _is_trusted(other, proof, public_key):
+                of_interval[path] = other
+        except (NotAProof, *_OTHER_KINDS) as error:
+            told = str(error) if isinstance(error, NotAProof) else f"a part is missing or of another kind: {error}"
+            if _is_trusted(other, proof, public_key):
+                report.differs("chain", f"{path}: {told}")
+            else:
+                report.notes.append(f"{path}, which is not signed by the expected key: {told}")
     if now is not None and stored is not None:
         _check_replacement(proof, parse(stored), own, public_key, report)
     elif stored is not None and stored != content:
         report.differs("chain", f"the lake holds another proof at {proof['file']}")
-    # Not by name: there, build 10 comes before build 9.
-    return sorted(later, key=_registered_at)
+    later = _later(proof, of_interval, rest)
+    if later:
+        report.notes.append(f"a later proof of this interval is {later[-1]}")
+    return [of_interval[path] for path in later]
 
 
-def _is_later(other: Mapping[str, Any], proof: Mapping[str, Any], public_key: str) -> bool:
-    """Return whether a proof is of a later registration, and signed as the checked one is when a key is expected."""
-    # Not by the build's number: after the ledger was lost these begin again.
-    if not other.get("registered_at") or _registered_at(other) <= _registered_at(proof):
-        return False
-    is_signed = proof["signature"]["algorithm"] == "Ed25519"
-    return not (public_key and is_signed) or _is_vouched(other, proof, public_key)
+def _further(proof: Mapping[str, Any], lake: Lake, seen: set[str]) -> Iterator[tuple[str, bytes]]:
+    """Yield path and content of each other proof of the pipeline, without those of `seen`."""
+    folder = proof["file"].rsplit("/", 1)[0]
+    # Whatever does not end like this may be half of a proof that is being written.
+    for name in sorted(name for name in lake.names(folder) if re.fullmatch(r"[^._][^/]*\.json", name)):
+        path = f"{folder}/{name}"
+        if path != proof["file"] and path not in seen and (data := lake.read(path)):
+            yield path, data
+
+
+def _is_trusted(other: Mapping[str, Any], proof: Mapping[str, Any], public_key: str) -> bool:
+    """Return whether a proof is signed as the checked one is; when no key is expected, each is trusted."""
+    if not public_key or proof["signature"]["algorithm"] != "Ed25519":
+        return True
+    with suppress(*_OTHER_KINDS):
+        return _is_vouched(other, proof, public_key)
+    return False
+
+
+def _later(
+    proof: Mapping[str, Any], of_interval: Mapping[str, dict[str, Any]], rest: Mapping[str, _Linked]
+) -> list[str]:
+    """Return the paths of the proofs of later registrations of the interval, the last one at the end."""
+    before = {path: _before(path, rest) for path in of_interval}
+    linked = sorted((path for path in before if proof["file"] in before[path]), key=lambda path: len(before[path]))
+    # Not by the build's number: after the ledger was lost these begin again. So does the chain: only the clock tells.
+    apart = {path: each for path, each in of_interval.items() if path not in linked and each.get("registered_at")}
+    moments = {path: moment for path, each in apart.items() if (moment := _registered_at(each)) > _registered_at(proof)}
+    return [*linked, *sorted(moments, key=lambda path: moments[path])]
+
+
+def _before(path: str, rest: Mapping[str, _Linked]) -> set[str]:
+    """Return the paths to which a proof's chain leads, as far as the proofs on the way are unchanged."""
+    found: set[str] = set()
+    ahead = [path]
+    while ahead:
+        links = rest[ahead.pop()].links
+        new = {file for file, digest in links if file not in rest or rest[file].sha256 == digest} - found
+        found |= new
+        ahead += new & rest.keys()
+    return found
 
 
 def _registered_at(proof: Mapping[str, Any]) -> datetime:
@@ -407,9 +496,12 @@ def _check_files(proof: Mapping[str, Any], lake: Lake, successors: list[dict[str
         if ERASED in table["location"]:
             report.notes.append(f"{_where(table)} was erased; its files are gone")
             continue
-        if not names and successors and table["location"] not in current:
-            report.notes.append(f"{_where(table)} was replaced by a later run; its files are gone")
-            continue
+        if successors and table["location"] not in current:
+            report.notes.append(
+                f"{_where(table)} was replaced by a later run; its files are {'there' if names else 'gone'}"
+            )
+            if not names:
+                continue
         for name in sorted(names - told.keys()):
             report.differs("extra file", f"{table['location']}/{name}")
         for name, file in sorted(told.items()):
@@ -444,36 +536,48 @@ def _check_rows(path: str, lake: Lake, told: int, report: Report, *, changed: bo
         report.differs("rows", f"{path} holds {rows}, the proof states {told}")
 
 
-def _identities(proof: Mapping[str, Any], lake: Lake, report: Report) -> pa.Table | None:
-    """Return coordinates and timestamps of the archive table's rows; None if they cannot be read."""
-    tables = []
+def _identities(proof: Mapping[str, Any], lake: Lake, report: Report) -> tuple[pa.Table, bool]:
+    """Return coordinates and timestamps of the archive table's rows, and whether all of its files could be read."""
+    tables, unread = [], []
     for table in (each for each in proof["tables"] if each["table"] == proof["archive_table"]):
         for file in table["files"]:
             path = f"{table['location']}/{file['name']}"
-            if not lake.has(path) or not path.endswith(".parquet"):
-                report.notes.append(f"rows are not compared: {file['name']} is gone, or not Parquet")
-                return None
-            try:
-                with lake.system.open_input_file(f"{lake.root}/{path}") as opened:
-                    tables.append(pq.ParquetFile(opened).read([*IDENTITY, "kafka_timestamp"]))
-            except (pa.ArrowException, OSError, KeyError):
-                report.notes.append(f"rows are not compared: {file['name']} cannot be read")
-                return None
+            if path.endswith(".parquet") and lake.has(path) and (rows := _read_identity(path, file, lake)) is not None:
+                tables.append(rows)
+            else:
+                unread.append(path)
+    if unread:
+        what = unread[0] if len(unread) == 1 else f"{len(unread)} files, {unread[0]} …"
+        report.notes.append(f"rows are not compared with the ranges: gone, not Parquet or not to be read: {what}")
     # Without a file, no record has a row.
-    return pa.concat_tables(tables, promote_options="permissive") if tables else _NO_ROWS.empty_table()
+    return pa.concat_tables(tables, promote_options="permissive") if tables else _NO_ROWS.empty_table(), not unread
 
 
-def _check_records(proof: Mapping[str, Any], rows: pa.Table, report: Report) -> None:
-    """Compare the archive table's rows with the fates of the ranges."""
+def _read_identity(path: str, file: Mapping[str, Any], lake: Lake) -> pa.Table | None:
+    """Return coordinates and timestamps of a file's rows; None when they are not in it."""
+    try:
+        with lake.system.open_input_file(f"{lake.root}/{path}") as opened:
+            return pq.ParquetFile(opened).read([*IDENTITY, "kafka_timestamp"])
+    except (pa.ArrowException, OSError, KeyError) as error:
+        if isinstance(error, OSError) and _is_as_told(path, file["sha256"], lake):
+            # Its bytes are those of the proof: it is the store that did not answer.
+            raise LakeUnreachable(f"{path} cannot be read: {error}") from error
+        return None
+
+
+def _check_records(proof: Mapping[str, Any], rows: pa.Table, report: Report, *, is_whole: bool) -> None:
+    """Compare the archive table's rows with each other and, when all could be read, with the fates of the ranges."""
     distinct = rows.group_by(IDENTITY).aggregate([]).num_rows
     if distinct != rows.num_rows:
         report.differs("duplicates", f"{rows.num_rows - distinct} rows of {proof['archive_table']} are there twice")
+    if not is_whole:
+        return
     # Records that a replay let out of quarantine have their rows here, and keep their fate.
     replayed, further = proof["records"].get("replayed", 0), 0
-    outside = rows.group_by(RECORD).aggregate([])
+    records = outside = rows.group_by(RECORD).aggregate([])
     for each in proof["ranges"]:
         within = _within(each)
-        rows_held, told = len(_timestamps(rows, each)), each.get("archived")
+        rows_held, told = records.filter(within).num_rows, each.get("archived")
         if told is not None and not told <= rows_held <= told + replayed:
             report.differs("records", f"{_place(each)}: the proof states {told} archived, {rows_held} have rows")
         elif told is not None:
@@ -484,10 +588,8 @@ def _check_records(proof: Mapping[str, Any], rows: pa.Table, report: Report) -> 
         report.differs("records", f"{besides}, {outside.num_rows} of them of other offsets; {replayed} were replayed")
 
 
-def _timestamps(rows: pa.Table | None, each: Mapping[str, Any]) -> dict[int, int]:
+def _timestamps(rows: pa.Table, each: Mapping[str, Any]) -> dict[int, int]:
     """Return the timestamps (ms) of the records of a range that have rows, by offset."""
-    if rows is None:
-        return {}
     held = rows.filter(_within(each))
     moments = held["kafka_timestamp"].cast(pa.timestamp("ms"), safe=False).cast(pa.int64())
     return dict(zip(held["kafka_offset"].to_pylist(), moments.to_pylist(), strict=True))
@@ -499,7 +601,7 @@ def _within(each: Mapping[str, Any]) -> pc.Expression:
     return own & (offset >= each["from_offset"]) & (offset < each["until_offset"])
 
 
-def _check_kafka(proof: Mapping[str, Any], rows: pa.Table | None, kafka: Mapping[str, Any], report: Report) -> None:
+def _check_kafka(proof: Mapping[str, Any], rows: pa.Table, kafka: Mapping[str, Any], report: Report) -> None:
     """Read the ranges again: as many visible records, and at the offsets of rows the same timestamps."""
     topics = {each["topic"] for each in proof["ranges"]}
     ids = _topic_ids(topics, kafka) if topics else {}
@@ -673,10 +775,14 @@ def _times(scalar: int, point: _Point) -> _Point:
 
 
 def lines(report: Report) -> Iterator[str]:
-    """Yield what was found, differences first; what cannot be encoded is escaped."""
+    """Yield what was found, differences first. Names of files and texts of a proof cannot write lines of their own."""
     found = [f"differs: {each}" for each in report.differences] + [f"note: {each}" for each in report.notes]
-    yield from (each.encode(errors="backslashreplace").decode() for each in found)
+    yield from map(_shown, found)
     yield "the proof does not hold" if report.differences else "everything that was checked is as the proof states"
+
+
+def _shown(text: object) -> str:
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in str(text))
 
 
 def _lake_above(file: str, content: bytes) -> str:
@@ -688,6 +794,14 @@ def _lake_above(file: str, content: bytes) -> str:
     if not path or not file.endswith(path):
         raise OSError("it does not lie where it was written; name the lake with --lake")
     return file.removesuffix(path) or "."
+
+
+def key_of(text: str) -> str:
+    """Return a public key as proofs hold it. Raise ArgumentTypeError for what is none, as an unset variable is."""
+    key = text.strip().lower()
+    if not re.fullmatch("[0-9a-f]{64}", key):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a public key of 64 hexadecimal digits")
+    return key
 
 
 def _missing(kafka: str) -> str:
@@ -710,7 +824,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("file", help="the proof")
     parser.add_argument("--lake", default="", help="URI of the lake; default: the folder that holds the proofs")
     parser.add_argument("--kafka", default="", help="host:port, to read the offsets again")
-    parser.add_argument("--public-key", default="", help="the signer's public key, in hexadecimal")
+    parser.add_argument("--public-key", type=key_of, metavar="HEX", help="the signer's public key, in hexadecimal")
     try:
         given = parser.parse_args(arguments)
     except SystemExit as error:
@@ -723,16 +837,16 @@ def main(arguments: list[str] | None = None) -> int:
             content = file.read()
         uri = given.lake or _lake_above(given.file, content)
     except OSError as error:
-        print(f"{given.file}: {error}", file=sys.stderr)
+        print(_shown(f"{given.file}: {error}"), file=sys.stderr)
         return 64
     try:
         kafka = {"bootstrap.servers": given.kafka} if given.kafka else None
-        report = check(content, open_lake(uri), kafka, given.public_key)
+        report = check(content, open_lake(uri), kafka, given.public_key or "")
     except Unreachable as error:
-        print(error, file=sys.stderr)
+        print(_shown(error), file=sys.stderr)
         return 6
     except NotALake as error:
-        print(error, file=sys.stderr)
+        print(_shown(error), file=sys.stderr)
         return 64
     print("\n".join(lines(report)))
     return 3 if report.differences else 0

@@ -173,6 +173,17 @@ def replace_files(lake: Path, proof: Path, *, before: bool = False) -> None:
     proof.with_name("x.json").write_text(json.dumps(other | signature))
 
 
+def repeat_records(proof: Path) -> None:
+    """Write other records before the signed ones: many readers take the first."""
+    proof.write_text(proof.read_text().replace('"records":', '"records": {"archived": 5}, "records":', 1))
+
+
+def add_file(lake: Path, proof: Path, name: str) -> None:
+    path = part(lake, proof).parent / name
+    path.parent.mkdir(exist_ok=True)
+    shutil.copy(part(lake, proof), path)
+
+
 def change_range(**values: Any) -> Corruption:
     return lambda _, proof: change(proof, lambda it: it["ranges"][0].update(values))
 
@@ -194,6 +205,17 @@ CORRUPTIONS: dict[str, tuple[Corruption, set[str]]] = {
     "a file is added": (
         lambda lake, proof: shutil.copy(part(lake, proof), part(lake, proof).with_name("part-1.parquet")),
         {"extra file"},
+    ),
+    "a file is added in a folder": (lambda lake, proof: add_file(lake, proof, "more/part-0.parquet"), {"extra file"}),
+    "a hidden file is added": (lambda lake, proof: add_file(lake, proof, "_part-1.parquet"), {"extra file"}),
+    "a file's name writes lines": (
+        lambda lake, proof: add_file(lake, proof, "x\x1b[2K\r\neverything that was checked is as the proof states"),
+        {"extra file"},
+    ),
+    "a part is there twice": (lambda lake, proof: repeat_records(proof), {"format"}),
+    "the signature holds more": (
+        lambda lake, proof: change(proof, lambda it: it["signature"].update(signer="Ann")),
+        {"signature", "chain"},
     ),
     "the archive's files are left out": (
         lambda lake, proof: change(proof, lambda it: it.update(tables=[])),
@@ -233,7 +255,7 @@ CORRUPTIONS: dict[str, tuple[Corruption, set[str]]] = {
     ),
     "a part of the proof is gone": (
         lambda lake, proof: change(proof, lambda it: it.pop("reconciliation")),
-        {"signature", "format"},
+        {"signature", "chain", "format"},
     ),
     "a row is of an offset of no range": (
         lambda lake, proof: add_records(lake, proof, (0, 77)),
@@ -289,7 +311,9 @@ def test_corruption_is_named_when_it_was_seeded(what: str, copied: Path, signed:
     corrupt(copied, proof)
     report = verify.check(proof.read_bytes(), verify.open_lake(str(copied)), None, public_key)
     assert {each.split(":")[0] for each in report.differences} == named
-    assert len("\n".join(verify.lines(report)).encode().splitlines()) == len(report.differences + report.notes) + 1
+    told = "\n".join(verify.lines(report))
+    assert len(told.encode().splitlines()) == len(report.differences + report.notes) + 1
+    assert "\x1b" not in told
     assert verify.main([str(proof), "--lake", str(copied), "--public-key", public_key]) == 3
 
 
@@ -335,6 +359,55 @@ def test_warning_holds_when_a_person_approved_it(
     report = verify.check(proof.read_bytes(), verify.open_lake(str(copied)))
     assert any(each.startswith("verdict: not met") for each in report.differences) == differs
     assert any(each.startswith("not met: ") for each in report.notes) != differs
+
+
+def test_ranges_are_named_when_they_hold_the_same_offsets(copied: Path, signed: list[Path]) -> None:
+    proof = proof_in(copied, signed)
+    change(proof, lambda it: it["ranges"].append({**it["ranges"][0], "from_offset": 190, "until_offset": 210}))
+    assert "counts: nest-logs-0 [100, 200) and nest-logs-0 [190, 210) hold the same offsets" in differences(
+        proof, copied
+    )
+
+
+def test_other_files_accuse_no_proof_when_the_expected_key_did_not_sign_them(copied: Path, signed: list[Path]) -> None:
+    proof, public_key = proof_in(copied, signed), signing.own_public_key()
+    own = json.loads(proof.read_text())["file"]
+    links = {PIPELINE: {"file": own, "sha256": "0" * 64}}
+    for name, content in (
+        ("a.json", {"format": verify.FORMAT, "previous": {}}),
+        ("b.json", {"format": verify.FORMAT, "previous": links}),
+        ("c.json", {}),
+    ):
+        proof.with_name(name).write_text(json.dumps(content))
+    report = verify.check(proof.read_bytes(), verify.open_lake(str(copied)), None, public_key)
+    assert report.differences == []
+    assert [name for name in "abc" if any(f"/{name}.json, which is not signed" in each for each in report.notes)] == [
+        *"abc"
+    ]
+    part(copied, proof).unlink()
+    assert [each.split(":")[0] for each in differences(proof, copied)] == ["chain"] * 3 + ["file missing"]
+
+
+def test_rows_are_compared_when_another_file_is_gone(copied: Path, signed: list[Path]) -> None:
+    proof = proof_in(copied, signed)
+    double_row(copied, proof)
+    gone = {"name": "gone.parquet", "sha256": "0" * 64, "rows": 0}
+    change(proof, lambda it: it["tables"][0]["files"].append(gone))
+    report = verify.check(proof.read_bytes(), verify.open_lake(str(copied)))
+    assert any(each.startswith("duplicates: ") for each in report.differences)
+    assert not any(each.startswith("records: ") for each in report.differences)
+    assert any(each.startswith("rows are not compared with the ranges: ") for each in report.notes)
+
+
+def test_lake_is_told_as_away_when_rows_of_an_unchanged_file_cannot_be_read(
+    copied: Path, signed: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def is_away(_: object) -> None:
+        raise OSError("no answer")
+
+    monkeypatch.setattr(verify.pq, "ParquetFile", is_away)
+    with pytest.raises(verify.LakeUnreachable, match="no answer"):
+        differences(proof_in(copied, signed), copied)
 
 
 def test_proof_verifies_when_the_next_one_is_half_written(copied: Path, signed: list[Path]) -> None:
@@ -413,6 +486,16 @@ def test_exit_code_is_64_when_what_it_needs_is_not_installed(
     monkeypatch.setattr(pa, "__version__", "13.0.0")
     assert verify.main([proof]) == 64
     assert capsys.readouterr().err == "pyarrow 14 or later is needed, installed is 13.0.0\n"
+
+
+def test_exit_code_is_64_when_the_public_key_is_none(
+    postgres: Home, copied: Path, signed: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    proof, public_key = str(proof_in(copied, signed)), signing.own_public_key()
+    for given, code in (("", 64), (proof, 64), (public_key[1:], 64), (f"{public_key.upper()}\n", 0)):
+        assert verify.main([proof, "--public-key", given]) == code
+    assert "is not a public key of 64 hexadecimal digits" in capsys.readouterr().err
+    postgres.run("verify", str(signed[1]), "--public-key", "", expect=64)
 
 
 def test_exit_code_is_3_with_every_difference_when_something_differs(
