@@ -5,6 +5,10 @@ import com.fasterxml.jackson.databind.ObjectMapper;
 import com.fasterxml.jackson.databind.SerializationFeature;
 import com.fasterxml.jackson.databind.node.ObjectNode;
 import com.fasterxml.jackson.datatype.jsr310.JavaTimeModule;
+import java.net.ConnectException;
+import java.net.NoRouteToHostException;
+import java.net.SocketTimeoutException;
+import java.net.UnknownHostException;
 import java.util.HashMap;
 import java.util.Map;
 import org.apache.kafka.common.serialization.Deserializer;
@@ -17,6 +21,7 @@ import org.apache.spark.sql.api.java.UDF5;
  *
  * Arguments: its class, its configuration as JSON, the name of the message's only column (empty when it has several),
  * the topic, the value. Returns struct<json, error>: what the deserializer returned as a JSON object, or what it threw.
+ * Throws ConnectException where the deserializer cannot reach a service.
  * Janino compiles this file (include/spark/compiled_jars.py), which knows no generics.
  */
 public final class KafkaDeserializers implements UDF5 {
@@ -40,10 +45,27 @@ public final class KafkaDeserializers implements UDF5 {
             Object message = deserializer.deserialize((String) topic, (byte[]) value);
             return row(message == null ? null : json(message, (String) only), null);
         } catch (Exception thrown) {
+            if (isUnreachable(thrown)) {
+                throw new ConnectException("the deserializer " + name + " cannot connect: " + oneLine(thrown));
+            }
             return row(null, oneLine(thrown));
         } catch (StackOverflowError thrown) {
             return row(null, oneLine(thrown));
+        } catch (OutOfMemoryError thrown) {
+            // Mostly of a value that says that it is longer than the memory: nothing was allocated then.
+            return row(null, oneLine(thrown));
         }
+    }
+
+    /** Whether it was thrown since a service, such as a registry, does not answer: that is no record's fault. */
+    private static boolean isUnreachable(Throwable thrown) {
+        for (Throwable cause = thrown; cause != null; cause = cause.getCause()) {
+            if (cause instanceof ConnectException || cause instanceof NoRouteToHostException
+                || cause instanceof SocketTimeoutException || cause instanceof UnknownHostException) {
+                return true;
+            }
+        }
+        return false;
     }
 
     private static Row row(String json, String error) {

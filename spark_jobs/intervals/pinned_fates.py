@@ -12,11 +12,14 @@ from pyspark.sql import functions as F
 
 from include.ledger.quarantine import pinned_fates
 from include.offsets import OffsetRange
-from include.pipelines.spec import Avro, Pipeline
+from include.pipelines.spec import Avro, KafkaDeserializer, Pipeline, UserDefined
 from include.schemas.writer_schemas import UNKNOWN_SCHEMA
 from spark_jobs.archive.files import read_quarantined
 from spark_jobs.decoding.reasons import because
 from spark_jobs.spark.frames import frame_of
+
+_PASSING = {Avro: UNKNOWN_SCHEMA, KafkaDeserializer: "undecodable", UserDefined: "undecodable"}
+"""By decoder, the reason for which the same code may decode a record later: it asks what may know more by then."""
 
 _COORDINATES = "kafka_topic STRING, kafka_partition INT, kafka_offset BIGINT"
 
@@ -32,16 +35,16 @@ def withhold_quarantined(
     """Return the records, and the column `withheld` of those that `decode` must not decode.
 
     Diverted records would throw, and replayed ones belong to another interval. In the parts that other code decoded
-    (`otherwise`) every quarantined record stays quarantined, as does one whose schema the registry did not know then.
-    All others are decoded again, to be compared.
+    (`otherwise`) every quarantined record stays quarantined, as does one whose reason may have passed, such as a schema
+    that the registry did not know then. All others are decoded again, to be compared.
     """
     known = pinned_fates(pipeline.name, ranges, topic_ids)
-    registered_since = isinstance(pipeline.decoder, Avro)
-    if not known and not otherwise and not registered_since:
+    passing = _PASSING.get(type(pipeline.decoder))
+    if not known and not otherwise and passing is None:
         return records, None
     held = frame_of(spark, known, _COORDINATES)
-    if registered_since:
-        held = held.unionByName(read_quarantined(spark, pipeline, ranges, UNKNOWN_SCHEMA)).distinct()
+    if passing is not None:
+        held = held.unionByName(read_quarantined(spark, pipeline, ranges, passing)).distinct()
     if otherwise:
         held = held.unionByName(read_quarantined(spark, pipeline, otherwise)).distinct()
     held = held.withColumn("held", F.lit(True))

@@ -1,11 +1,12 @@
 """A decoder written by the user: a Python function of one value's bytes, or of a batch of values.
 
-Where the function fails on a value, only that record goes to quarantine.
+Where the function fails on a value, only that record goes to quarantine; where it cannot connect to a service, none.
 """
 
 from __future__ import annotations
 
 import importlib
+import socket
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +17,7 @@ from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StringType, StructType
 
-from include.errors import TidemarkError, UsageError, one_line
+from include.errors import ServiceUnreachable, TidemarkError, UsageError, one_line
 from include.pipelines.spec import UserDefined
 from spark_jobs.decoding.reasons import because, first_of, unreadable
 from spark_jobs.spark.schemas import struct_of
@@ -103,8 +104,8 @@ def _scalar(decoder: UserDefined, returned: StructType) -> Callable[[Column], Co
             decoded = function(bytes(value))
             return (None if decoded is None else tuple(decoded.get(name) for name in names)), None
         except Exception as error:
-            # User code: whatever it raises concerns only this record.
-            return None, one_line(f"{type(error).__name__}: {error}")
+            # User code: whatever else it raises concerns only this record.
+            return None, _blamed(error)
 
     return F.udf(decode, returned, useArrow=True)
 
@@ -146,10 +147,25 @@ def _decode_part(
         if len(decoded) != len(values):
             raise ValueError(f"the function returned {len(decoded)} messages for {len(values)} values")
     except Exception as error:
+        told = _blamed(error)
         if len(values) == 1:
-            return pa.nulls(1, kind), pa.array([one_line(f"{type(error).__name__}: {error}")])
+            return pa.nulls(1, kind), pa.array([told])
         middle = len(values) // 2
         parts = [_decode_part(function, part, kind) for part in (values[:middle], values[middle:])]
         messages, errors = (pa.concat_arrays([part[n] for part in parts]) for n in (0, 1))
         return messages, errors
     return decoded, pa.nulls(len(values), pa.string())
+
+
+def _blamed(error: Exception) -> str:
+    """Return what was raised on a value, as one line. Raises ServiceUnreachable when a connection failed."""
+    told = one_line(f"{type(error).__name__}: {error}")
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, ConnectionError | socket.gaierror):
+        cause = cause.__cause__ or cause.__context__
+    if cause is not None:
+        # Without its context, which would hide what it is from those who read it in Spark's words.
+        raise ServiceUnreachable(
+            f"the decoder's function cannot connect: {told}", remedy="start that service; nothing was committed"
+        ) from None
+    return told

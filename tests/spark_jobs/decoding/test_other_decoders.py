@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import struct
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from include.errors import TidemarkError, UsageError
+from include.errors import ServiceUnreachable, TidemarkError, UsageError
 from include.pipelines import load_pipeline
 from include.pipelines.spec import Archive, Csv, Json, KafkaDeserializer, Text, UserDefined
+from include.spark.compiled_jars import CLASS, DESERIALIZERS, compile_java
 from spark_jobs.decoding.decoders import decoding_of
 from spark_jobs.decoding.user_defined import python_function
+from spark_jobs.intervals import pinned_fates
 from spark_jobs.spark.failures import translate
 from spark_jobs.spark.frames import frame_of
 from tests.conftest import REPOSITORY
@@ -215,6 +221,60 @@ def test_no_record_is_blamed_when_a_worker_alone_cannot_import_the_user_s_functi
     meaning = translate(failed.value)
     assert type(meaning) is TidemarkError
     assert str(meaning).startswith(f"a Python worker cannot import {function}: ")
+
+
+@pytest.mark.parametrize("name", ["asked", "all_asked"])
+def test_no_record_is_blamed_when_the_user_s_function_cannot_connect(spark: Any, monkeypatch: Any, name: str) -> None:
+    decoder = UserDefined(f"tests.support.own_decoders:{name}", schema=METER, vectorised=name == "all_asked")
+    with pytest.raises(PySparkException) as failed:
+        fates(spark, decoder, METER, [meter(1, 1.5), b"short"], monkeypatch)
+    meaning = translate(failed.value)
+    assert type(meaning) is ServiceUnreachable
+    assert str(meaning).startswith("the decoder's function cannot connect: LookupError: no schema")
+
+
+def test_value_is_blamed_for_the_memory_it_asks_for_and_not_for_a_service_when_a_deserializer_throws(
+    spark: Any, tmp_path: Path
+) -> None:
+    jars = [tmp_path / "meters.jar", tmp_path / "caller.jar"]
+    for source, jar in zip((REPOSITORY / "tests/support/MeterDeserializer.java", DESERIALIZERS), jars, strict=True):
+        compile_java(source, jar)
+    jvm = spark._jvm
+    thread = jvm.java.lang.Thread.currentThread()
+    before = thread.getContextClassLoader()
+    urls = spark.sparkContext._gateway.new_array(jvm.java.net.URL, len(jars))
+    for n, jar in enumerate(jars):
+        urls[n] = jvm.java.net.URL(jar.as_uri())
+    thread.setContextClassLoader(jvm.java.net.URLClassLoader(urls, before))
+    try:
+        caller = thread.getContextClassLoader().loadClass(CLASS).newInstance()
+        call = partial(caller.call, "com.example.MeterDeserializer", '{"meter.topics": "t"}', "", "t")
+        assert json.loads(call(meter(1, 1.5)).getString(0))["device"] == 1
+        assert call(b"o").getString(1).startswith("java.lang.OutOfMemoryError")
+        with pytest.raises(Py4JJavaError) as failed:
+            call(b"c")
+    finally:
+        thread.setContextClassLoader(before)
+    meaning = translate(failed.value)
+    assert type(meaning) is ServiceUnreachable
+    assert "the deserializer com.example.MeterDeserializer cannot connect: org.apache.kafka." in str(meaning)
+
+
+@pytest.mark.parametrize("decoder", [UserDefined("a.module:f", METER), KafkaDeserializer(Path("j"), "a.Class", METER)])
+def test_undecodable_record_stays_in_quarantine_when_the_same_code_would_decode_it_now(
+    spark: Any, monkeypatch: pytest.MonkeyPatch, decoder: Any
+) -> None:
+    def landed(spark: Any, pipeline: Any, ranges: Any, reason: str) -> Any:
+        coordinates = [("t", 0, 1)] if reason == "undecodable" else []
+        return spark.createDataFrame(coordinates, "kafka_topic STRING, kafka_partition INT, kafka_offset BIGINT")
+
+    monkeypatch.setattr(pinned_fates, "pinned_fates", lambda *_: [])
+    monkeypatch.setattr(pinned_fates, "read_quarantined", landed)
+    frame = spark.createDataFrame([(None, b"v", "t", 0, n, NOW, []) for n in range(3)], KAFKA_DDL)
+    declared = replace(load_pipeline("nest_cameras"), decoder=decoder)
+    records, withheld = pinned_fates.withhold_quarantined(spark, declared, [], {}, [], frame)
+    assert withheld is not None
+    assert [row.offset for row in records.where(withheld.isNotNull()).collect()] == [1]
 
 
 def test_function_s_naive_times_are_in_utc_in_both_forms(spark: Any, monkeypatch: Any) -> None:
