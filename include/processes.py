@@ -79,7 +79,10 @@ class ProcessIdentity:
         return not self.boot_id or (self.boot_id, self.pid_namespace) == _this_kernel()
 
     def is_running(self) -> bool:
-        """Return whether this very process runs here: not ended, not a zombie, its pid not reused."""
+        """Return whether this very process runs here: not ended, not a zombie, its pid not reused.
+
+        False for a process that is hidden from this user.
+        """
         try:
             if not self.boot_id:
                 process = psutil.Process(self.pid)
@@ -87,8 +90,18 @@ class ProcessIdentity:
                 return same and process.status() != psutil.STATUS_ZOMBIE
             stat = _stat(self.pid)
             return self.is_visible() and int(stat[_START_TICKS]) == self.start_ticks and stat[_STATE] not in "ZX"
-        except (ProcessLookupError, psutil.NoSuchProcess):
+        except (ProcessLookupError, PermissionError, psutil.NoSuchProcess):
             return False
+
+    def is_hidden(self) -> bool:
+        """Return whether a process has its pid of which this user can see no more, so that it may be this one."""
+        try:
+            _stat(self.pid)
+        except ProcessLookupError:
+            return False
+        except PermissionError:
+            return True
+        return False
 
 
 @dataclass(frozen=True)
@@ -133,7 +146,7 @@ class ProcessOnHost:
     @property
     def is_dead(self) -> bool:
         """Whether it has certainly ended; False for one that this process could not see if it ran."""
-        return self.is_here and not self.process.is_running()
+        return self.is_here and not self.process.is_running() and not self.process.is_hidden()
 
 
 def _this_kernel() -> _Kernel | None:
@@ -148,11 +161,17 @@ def _this_kernel() -> _Kernel | None:
 
 
 def _stat(pid: int) -> list[str]:
-    """Return the fields of /proc/PID/stat after the process's name. Raise ProcessLookupError for no process."""
+    """Return the fields of /proc/PID/stat after the process's name.
+
+    Raise ProcessLookupError for no process, PermissionError for one that is hidden: mounted with `hidepid`, `/proc`
+    shows a user no process of another one.
+    """
     try:
         text = (PROC / str(pid) / "stat").read_text(errors="replace")
     except FileNotFoundError:
-        raise ProcessLookupError(f"no process {pid}") from None
+        # This is ProcessLookupError where there is none, and PermissionError where it is another user's.
+        os.kill(pid, 0)
+        raise PermissionError(f"process {pid} is hidden") from None
     return text.rpartition(")")[2].split()
 
 

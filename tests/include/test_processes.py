@@ -41,6 +41,22 @@ second.wait()
 print(identity)
 """
 
+HIDDEN = """
+import os, subprocess, sys
+from include.processes import ProcessIdentity, ProcessOnHost
+subprocess.run(["mount", "-t", "proc", "-o", f"hidepid={sys.argv[1]}", "proc", "/proc"], check=True)
+
+child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+identity = ProcessIdentity.of(child.pid)
+theirs = ProcessOnHost.parse(f"{os.uname().nodename}:{identity}")
+os.setgroups([])
+os.setresgid(65534, 65534, 65534)
+os.setresuid(65534, 65534, 65534)
+print(theirs.is_dead)
+child.communicate(b"\\n")
+print(theirs.is_dead)
+"""
+
 
 @pytest.fixture
 def child() -> Iterator[subprocess.Popen[bytes]]:
@@ -95,6 +111,22 @@ def test_process_is_another_when_its_pid_is_really_used_again_in_a_namespace() -
     assert result.returncode == 0, result.stderr
     theirs = ProcessIdentity.parse(result.stdout.strip())
     assert not theirs.is_visible()
+
+
+@pytest.mark.parametrize("hidepid", [1, 2])
+def test_process_of_another_user_is_not_dead_when_it_is_hidden(hidepid: int) -> None:
+    if os.geteuid() or subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False).returncode:
+        pytest.skip("no file system may be mounted here")
+    result = subprocess.run(
+        ["unshare", "--mount", sys.executable, "-c", HIDDEN, str(hidepid)],
+        capture_output=True,
+        text=True,
+        cwd=REPOSITORY,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.splitlines() == ["False", "True"]
 
 
 def test_process_cannot_be_seen_when_it_is_of_another_boot_or_namespace() -> None:
