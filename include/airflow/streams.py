@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import uuid
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -183,7 +184,9 @@ class StreamOperator(SparkSubmitOperator):
             launched = applications.launch(self.pipeline, self._hand_over)
             self.log.info("handed the driver over to YARN: %s, %s", launched.application, launched.log)
         else:
-            launched = launching.launch_driver(self.pipeline)
+            # Before it is launched: a person may end the task at any moment.
+            self._watched = uuid.uuid4().hex
+            launched = launching.launch_driver(self.pipeline, self._watched)
             self.log.info("launched the driver: pid %s, log %s", launched.pid, launched.log_place)
         return launched.id
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import psutil
 
-from include.airflow.driver.liveness import is_command, process_of
+from include.airflow.driver.liveness import has_ended, is_command, process_of
 from include.airflow.on_cluster import applications
 from include.crash_points import crash_point
 from include.ledger.streams import launches, restarts, writers
@@ -20,12 +20,12 @@ from include.spark.submission import stream_submission
 from include.waiting import wait_for
 
 
-def launch_driver(pipeline: str) -> launches.Launch:
+def launch_driver(pipeline: str, launch: str = "") -> launches.Launch:
     """Note the intent in the ledger, start the pipeline's driver in a session of its own, and return its launch.
 
-    Raises the errors of `stream_submission`, with nothing noted.
+    `launch` is its id, by default a new one. Raises the errors of `stream_submission`, with nothing noted.
     """
-    launch = uuid.uuid4().hex
+    launch = launch or uuid.uuid4().hex
     log = settings().home / "logs" / "streams" / f"{pipeline}-{launch[:8]}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     # A process that can be watched, whatever mode the commands use. Before the intent: to other hosts, a driver that
@@ -60,7 +60,7 @@ def stop_driver(pipeline: str, launch: str, patience: float = 30.0) -> None:
         return
     process = process_of(noted) if noted is not None else None
     live = writers.live_writer(pipeline)
-    if process is None and live is None and noted is not None and noted.exit_code is None:
+    if process is None and live is None and noted is not None and noted.exit_code is None and not has_ended(noted):
         left = restarts.STARTING - restarts.age_of(launch)
         wait_for(lambda: writers.live_writer(pipeline) is not None or _ended(launch), seconds=left.total_seconds())
         live = writers.live_writer(pipeline)

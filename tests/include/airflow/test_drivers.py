@@ -9,27 +9,29 @@ import tracemalloc
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import psutil
 import psycopg2
 import pytest
+from airflow.sdk.exceptions import AirflowException
 from sqlalchemy import select
 
 from include.airflow.driver import launching
 from include.airflow.driver.launching import stop_driver
-from include.airflow.driver.liveness import look_at
+from include.airflow.driver.liveness import look_at, process_of
 from include.airflow.driver.logs import FollowedLog, tail
 from include.airflow.on_cluster import applications
 from include.airflow.progress import Progress
-from include.airflow.streams import look_at_progress
-from include.errors import AnotherWriter, DiskFull
+from include.airflow.streams import StreamOperator, look_at_progress
+from include.errors import AnotherWriter, DiskFull, ServiceUnreachable
 from include.ledger.database import session
 from include.ledger.models import StreamLaunch
 from include.ledger.streams import launches, writers
 from include.ledger.streams.restarts import STALLED_AT_START, failures_in_a_row, has_committed, stalls_in_a_row
+from include.services.process import session_of
 from include.streams.generations import no_stream
-from tests.conftest import Home, wait_for
+from tests.conftest import Home, lives, wait_for
 from tests.support.committed import DAY, commit
 
 pytestmark = [pytest.mark.services]
@@ -305,6 +307,72 @@ def test_stream_is_stalled_when_records_wait_and_its_driver_only_renews_its_leas
     stop_driver(NAME, "", patience=10)
     driver.join(10)
     assert driver.was_asked
+
+
+@pytest.fixture
+def unnoted(in_process: Home, monkeypatch: pytest.MonkeyPatch) -> Iterator[psutil.Process]:
+    """A driver that starts, whose pid could not be noted: the ledger was away."""
+    waits = SimpleNamespace(command=lambda: ["sh", "-c", "sleep 600; true"], env={})
+    monkeypatch.setattr(launching, "stream_submission", lambda *_, **__: waits)
+
+    def note_pid(launch: str, pid: int) -> None:
+        started.append(psutil.Process(pid))
+        raise ServiceUnreachable("PostgreSQL is away")
+
+    started: list[psutil.Process] = []
+    monkeypatch.setattr(launches, "note_pid", note_pid)
+    with pytest.raises(ServiceUnreachable):
+        launching.launch_driver(NAME, "unnoted")
+    [process] = started
+    wait_for("the process below it", process.children, 10)
+    yield process
+    for each in session_of(process.pid):
+        each.kill()
+
+
+def test_driver_is_adopted_and_can_be_ended_when_its_pid_was_not_noted(unnoted: psutil.Process) -> None:
+    noted = launches.find("unnoted")
+    assert noted is not None
+    assert noted.pid is None
+    assert look_at(NAME, "unnoted") is None
+    assert process_of(noted) == unnoted
+    stop_driver(NAME, "unnoted", patience=0.2)
+    assert not lives(unnoted)
+    assert look_at(NAME, "unnoted") == {"event": "died"}
+
+
+def test_driver_ends_when_its_task_is_ended_before_its_pid_was_noted(
+    in_process: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped: list[str] = []
+    operator = StreamOperator(task_id="stream", pipeline=NAME)
+
+    def launch(pipeline: str, launch: str) -> None:
+        operator.on_kill()
+        raise AirflowException("the task was ended")
+
+    monkeypatch.setattr(launching, "stop_driver", lambda pipeline, launch, patience: stopped.append(launch))
+    monkeypatch.setattr(launching, "launch_driver", launch)
+    monkeypatch.setattr(operator, "_get_hook", lambda: SimpleNamespace(_is_yarn_cluster_mode=False))
+    monkeypatch.setattr("include.airflow.streams.check_master", lambda hook: None)
+    with pytest.raises(AirflowException, match="was ended"):
+        operator._adopt_or_launch()
+    assert stopped == [operator._watched]
+
+
+def test_driver_of_another_user_has_its_time_to_start_when_its_environment_is_hidden(
+    in_process: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(pid: int, number: int) -> None:
+        raise PermissionError(pid)
+
+    # As for a process that `/proc` does not show to this user.
+    launches.note_intent("hidden", NAME, launches.this_host(), "/nowhere/stream.log")
+    launches.note_pid("hidden", 2**22 + 1)
+    monkeypatch.setattr(os, "kill", refuse)
+    assert look_at(NAME, "hidden") is None
+    change(in_process, "UPDATE stream_launches SET launched_at = now() - interval '4 min'")
+    assert look_at(NAME, "hidden") == {"event": "died"}
 
 
 @pytest.fixture
