@@ -49,8 +49,17 @@ def _pass_on(process: subprocess.Popen[str], lines: DriverLines) -> None:
     assert process.stdout is not None
     for line in process.stdout:
         if lines.passes(line):
-            sys.stderr.write(line)
-            sys.stderr.flush()
+            _write(line)
+
+
+def _write(text: str) -> None:
+    """Write to standard error; drop what cannot be written, since its terminal is gone or its disk full.
+
+    A driver must not end for that, nor stand still because nobody reads what it says.
+    """
+    with suppress(OSError):
+        sys.stderr.write(text)
+        sys.stderr.flush()
 
 
 def run_job(job: SparkSubmission) -> int:
@@ -64,7 +73,11 @@ def run_job(job: SparkSubmission) -> int:
         _show(lines.reasons(lines.exit_code(code)) if code else ())
         return _own_code(job, code, lines)
     except KeyboardInterrupt:
-        os.killpg(process.pid, signal.SIGTERM)
+        # It may have ended just now.
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGTERM)
+        # Read to its end: a driver whose words nobody reads may not come to it.
+        _pass_on(process, lines)
         process.wait()
         raise
     finally:
@@ -73,8 +86,7 @@ def run_job(job: SparkSubmission) -> int:
 
 def _show(lines: Iterable[str]) -> None:
     for line in lines:
-        sys.stderr.write(f"{line}\n")
-    sys.stderr.flush()
+        _write(f"{line}\n")
 
 
 def _own_code(job: SparkSubmission, code: int, lines: DriverLines) -> int:

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -116,6 +117,34 @@ def test_command_ends_when_the_stream_is_a_step_of_it_and_was_asked_to_stop(
     with pytest.raises(KeyboardInterrupt):
         run_stream_job(job, is_step=True)
     assert run_stream_job(ends("exit 0"), is_step=True) == 0
+
+
+@pytest.mark.parametrize(
+    "run", [run_job, run_stream_job, lambda job: run_watched_job(job, lambda: None)], ids=["job", "stream", "watched"]
+)
+def test_driver_goes_on_to_its_end_when_nothing_can_be_written_to_standard_error(
+    ends: Callable[..., SparkSubmission], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, run: Runs
+) -> None:
+    ended = tmp_path / "ended"
+    says = "for each in $(seq 5000); do echo 'tidemark: isp_hits: a line of more than forty letters'; done"
+    job = ends(f"touch {ended}; exit 4", says)
+    codes = []
+    # What it holds back cannot be written when it is closed, either.
+    with suppress(OSError), Path("/dev/full").open("w") as full:
+        monkeypatch.setattr(sys, "stderr", full)
+        codes.append(run(job))
+    assert codes == [4]
+    assert ended.exists()
+
+
+def test_command_ends_by_ctrl_c_when_its_driver_says_much_at_its_end(ends: Callable[..., SparkSubmission]) -> None:
+    job = ends(f"trap 'head -c 300000 /dev/zero; exit 143' TERM; kill -INT {os.getpid()}; sleep 1 & wait; wait")
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run_job(job)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_driver_ends_in_order_when_what_looks_at_it_fails(ends: Callable[..., SparkSubmission], tmp_path: Path) -> None:
