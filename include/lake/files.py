@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import errno
 import re
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -270,7 +271,8 @@ def write_text(location: str, text: str) -> None:
 def write_bytes(location: str, content: bytes) -> None:
     """Write a file, replacing an existing one atomically."""
     system, path = filesystem(location)
-    temporary = path + ".tmp"
+    # Each writer's own: several may write the same file at once.
+    temporary = f"{path}.{uuid.uuid4().hex}.tmp"
     try:
         make_parents(location)
         with system.open_output_stream(temporary) as file:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from uuid import UUID
 
 import pytest
 
@@ -51,11 +52,14 @@ def test_places_are_told_when_no_disk_is_full_any_more(home: Path) -> None:
     assert str(full_disk()).startswith(said)
 
 
-def test_file_is_named_and_nothing_is_left_of_it_when_it_finds_no_space(home: Path) -> None:
+def test_file_is_named_and_nothing_is_left_of_it_when_it_finds_no_space(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     reports = home / "lake" / "reports"
     reports.mkdir(parents=True)
     # Where the text is written before it gets its name.
-    (reports / "hour.html.tmp").symlink_to("/dev/full")
+    monkeypatch.setattr("uuid.uuid4", lambda: UUID(int=7))
+    (reports / f"hour.html.{UUID(int=7).hex}.tmp").symlink_to("/dev/full")
     with pytest.raises(DiskFull, match=f"No space left on device: file://{reports}/hour.html; "):
         lake.write_text(lake.uri("reports", "hour.html"), "a report")
     assert list(reports.iterdir()) == []

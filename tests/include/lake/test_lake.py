@@ -15,7 +15,7 @@ import pytest
 
 from include import lake
 from include.errors import ServiceUnreachable, UsageError
-from include.lake import object_store, scan
+from include.lake import files, object_store, scan
 from include.lake.scan import scan_landing
 from include.settings import settings
 from tests.support import s3_server
@@ -54,6 +54,29 @@ def test_text_is_replaced_whole_when_written_again(root: str) -> None:
     assert [entry.name for entry in lake.list_entries(lake.uri("reports")) if not entry.is_folder] == [
         "nest_cameras/2026-11-20T05.html"
     ]
+
+
+def test_file_is_whole_when_two_write_it_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDEMARK_LAKE", tmp_path.as_uri())
+    settings.cache_clear()
+    location, opened = lake.uri("reports", "hour.html"), files.filesystem
+
+    class Slow:
+        """The file system of a writer that another one overtakes before its last step."""
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(opened(location)[0], name)
+
+        def move(self, source: str, target: str) -> None:
+            monkeypatch.setattr(files, "filesystem", opened)
+            lake.write_text(location, "a report")
+            opened(location)[0].move(source, target)
+
+    monkeypatch.setattr(files, "filesystem", lambda location: (Slow(), opened(location)[1]))
+    lake.write_text(location, "a report")
+    assert lake.read_text(location) == "a report"
+    assert [each.name for each in (tmp_path / "reports").iterdir()] == ["hour.html"]
+    settings.cache_clear()
 
 
 def test_folder_keeps_all_its_files_when_moved(root: str) -> None:
