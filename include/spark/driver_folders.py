@@ -60,6 +60,9 @@ def _is_in_use(folder: Path) -> bool:
     except FileNotFoundError:
         # The driver is not up yet, or was killed before.
         return time.time() - _changed_at(folder) < STARTING
+    except PermissionError:
+        # Of a driver of another user, such as root, who removes it.
+        return True
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

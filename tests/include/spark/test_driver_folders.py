@@ -81,3 +81,18 @@ def test_sweeping_goes_on_when_an_entry_is_not_a_folder(home: Path) -> None:
     (home / "tmp" / "notes").write_text("of an operator")
     assert driver_folders.sweep() == [folder]
     assert (home / "tmp" / "notes").read_text() == "of an operator"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a folder that is another user's")
+def test_sweeping_goes_on_when_a_folder_is_another_user_s() -> None:
+    folder = driver_folders.make("run_sql")
+    (folder / ".driver").touch()
+    os.chown(folder, 65534, 65534)
+    sweep = "from include.spark import driver_folders; print(driver_folders.sweep())"
+    # Root that may open its own files alone.
+    limited = ["setpriv", "--bounding-set", "-dac_override,-dac_read_search"]
+    swept = subprocess.run(
+        [*limited, sys.executable, "-c", sweep], capture_output=True, text=True, cwd=REPOSITORY, check=False
+    )
+    assert swept.stdout == "[]\n", swept.stderr
+    assert driver_folders.sweep() == [folder]
