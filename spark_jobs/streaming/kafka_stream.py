@@ -76,12 +76,19 @@ def run_stream(open_session: Callable[[], SparkSession], pipeline: Pipeline, *, 
         log.info(
             "streaming from %s (generation %s, fencing token %s)", pipeline.source, start.generation.number, lease.token
         )
+
+        def is_asked_to_stop() -> bool:
+            return stop.requested or heartbeat.stop_requested()
+
         try:
-            while queries.running() and not (stop.requested or heartbeat.stop_requested()):
+            while queries.running() and not is_asked_to_stop():
                 queries.wait(1)
-            stopped = stop.requested or heartbeat.stop_requested()
+            stopped = is_asked_to_stop()
             queries.stop_at_batch_boundary()
-            outputs.end(LAST if stopped else None)
+            if stopped:
+                outputs.end(LAST)
+            else:
+                stopped = not outputs.end_sent(is_asked_to_stop)
         except BaseException as error:
             queries.stop_now()
             outputs.end(0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -41,6 +41,9 @@ LAST = 20.0
 
 COMPARE_EVERY = 600.0
 """Seconds after which an output is compared with its target even if nothing failed."""
+
+_LOOK_AGAIN = 1.0
+"""Seconds after which a stream that has caught up, and still sends, looks whether it was asked to stop."""
 
 
 class Target(Protocol):
@@ -76,19 +79,30 @@ class RowOutputs:
         for each in self._senders:
             each.woken.set()
 
-    def end(self, patience: float | None) -> None:
-        """Send what is committed within `patience` seconds, then end; with None, send everything.
-
-        With None, raises the error that keeps an output from sending.
-        """
+    def end(self, patience: float) -> None:
+        """Send what is committed within `patience` seconds, then end."""
         for each in self._senders:
             each.end(patience)
         for each in self._senders:
-            each.join(None if patience is None else patience + 1)
-        if patience is None:
-            for each in self._senders:
-                if each.failure:
-                    raise each.failure
+            each.join(patience + 1)
+
+    def end_sent(self, is_asked_to_stop: Callable[[], bool]) -> bool:
+        """Send everything that is committed, then end; return False if it was asked to stop before.
+
+        Raises the error that keeps an output from sending, and what `is_asked_to_stop` raises.
+        """
+        for each in self._senders:
+            each.end(None)
+        for each in self._senders:
+            while each.is_alive():
+                if is_asked_to_stop():
+                    self.end(LAST)
+                    return False
+                each.join(_LOOK_AGAIN)
+        for each in self._senders:
+            if each.failure:
+                raise each.failure
+        return True
 
 
 class _Sender(threading.Thread):

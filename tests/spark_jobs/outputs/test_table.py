@@ -361,7 +361,7 @@ class Sold:
         pipeline = replace(load_pipeline("isp_hits"), name=self.lease.pipeline, outputs=(output,))
         driver = RowOutputs(self.spark, pipeline, self.lease)
         driver.start()
-        driver.end(None)
+        assert driver.end_sent(lambda: False)
 
 
 @pytest.fixture

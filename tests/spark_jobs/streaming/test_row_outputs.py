@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from types import SimpleNamespace
@@ -34,9 +35,13 @@ class Steps(list[str]):
     """How many rows it lacks that were sent."""
     renamed: bool = False
     """Whether rows were sent to another target."""
+    answers: threading.Event | None = None
+    """Set once the target answers; None: it answers at once."""
 
     def send(self, rows: Any, unsent: Unsent) -> tuple[int, list[Any]]:
         self.append("refused" if self.away else "sent")
+        if self.answers:
+            self.answers.wait(30)
         if self.away:
             raise RuntimeError("the target is away")
         return 3, []
@@ -98,8 +103,19 @@ def outputs(steps: Steps) -> Iterator[RowOutputs]:
 
 def test_rows_are_noted_after_they_were_sent_and_sent_under_the_lease(steps: Steps, outputs: RowOutputs) -> None:
     outputs.start()
-    outputs.end(None)
+    outputs.end_sent(lambda: False)
     assert steps == ["compared", "renewed", "sent", "noted", "goes on"]
+
+
+def test_sending_ends_in_a_limited_time_when_a_stream_that_caught_up_is_asked_to_stop(
+    steps: Steps, outputs: RowOutputs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(row_outputs, "LAST", 0.0)
+    steps.answers = threading.Event()
+    outputs.start()
+    assert not outputs.end_sent(lambda: "sent" in steps)
+    assert steps == ["compared", "renewed", "sent"]
+    steps.answers.set()
 
 
 def test_output_goes_back_once_when_its_target_lacks_rows(
@@ -109,7 +125,7 @@ def test_output_goes_back_once_when_its_target_lacks_rows(
     outputs.start()
     wait_for("the first look", lambda: "goes on" in steps, 30)
     assert steps == ["compared", "set back", "renewed", "sent", "noted", "goes on"]
-    outputs.end(None)
+    outputs.end_sent(lambda: False)
     assert steps[6:] == []
     assert "the topic copies was made anew, or is an older copy: 4 rows are sent again" in caplog.text
 
@@ -120,7 +136,7 @@ def test_target_is_compared_again_when_time_has_passed(
     monkeypatch.setattr(row_outputs, "COMPARE_EVERY", 0.0)
     outputs.start()
     wait_for("the first look", lambda: "goes on" in steps, 30)
-    outputs.end(None)
+    outputs.end_sent(lambda: False)
     assert steps[5:] == ["compared"]
 
 
@@ -128,7 +144,7 @@ def test_nothing_is_sent_when_rows_went_to_another_target(steps: Steps, outputs:
     steps.renamed = True
     outputs.start()
     with pytest.raises(UsageError, match="to the topic others"):
-        outputs.end(None)
+        outputs.end_sent(lambda: False)
     assert steps == ["waits: the output copied has sent 5 rows to the topic others"]
 
 
@@ -140,7 +156,7 @@ def test_nothing_is_sent_or_tried_again_when_another_driver_has_the_lease(steps:
     assert not sender.is_alive()
     outputs.wake()
     with pytest.raises(AnotherWriter):
-        outputs.end(None)
+        outputs.end_sent(lambda: False)
     # Nor told in the ledger, which is the other driver's.
     assert steps == ["compared", "lost"]
 
@@ -157,5 +173,5 @@ def test_rows_stay_unsent_and_are_sent_later_when_their_target_is_away(steps: St
     wait_for("another try", lambda: len(steps) == 7, 30)
     assert steps[4:] == ["compared", "renewed", "refused"]
     steps.away = False
-    outputs.end(None)
+    outputs.end_sent(lambda: False)
     assert steps[7:] == ["compared", "renewed", "sent", "noted", "goes on"]
