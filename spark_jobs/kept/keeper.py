@@ -87,7 +87,8 @@ class Keeper:
     def _watch(self, gateway: Any, forks: Forks) -> int:
         """Return how many applications the JVM has served, once it has ended or is to be replaced."""
         tidied, served = 0, 0
-        with self._file.open("rb") as file:
+        # NFS locks only what is open for writing.
+        with self._file.open("r+b") as file:
             while gateway.proc.poll() is None and forks.is_running():
                 time.sleep(_LOOK_AGAIN)
                 # An application has the lock, or the JVM has just ended.
