@@ -9,11 +9,14 @@ from __future__ import annotations
 import getpass
 import os
 import socket
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import psutil
+
+from include.waiting import wait_for
 
 PROC = Path("/proc")
 
@@ -173,6 +176,20 @@ def _stat(pid: int) -> list[str]:
         os.kill(pid, 0)
         raise PermissionError(f"process {pid} is hidden") from None
     return text.rpartition(")")[2].split()
+
+
+def runs(process: psutil.Process) -> bool:
+    """Return whether a process runs; a zombie has ended, even if its parent never asks for it."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def wait_ended(processes: Iterable[psutil.Process], seconds: float) -> list[psutil.Process]:
+    """Wait until processes have ended, whether or not anybody asks for them; return those that still run."""
+    every = list(processes)
+    return wait_for(lambda: [each for each in every if runs(each)], lambda left: not left, seconds=seconds, every=0.1)
 
 
 def user_at_host() -> str:

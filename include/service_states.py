@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from include.errors import UsageError
 def service_state(home: Path, name: str) -> dict[str, Any]:
     """Return the embedded service's state file; empty when the service was never started.
 
-    Raise UsageError when it is another user's.
+    Raise UsageError when it is another user's, or damaged.
     """
     try:
         return _read(home, name)
@@ -44,9 +43,17 @@ def check_not_copied(home: Path, name: str) -> None:
 
 
 def _read(home: Path, name: str) -> dict[str, Any]:
-    with suppress(FileNotFoundError):
+    try:
         return dict(json.loads(_file(home, name).read_text()))
-    return {}
+    except FileNotFoundError:
+        return {}
+    except ValueError:
+        raise UsageError(
+            f"{_file(home, name)} is damaged",
+            remedy="put a copy of it there; it alone has the password of an embedded PostgreSQL"
+            if name == "postgres"
+            else f"remove it, then ./tidemark up {name}",
+        ) from None
 
 
 def _file(home: Path, name: str) -> Path:

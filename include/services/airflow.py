@@ -279,6 +279,7 @@ def serve() -> int:
         print(f"airflow {name} ended (status {code}): ending the others", flush=True)
         return 1
     finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # asked twice, it still ends all of these
         _end(parts, 20)
         # A scheduler that was killed leaves its workers, which hold its connection and thereby rows that it had locked:
         # every later scheduler would pass over their runs.

@@ -18,6 +18,7 @@ import psycopg2
 from psycopg2.errors import DuplicateDatabase, InsufficientPrivilege, UniqueViolation
 
 from include.errors import ServiceUnreachable, UsageError, one_line
+from include.processes import wait_ended
 from include.services import process
 from include.services.process import ServiceStatus
 from include.settings import settings, write_private
@@ -101,8 +102,7 @@ def _clear_lock(data: Path) -> None:
 
     PostgreSQL would not start beside the lock while the killed server is a zombie.
     """
-    _, working = psutil.wait_procs(_servers_of(data), timeout=4)
-    if working:
+    if working := wait_ended(_servers_of(data), 4):
         raise ServiceUnreachable(
             f"a PostgreSQL server that is not in this home's records uses {data}",
             remedy=f"end process {min(each.pid for each in working)}",

@@ -19,7 +19,7 @@ import fasteners
 import psutil
 
 from include.errors import ServiceUnreachable
-from include.processes import ProcessIdentity
+from include.processes import ProcessIdentity, runs, wait_ended
 from include.setting_values import masked
 from include.settings import settings, write_private
 from include.waiting import wait_for
@@ -79,8 +79,8 @@ def read_state(name: str) -> dict[str, Any]:
 
 
 def write_state(name: str, **state: Any) -> None:
-    """Write the service's state file (0600)."""
-    write_private(settings().home / "services" / f"{name}.json", json.dumps(state, indent=1) + "\n")
+    """Write the service's state file (0600), synced: nothing else knows the password of an embedded PostgreSQL."""
+    write_private(settings().home / "services" / f"{name}.json", json.dumps(state, indent=1) + "\n", durable=True)
 
 
 def write_started(name: str, started: psutil.Process, **state: Any) -> None:
@@ -90,7 +90,8 @@ def write_started(name: str, started: psutil.Process, **state: Any) -> None:
     except ProcessLookupError:
         # It has ended already, which `wait_until` reports.
         identity = ""
-    write_state(name, **state, home=str(settings().home), pid=started.pid, process=identity)
+    log = _file_at(log_path(name))
+    write_state(name, **state, home=str(settings().home), pid=started.pid, process=identity, log=log)
 
 
 def running(state: Mapping[str, Any]) -> psutil.Process | None:
@@ -191,7 +192,7 @@ def wait_until(name: str, ready: Callable[[], bool], process: psutil.Process | N
     def stage() -> str:
         if ready():
             return "ready"
-        if process is not None and (not process.is_running() or process.status() == psutil.STATUS_ZOMBIE):
+        if process is not None and not runs(process):
             return "ended"
         return ""
 
@@ -218,10 +219,11 @@ def session_of(leader: int) -> list[psutil.Process]:
 def stop(process: psutil.Process, seconds: float = 20, number: signal.Signals = signal.SIGTERM) -> None:
     """Stop an embedded service and its session: send a signal, then SIGKILL after `seconds`."""
     family = [process, *(each for each in session_of(process.pid) if each != process)]
-    process.send_signal(number)
-    psutil.wait_procs(family[:1], timeout=seconds)
-    _, alive = psutil.wait_procs(family, timeout=2)
-    _kill(alive)
+    # It may end by itself at this moment.
+    with suppress(psutil.NoSuchProcess):
+        process.send_signal(number)
+    wait_ended(family[:1], seconds)
+    _kill(wait_ended(family, 2))
 
 
 def end_left_over(name: str) -> None:
@@ -232,15 +234,26 @@ def end_left_over(name: str) -> None:
     state = read_state(name)
     if not state.get("pid") or running(state) is not None:
         return
-    log = str(log_path(name))
+    # Older versions noted no log.
+    log = state.get("log") or _file_at(log_path(name))
     # The pid may be another session's by now, whose processes write elsewhere.
     _kill([each for each in session_of(state["pid"]) if _has_open(each, log)])
 
 
-def _has_open(process: psutil.Process, file: str) -> bool:
+def _file_at(path: Path) -> list[int]:
+    """Return what names a file for ever: several paths may lead to it, and it may be moved; empty without a file."""
     try:
-        return any(each.path == file for each in process.open_files())
-    except psutil.Error:
+        found = path.stat()
+    except OSError:
+        # It was removed, or cannot be looked at, as what was closed meanwhile.
+        return []
+    return [found.st_dev, found.st_ino]
+
+
+def _has_open(process: psutil.Process, file: list[int]) -> bool:
+    try:
+        return bool(file) and any(_file_at(each) == file for each in Path(f"/proc/{process.pid}/fd").iterdir())
+    except OSError:
         return False
 
 
@@ -248,4 +261,4 @@ def _kill(processes: Sequence[psutil.Process]) -> None:
     for each in processes:
         with suppress(psutil.NoSuchProcess):
             each.kill()
-    psutil.wait_procs(processes, timeout=5)
+    wait_ended(processes, 5)

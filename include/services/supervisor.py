@@ -9,6 +9,7 @@ from typing import Literal, get_args
 import psutil
 
 from include.errors import ServiceUnreachable, TidemarkError, UsageError
+from include.processes import wait_ended
 from include.services import airflow, kafka, postgres, registry, yarn
 from include.services.process import ServiceStatus, log_path, read_state, services_lock, write_state
 from include.services.spark import jvm
@@ -190,8 +191,7 @@ def _stop_streams(progress: Callable[[str], None], only: Set[psutil.Process] | N
     for pipeline in drivers:
         progress(f"stopping the stream of {pipeline}")
         writers.request_stop(pipeline)
-    _, left = psutil.wait_procs(drivers.values(), _STREAM_SECONDS)
-    for process in left:
+    for process in wait_ended(drivers.values(), _STREAM_SECONDS):
         progress(f"process {process.pid} is still running; it will end when it misses its services")
 
 

@@ -15,6 +15,7 @@ from include.airflow.on_cluster import applications
 from include.crash_points import crash_point
 from include.ledger.streams import launches, restarts, writers
 from include.pipelines import load_pipeline
+from include.processes import wait_ended
 from include.settings import settings
 from include.spark.submission import stream_submission
 from include.waiting import wait_for
@@ -91,6 +92,5 @@ def _end(process: psutil.Process, patience: float) -> None:
         for number in (None, signal.SIGTERM, signal.SIGKILL):
             if number is not None:
                 os.killpg(process.pid, number)
-            with suppress(psutil.TimeoutExpired):
-                process.wait(patience)
+            if not wait_ended([process], patience):
                 return

@@ -6,7 +6,8 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -14,6 +15,8 @@ import psutil
 import pytest
 
 from include.doctor.examine import _ports
+from include.errors import UsageError
+from include.processes import wait_ended
 from include.services import supervisor
 from include.services.process import (
     ServiceStatus,
@@ -24,12 +27,14 @@ from include.services.process import (
     log_path,
     open_addresses,
     read_state,
+    session_of,
     start_detached,
     stop,
     write_started,
+    write_state,
 )
 from include.settings import settings
-from tests.conftest import lives, wait_for
+from tests.conftest import REPOSITORY, lives, wait_for
 
 LISTEN_BELOW = """
 import subprocess, sys
@@ -102,8 +107,10 @@ subprocess.run(wait)
 
 @pytest.fixture
 def family(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[psutil.Process]]:
-    """A service, an orphan in its session, and one in a session of its own."""
-    monkeypatch.setenv("TIDEMARK_HOME", str(tmp_path))
+    """A service, an orphan in its session, and one in a session of its own; a link leads to its home."""
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "home").symlink_to(tmp_path / "disk")
+    monkeypatch.setenv("TIDEMARK_HOME", str(tmp_path / "home"))
     settings.cache_clear()
     service = start_detached("airflow", [sys.executable, "-c", START_TWO])
     write_started("airflow", service)
@@ -114,7 +121,7 @@ def family(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[psu
     for process in every:
         with suppress(psutil.NoSuchProcess):
             process.kill()
-    psutil.wait_procs(every, timeout=10)
+    wait_ended(every, 10)
     settings.cache_clear()
 
 
@@ -144,6 +151,18 @@ def test_what_a_killed_service_left_ends_when_the_services_are_stopped_before_th
     assert len(said) == 1
 
 
+@pytest.mark.parametrize("away", [Path.unlink, lambda log: log.rename(f"{log}.1")], ids=["removed", "rotated"])
+def test_what_a_killed_service_left_ends_when_its_log_is_no_longer_there(
+    family: list[psutil.Process], away: Callable[[Path], None]
+) -> None:
+    service, own, apart = family
+    away(log_path("airflow"))
+    service.kill()
+    service.wait(10)
+    end_left_over("airflow")
+    assert [lives(own), lives(apart)] == [False, True]
+
+
 def test_process_of_another_service_stays_when_it_has_the_session_of_a_killed_one(
     family: list[psutil.Process],
 ) -> None:
@@ -151,7 +170,7 @@ def test_process_of_another_service_stays_when_it_has_the_session_of_a_killed_on
     service.kill()
     service.wait(10)
     # As if the pid had been given again: whoever has the session writes elsewhere.
-    log_path("airflow").rename(log_path("other"))
+    write_state("airflow", **{**read_state("airflow"), "log": [0, 0]})
     end_left_over("airflow")
     assert lives(own)
 
@@ -161,3 +180,79 @@ def test_orphan_ends_when_the_service_of_its_session_is_stopped(family: list[psu
     assert own not in service.children(recursive=True)
     stop(service, 10)
     assert [lives(each) for each in (service, own, apart)] == [False, False, True]
+
+
+def test_orphan_ends_when_its_service_ends_by_itself_while_it_is_stopped(family: list[psutil.Process]) -> None:
+    service, own, _ = family
+    service.kill()
+    service.wait(10)
+    stop(service, 10)
+    assert not lives(own)
+
+
+FORGETS = """
+import subprocess, sys
+print(subprocess.Popen(["sleep", "600"], start_new_session=True).pid, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_service_has_ended_when_nobody_asks_for_it() -> None:
+    parent = subprocess.Popen([sys.executable, "-c", FORGETS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    service = psutil.Process(int(parent.stdout.readline()))
+    began = time.monotonic()
+    stop(service, 5)
+    assert service.status() == psutil.STATUS_ZOMBIE
+    assert time.monotonic() - began < 4
+    parent.communicate("")
+
+
+SERVES = """
+import sys
+from include.services import airflow
+airflow._AIRFLOW, airflow.PARTS, end = [sys.argv[1]], [["scheduler"]], airflow._end
+airflow._end = lambda processes, seconds: end(processes, 1)
+sys.exit(airflow.serve())
+"""
+
+
+def test_parts_of_airflow_end_when_it_is_asked_to_end_twice(tmp_path: Path) -> None:
+    program = tmp_path / "airflow"
+    program.write_text("#!/bin/sh\n[ $1 = db ] && exit\ntrap '' TERM\necho started\nwhile :; do sleep 0.1; done\n")
+    program.chmod(0o700)
+    served = subprocess.Popen(
+        [sys.executable, "-c", SERVES, str(program)],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=REPOSITORY,
+        start_new_session=True,
+    )
+    assert served.stdout is not None
+    try:
+        assert served.stdout.readline() == "started\n"
+        served.terminate()
+        with pytest.raises(subprocess.TimeoutExpired):
+            served.wait(0.5)
+        served.terminate()
+        assert served.wait(20) == 0
+        assert session_of(served.pid) == []
+    finally:
+        for each in session_of(served.pid):
+            each.kill()
+
+
+@pytest.mark.parametrize(("name", "remedy"), [("postgres", "put a copy of it there"), ("kafka", "remove it, then")])
+def test_state_file_is_named_when_it_is_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, remedy: str
+) -> None:
+    monkeypatch.setenv("TIDEMARK_HOME", str(tmp_path))
+    settings.cache_clear()
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    write_state(name, address="127.0.0.1:15001")
+    assert len(synced) == 1
+    (tmp_path / "services" / f"{name}.json").write_text("")
+    with pytest.raises(UsageError, match=f"{name}.json is damaged — {remedy}"):
+        read_state(name)
+    settings.cache_clear()
