@@ -17,6 +17,7 @@ from tests.support.airflow_api import AirflowApi
 from tests.support.airflow_runs import trigger_hour, unpause_without_schedule, wait_for_success
 from tests.support.edge_workers import Site, central_airflow
 from tests.support.hosts import Host
+from tests.support.looked_at import those
 
 pytestmark = [
     pytest.mark.services,
@@ -290,8 +291,8 @@ def test_interval_is_registered_once_by_another_host_when_that_of_its_build_vani
         if api.tasks(INTERVAL, run).get("build_interval") != "running":
             return None
         worker = ran_on(api, run)["build_interval"]
-        names = [each.name() for each in both.of(worker).processes()] if worker else []
-        return worker if "java" in names else None
+        processes = both.of(worker).processes() if worker else []
+        return worker if those(processes, lambda each: each.name() == "java") else None
 
     worker = wait_for("Spark on the host of the build", builds, PATIENCE)
     both.of(worker).vanish()

@@ -18,6 +18,7 @@ from tests.conftest import REPOSITORY, Home, end_of, iso, last_hours, wait_for
 from tests.support import audit
 from tests.support.hits import NAUGHTY, Window, archived, counts_by_zip, hit_of, told_by_topic
 from tests.support.killed import was_killed
+from tests.support.looked_at import those
 
 pytestmark = pytest.mark.services
 
@@ -311,7 +312,7 @@ def _driver_that_stopped_itself(process: subprocess.Popen[str]) -> psutil.Proces
     def look() -> psutil.Process | None:
         assert process.poll() is None, "the stream ended before it stopped itself"
         below = psutil.Process(process.pid).children(recursive=True)
-        return next((each for each in below if each.status() == psutil.STATUS_STOPPED), None)
+        return next(iter(those(below, lambda each: bool(each.status() == psutil.STATUS_STOPPED))), None)
 
     found: psutil.Process = wait_for("the stream to stop itself", look, 180)
     return found

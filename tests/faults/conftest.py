@@ -19,6 +19,7 @@ import pytest
 from tests.conftest import REPOSITORY, Home, end_of, iso, last_hours, wait_for
 from tests.support import audit
 from tests.support.audit import Coordinates, Fates, Record
+from tests.support.looked_at import those
 
 LOCATIONS = REPOSITORY / "include" / "pipelines" / "nest_cameras.device_locations.csv"
 
@@ -74,7 +75,11 @@ class Rig:
     def driver_of(self, process: subprocess.Popen[str], job: str = "stream") -> psutil.Process:
         """The Python driver below a running `stream`, or below what runs another job."""
         below = psutil.Process(process.pid).children(recursive=True)
-        return next(p for p in below if "python" in p.name() and p.cmdline()[1].endswith(f"{job}.py"))
+
+        def is_driver(process: psutil.Process) -> bool:
+            return "python" in process.name() and "".join(process.cmdline()[1:2]).endswith(f"{job}.py")
+
+        return next(iter(those(below, is_driver)))
 
     def committed(self) -> int:
         """Offsets that the archive has committed."""

@@ -19,6 +19,7 @@ from tests.conftest import Home, end_of, last_hours, wait_for
 from tests.support import hits
 from tests.support.hits import archived, check_archive, fates, move_in
 from tests.support.killed import was_killed
+from tests.support.looked_at import those
 
 pytestmark = [pytest.mark.services, pytest.mark.own_drivers, pytest.mark.faults, pytest.mark.slow]
 
@@ -61,8 +62,10 @@ def server(*connections: bytes) -> Iterator[tuple[str, threading.Event]]:
 def kill(stream: subprocess.Popen[str]) -> None:
     """Kill the stream's processes, Python before the JVM, so that the driver cannot clean up."""
     below = psutil.Process(stream.pid).children(recursive=True)
-    for process in sorted(below, key=lambda process: process.name() == "java"):
-        process.kill()
+    java = those(below, lambda process: process.name() == "java")
+    for process in (*(each for each in below if each not in java), *java):
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
     end_of(stream)
 
 

@@ -16,6 +16,7 @@ from include.spark.kept import as_note, can_run
 from include.spark.kept.start import kept_jars
 from spark_jobs.kept.keeper import MOST_SERVED
 from tests.conftest import Home, end_of, iso, last_hours, lives, settings_of, wait_for
+from tests.support.looked_at import those
 
 pytestmark = [pytest.mark.services, pytest.mark.own_services, pytest.mark.own_drivers]
 
@@ -44,7 +45,7 @@ def keeper(home: Home) -> psutil.Process:
 
 
 def jvm(home: Home) -> psutil.Process:
-    return next(each for each in keeper(home).children() if each.name() == "java")
+    return next(iter(those(keeper(home).children(), lambda each: each.name() == "java")))
 
 
 def answer(home: Home, **settings: str) -> object:
