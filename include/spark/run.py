@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from types import FrameType
 
 import psutil
@@ -23,9 +24,15 @@ from include.spark.submission import SparkSubmission
 _PR_SET_PDEATHSIG = 1
 
 
-def _die_with_parent() -> None:
+# Looked up before a fork: after it, a lock that another thread holds stays locked.
+_prctl = ctypes.CDLL(None).prctl
+
+
+def _die_with(parent: int) -> None:
     # kill -9 of the command is kill -9 of its driver: no orphan goes on writing.
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _start(job: SparkSubmission) -> subprocess.Popen[str]:
@@ -40,7 +47,7 @@ def _start(job: SparkSubmission) -> subprocess.Popen[str]:
         text=True,
         errors="replace",
         start_new_session=True,
-        preexec_fn=_die_with_parent,
+        preexec_fn=partial(_die_with, os.getpid()),
     )
 
 
@@ -110,7 +117,7 @@ def _own_code(job: SparkSubmission, code: int, lines: DriverLines) -> int:
 def run_attached(job: SparkSubmission) -> int:
     """Run a driver that uses the terminal and return its exit code. Ctrl-C goes to the driver alone."""
     command, environment = job.attached()
-    process = subprocess.Popen(command, env={**os.environ, **environment}, preexec_fn=_die_with_parent)
+    process = subprocess.Popen(command, env={**os.environ, **environment}, preexec_fn=partial(_die_with, os.getpid()))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         return process.wait()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -15,6 +16,7 @@ from include.errors import ServiceUnreachable
 from include.settings import settings
 from include.spark.run import run_job, run_stream_job, run_watched_job
 from include.spark.submission import SparkSubmission
+from tests.conftest import REPOSITORY
 
 PROGRAM = """#!/bin/sh
 echo "10:11:12 WARN Utils: Set SPARK_LOCAL_IP"
@@ -209,3 +211,8 @@ def test_driver_is_asked_to_stop_when_a_worker_has_a_lower_process_id(
     signalled = f"until [ -e {ready} ]; do sleep 0.1; done; kill -TERM {os.getpid()}; wait $driver; kill $worker"
     assert run_stream_job(ends(f"{worker}\n{driver}\n{signalled}")) == 0
     assert stopped.exists()
+
+
+def test_driver_ends_when_its_command_was_killed_before_it_was_tied_to_it() -> None:
+    started = "from include.spark.run import _die_with; _die_with(2**22 + 1)"
+    assert subprocess.run([sys.executable, "-c", started], cwd=REPOSITORY, check=False).returncode == -signal.SIGKILL
