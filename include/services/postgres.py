@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import secrets
 import shutil
@@ -22,6 +23,7 @@ from include.processes import wait_ended
 from include.services import process
 from include.services.process import ServiceStatus
 from include.settings import settings, write_private
+from include.waiting import wait_for
 
 USER = "tidemark"
 DATABASES = ("ledger", "catalog", "airflow", "serving")
@@ -29,6 +31,9 @@ DATABASES = ("ledger", "catalog", "airflow", "serving")
 _SILENT = "idle_in_transaction_session_timeout"
 """Limit of Airflow's sessions. What was killed or frozen in a transaction holds the runs that it had locked: each
 scheduler passes over them, without a word. The ledger's connections have limits of their own."""
+
+_ENDING = 4.0
+"""Seconds in which a server that was killed ends with all its processes."""
 
 _LIMIT = """
 SELECT FROM pg_db_role_setting JOIN pg_database ON pg_database.oid = setdatabase, unnest(setconfig) AS setting
@@ -46,13 +51,15 @@ def up() -> None:
     port = process.free_port(state.get("port"))
     account = _server_account(data, binaries)
     address = f"postgresql://{USER}:{password}@127.0.0.1:{port}/ledger"
-    if not (data / "PG_VERSION").exists():
-        # Written before initdb, so that a start after an interrupted one knows the password.
-        process.write_state("postgres", address=address, port=port, data=str(data))
-        _initialise(binaries, data, str(password), account)
-    _write_configuration(data, port, account)
-    _clear_lock(data)
-    started = process.start_detached("postgres", _command_as(account, [str(binaries / "postgres"), "-D", str(data)]))
+    command = _command_as(account, [str(binaries / "postgres"), "-D", str(data)])
+    with _locked(data) as descriptor:
+        if not (data / "PG_VERSION").exists():
+            # Written before initdb, so that a start after an interrupted one knows the password.
+            process.write_state("postgres", address=address, port=port, data=str(data))
+            _initialise(binaries, data, str(password), account)
+        _write_configuration(data, port, account)
+        _clear_lock(data)
+        started = process.start_detached("postgres", command, descriptors=[descriptor])
     process.write_started("postgres", started, address=address, port=port, data=str(data))
     process.wait_until("postgres", lambda: _answers(address), started, 60)
     prepare_databases()
@@ -97,12 +104,42 @@ def _server_account(data: Path, binaries: Path) -> str | None:
     return name
 
 
+@contextlib.contextmanager
+def _locked(data: Path) -> Iterator[int]:
+    """Hold a lock of the data; a server that inherits its descriptor holds it for as long as it runs.
+
+    Raise ServiceUnreachable while another server does. PostgreSQL's own lock names a pid, which means nothing to a
+    container in which the same folder is mounted.
+    """
+    path = settings().home / "services" / ".postgres-lock"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        if not wait_for(lambda: _is_taken(descriptor), seconds=_ENDING, every=0.2):
+            raise ServiceUnreachable(
+                f"a PostgreSQL server that is not in this home's records uses {data}",
+                remedy="./tidemark down where it was started, such as in another container",
+            )
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _is_taken(descriptor: int) -> bool:
+    """Take a lock, and return whether it was free."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
 def _clear_lock(data: Path) -> None:
     """Remove the lock file of a killed server. Raise ServiceUnreachable while a server still uses the data.
 
     PostgreSQL would not start beside the lock while the killed server is a zombie.
     """
-    if working := wait_ended(_servers_of(data), 4):
+    if working := wait_ended(_servers_of(data), _ENDING):
         raise ServiceUnreachable(
             f"a PostgreSQL server that is not in this home's records uses {data}",
             remedy=f"end process {min(each.pid for each in working)}",

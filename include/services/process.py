@@ -114,8 +114,13 @@ def open_addresses(name: str) -> list[str]:
     return sorted(f"{ip}:{port}" for ip, port in plain if not ip.is_loopback)
 
 
-def start_detached(name: str, command: Sequence[str], env: Mapping[str, str] | None = None) -> psutil.Process:
-    """Start a service in its own session and append its output to its log; `env` is all of its environment."""
+def start_detached(
+    name: str, command: Sequence[str], env: Mapping[str, str] | None = None, *, descriptors: Sequence[int] = ()
+) -> psutil.Process:
+    """Start a service in its own session and append its output to its log.
+
+    `env` is all of its environment; it inherits the `descriptors`.
+    """
     with log_path(name).open("ab") as log:
         process = subprocess.Popen(
             command,
@@ -124,6 +129,7 @@ def start_detached(name: str, command: Sequence[str], env: Mapping[str, str] | N
             stderr=subprocess.STDOUT,
             start_new_session=True,
             env=env,
+            pass_fds=descriptors,
         )
     return psutil.Process(process.pid)
 

@@ -13,7 +13,10 @@ import psycopg2
 import pytest
 from sqlalchemy.engine import make_url
 
+from include.errors import ServiceUnreachable
 from include.services import postgres as service
+from include.services.process import start_detached
+from include.settings import settings
 from tests.conftest import Home, end_of, wait_for
 
 
@@ -30,6 +33,25 @@ def test_server_reads_its_configuration_when_root_keeps_files_to_itself(tmp_path
     assert "port = 2\n" in file.read_text()
     status = file.stat()
     assert (pwd.getpwuid(status.st_uid).pw_name, status.st_mode & 0o777) == ("nobody", 0o600)
+
+
+def test_server_is_not_started_when_one_that_cannot_be_seen_uses_the_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIDEMARK_HOME", str(tmp_path))
+    monkeypatch.setattr(service, "_ENDING", 0.2)
+    settings.cache_clear()
+    data = tmp_path / "postgres"
+    with service._locked(data) as descriptor:
+        server = start_detached("postgres", ["sleep", "600"], descriptors=[descriptor])
+    # As in another container, where its pid, its folder and its port mean nothing.
+    with pytest.raises(ServiceUnreachable, match=r"uses .*postgres — \./tidemark down where"), service._locked(data):
+        pass
+    server.kill()
+    server.wait(10)
+    with service._locked(data):
+        pass
+    settings.cache_clear()
 
 
 def ask(home: Home, *statements: str) -> list[tuple[object, ...]]:
