@@ -49,7 +49,7 @@ def _read(home: Path, name: str) -> dict[str, Any]:
         return {}
     except ValueError:
         raise UsageError(
-            f"{_file(home, name)} is damaged",
+            f"{_file(home, name)} is not a whole state file",
             remedy="put a copy of it there; it alone has the password of an embedded PostgreSQL"
             if name == "postgres"
             else f"remove it, then ./tidemark up {name}",

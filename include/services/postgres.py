@@ -118,7 +118,7 @@ def _locked(data: Path) -> Iterator[int]:
         if not wait_for(lambda: _is_taken(descriptor), seconds=_ENDING, every=0.2):
             raise ServiceUnreachable(
                 f"a PostgreSQL server that is not in this home's records uses {data}",
-                remedy="./tidemark down where it was started, such as in another container",
+                remedy="where it was started, such as in another container: ./tidemark down",
             )
         yield descriptor
     finally:

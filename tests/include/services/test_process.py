@@ -253,6 +253,6 @@ def test_state_file_is_named_when_it_is_damaged(
     write_state(name, address="127.0.0.1:15001")
     assert len(synced) == 1
     (tmp_path / "services" / f"{name}.json").write_text("")
-    with pytest.raises(UsageError, match=f"{name}.json is damaged — {remedy}"):
+    with pytest.raises(UsageError, match=f"{name}.json is not a whole state file — {remedy}"):
         read_state(name)
     settings.cache_clear()
