@@ -62,6 +62,8 @@ class JobOperator(SparkSubmitOperator):
     def run_job(self, context: Context) -> int:
         """Submit, wait, and return the driver's exit code."""
         hook = self._get_hook()
+        # What a person did in Airflow comes before how it is set up.
+        take_step(attempt_of, self.pipeline, self.attempt)
         take_step(check_master, hook)
         on_yarn = hook._is_yarn_cluster_mode
         self.take(self.resolve("cluster" if on_yarn else "client"))

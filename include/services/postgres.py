@@ -7,6 +7,7 @@ import fcntl
 import os
 import secrets
 import shutil
+import signal
 import subprocess
 import warnings
 from collections.abc import Iterator
@@ -176,14 +177,8 @@ def _initialise(binaries: Path, data: Path, password: str, account: str | None) 
     command = [str(binaries / "initdb"), "-D", str(unfinished), "-U", USER, f"--pwfile={secret}"]
     # Iterations make a guess of a password dear, and each connection as dear: this one's 192 random bits are beyond
     # guessing. The server's own setting, for whatever users are added, is the usual one.
-    command += ["--set", "scram_iterations=1"]
-    result = subprocess.run(
-        _command_as(account, [*command, "--auth=scram-sha-256", "--encoding=UTF8", "--locale=C.UTF-8"]),
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd="/",
-    )
+    command += ["--set", "scram_iterations=1", "--auth=scram-sha-256", "--encoding=UTF8", "--locale=C.UTF-8"]
+    result = subprocess.run(_command_as(account, command), capture_output=True, text=True, check=False, cwd="/")
     secret.unlink()
     if result.returncode:
         raise ServiceUnreachable(
@@ -296,8 +291,6 @@ def status() -> ServiceStatus:
 
 def down() -> None:
     """Stop the embedded server if it is running, by a fast shutdown: it disconnects clients and flushes data."""
-    import signal
-
     server = process.running(process.read_state("postgres"))
     if server is not None:
         process.stop(server, 30, signal.SIGINT)

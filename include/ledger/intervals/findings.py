@@ -265,11 +265,9 @@ def _build_json(build: BuildFindings) -> dict[str, Any]:
 
 
 def _build_of(kept: Mapping[str, Any]) -> BuildFindings:
-    ranges = tuple(range_of(each) for each in kept.get("ranges", ()))
-    fates = {str(tp): _part(FateCounts, counts) for tp, counts in kept.get("fates", {}).items()}
     return BuildFindings(
-        ranges,
-        {_topic_partition(name): counts for name, counts in fates.items()},
+        tuple(range_of(each) for each in kept.get("ranges", ())),
+        {_topic_partition(name): _part(FateCounts, counts) for name, counts in kept.get("fates", {}).items()},
         _part(RecordCounts, kept.get("records", {})),
         _part(ReconciliationCounts, kept["reconciliation"]),
         tuple(Difference.of_json(each) for each in kept.get("differences", ())),
@@ -293,8 +291,7 @@ def _part(kind: type[Part], kept: Mapping[str, Any]) -> Part:
 
 
 def _topic_partition(name: str) -> TopicPartition:
-    topic, _, partition = name.rpartition("-")
-    return TopicPartition(topic, int(partition))
+    return TopicPartition(name.rpartition("-")[0], int(name.rpartition("-")[2]))
 
 
 def range_of(kept: Mapping[str, Any]) -> OffsetRange:

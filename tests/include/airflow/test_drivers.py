@@ -354,7 +354,7 @@ def test_driver_ends_when_its_task_is_ended_before_its_pid_was_noted(
     monkeypatch.setattr(launching, "stop_driver", lambda pipeline, launch, patience: stopped.append(launch))
     monkeypatch.setattr(launching, "launch_driver", launch)
     monkeypatch.setattr(operator, "_get_hook", lambda: SimpleNamespace(_is_yarn_cluster_mode=False))
-    monkeypatch.setattr("include.airflow.streams.check_master", lambda hook: None)
+    monkeypatch.setattr("include.airflow.streams.has_connection", lambda hook: False)
     with pytest.raises(AirflowException, match="was ended"):
         operator._adopt_or_launch()
     assert stopped == [operator._watched]

@@ -117,7 +117,7 @@ def test_stream_starts_by_the_settings_when_airflow_has_no_connection(monkeypatc
     monkeypatch.setattr(streams.writers, "live_writer", lambda _: None)
     monkeypatch.setattr(streams.launches, "last", lambda _: None)
     launched = SimpleNamespace(id="launch", pid=7, log_place="log")
-    monkeypatch.setattr(streams.launching, "launch_driver", lambda _: launched)
+    monkeypatch.setattr(streams.launching, "launch_driver", lambda *_: launched)
     assert streams.StreamOperator(task_id="stream", pipeline="nest_cameras")._adopt_or_launch() == "launch"
 
 

@@ -417,6 +417,7 @@ def test_rebuild_differs_and_names_the_file_when_a_registered_file_was_altered(h
         run = hour.home.run("rebuild", PIPELINE.table, partition, "--json", expect=1)
     finally:
         file.write_bytes(original)
+    assert run.stdout, run.stderr
     comparison = json.loads(run.stdout)
     assert comparison["equal"] is False
     assert comparison["rebuilt_hash"] == comparison["registered_hash"]
