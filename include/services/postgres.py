@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -117,10 +118,7 @@ def _locked(data: Path) -> Iterator[int]:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         if not wait_for(lambda: _is_taken(descriptor), seconds=_ENDING, every=0.2):
-            raise ServiceUnreachable(
-                f"a PostgreSQL server that is not in this home's records uses {data}",
-                remedy="where it was started, such as in another container: ./tidemark down",
-            )
+            raise _in_use(data, _servers_of(data))
         yield descriptor
     finally:
         os.close(descriptor)
@@ -141,11 +139,16 @@ def _clear_lock(data: Path) -> None:
     PostgreSQL would not start beside the lock while the killed server is a zombie.
     """
     if working := wait_ended(_servers_of(data), _ENDING):
-        raise ServiceUnreachable(
-            f"a PostgreSQL server that is not in this home's records uses {data}",
-            remedy=f"end process {min(each.pid for each in working)}",
-        )
+        raise _in_use(data, working)
     (data / "postmaster.pid").unlink(missing_ok=True)
+
+
+def _in_use(data: Path, by: list[psutil.Process]) -> ServiceUnreachable:
+    elsewhere = "where it was started, such as in another container: ./tidemark down"
+    return ServiceUnreachable(
+        f"a PostgreSQL server that is not in this home's records uses {data}",
+        remedy=f"end process {min(each.pid for each in by)}" if by else elsewhere,
+    )
 
 
 def _servers_of(data: Path) -> list[psutil.Process]:
@@ -233,7 +236,7 @@ def prepare_databases() -> None:
     try:
         opened = open_server(settings().database_uri("postgres"))
     except psycopg2.OperationalError as error:
-        if _is_refused(error):
+        if _is_refused(error) and re.search("permission denied|does not exist", str(error)):
             raise _missing_right(settings().database("postgres").username, error) from None
         raise ServiceUnreachable(
             f"PostgreSQL at {settings().database_host()}: {one_line(str(error))}", remedy="./tidemark status"

@@ -73,18 +73,25 @@ def fewer_than_counted(pinned: PinnedInterval, fates: Mapping[TopicPartition, Fa
     counted = [*evidence.recorded_fates(pinned), *evidence.committed_fates(pinned.pipeline, pinned.ranges)]
     gone: dict[TopicPartition, Difference] = {}
     missing: dict[TopicPartition, int] = {}
-    for each in counted:
-        tp = each.range.topic_partition
+    for noted in counted:
+        tp, count = noted.range.topic_partition, noted.fates.records
         held = fates.get(tp, Fates()).records
-        if each.fates.records - held > missing.get(tp, 0):
-            missing[tp] = each.fates.records - held
+        if count - held > missing.get(tp, 0):
+            missing[tp] = count - held
             text = (
-                f"{each.by} recorded {each.fates.records} records, Kafka and the archive hold {held}: the others were "
-                "removed from the log since, and no archived file has them; restore the files that are missing or "
-                "damaged"
+                f"{noted.by} recorded {count} records, Kafka and the archive hold {held}: the others were removed from "
+                "the log since, and no archived file has them; restore the files that are missing or damaged"
             )
-            gone[tp] = Difference(DifferenceClass.UNEXPLAINED, KAFKA_AGAINST_LEDGER, str(each.range), text)
-    return Reconciliation.of(gone.values(), {"unexplained": sum(missing.values())})
+            gone[tp] = Difference(DifferenceClass.UNEXPLAINED, KAFKA_AGAINST_LEDGER, str(noted.range), text)
+    replaced = (
+        {each.topic_partition for each in replaced_by_other_code(pinned.pipeline, pinned.ranges)} if gone else set()
+    )
+    if replaced & gone.keys() and not any(differing_files(pinned)):
+        gone.update((tp, left_out_by_code(tp, missing[tp])) for tp in replaced & gone.keys())
+    counts = Counter[str]()
+    for tp, each in gone.items():
+        counts[each.cls.value] += missing[tp]
+    return Reconciliation.of(gone.values(), counts)
 
 
 def _gaps(gaps: Mapping[TopicPartition, int], lost: Iterable[AcceptedLoss]) -> Reconciliation:

@@ -22,7 +22,7 @@ from include.ledger.models import IntervalRange, LandingFileRow, MicroBatch, Mic
 from include.ledger.streams import generations
 from include.ledger.streams.flags import FLAGS, InForce
 from include.ledger.streams.generations import SPAN
-from include.ledger.streams.incarnations import closed
+from include.ledger.streams.incarnations import was_closed_since
 from include.offsets import Fate, Fates, OffsetRange, TopicPartition, merged
 
 NO_WATERMARK = datetime(1970, 1, 1, tzinfo=UTC)
@@ -69,7 +69,9 @@ def awaits_base(pipeline: str, view: str) -> bool:
     Until then, its values and positions are those of the former topic, which it may not have read to the end.
     """
     generation = generations.current(pipeline)
-    return generation is not None and bool(closed(pipeline)) and not generations.has_written(generation, view)
+    if generation is None or generations.has_written(generation, view):
+        return False
+    return was_closed_since(pipeline, view)
 
 
 def first_counted(pipeline: str, view: str, events: tuple[datetime, datetime]) -> datetime | None:

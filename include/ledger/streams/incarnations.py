@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from sqlalchemy import func, select
+from sqlalchemy import func, select, true
 from sqlalchemy.orm import Session
 
 from include.ledger.archive.positions import of_incarnation, overlaps
@@ -19,6 +19,15 @@ def closed(pipeline: str) -> frozenset[str]:
     with session() as ledger:
         wanted = select(TopicIncarnation.topic_id).where(TopicIncarnation.pipeline == pipeline)
         return frozenset(ledger.scalars(wanted))
+
+
+def was_closed_since(pipeline: str, query: str) -> bool:
+    """Return whether an incarnation was closed after the query's last commit."""
+    last = select(func.max(MicroBatch.committed_at)).where(MicroBatch.pipeline == pipeline, MicroBatch.query == query)
+    is_later = func.coalesce(TopicIncarnation.closed_at > last.scalar_subquery(), true())
+    with session() as ledger:
+        wanted = select(TopicIncarnation.topic_id).where(TopicIncarnation.pipeline == pipeline, is_later)
+        return ledger.scalars(wanted.limit(1)).first() is not None
 
 
 def never_read(pipeline: str, query: str, ranges: Iterable[OffsetRange]) -> list[OffsetRange]:

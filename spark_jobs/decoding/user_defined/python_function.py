@@ -162,7 +162,7 @@ def _blamed(error: Exception) -> str:
     told = one_line(f"{type(error).__name__}: {error}")
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, ConnectionError | socket.gaierror):
-        cause = cause.__cause__ or cause.__context__
+        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
     if cause is not None:
         # Without its context, which would hide what it is from those who read it in Spark's words.
         raise ServiceUnreachable(

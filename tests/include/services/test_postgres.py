@@ -47,10 +47,29 @@ def test_server_is_not_started_when_one_that_cannot_be_seen_uses_the_data(
     # As in another container, where its pid, its folder and its port mean nothing.
     with pytest.raises(ServiceUnreachable, match=r"uses .*postgres — where it was started"), service._locked(data):
         pass
+    # As one that outlives a killed server, or whose record in the home is lost.
+    with monkeypatch.context() as patch:
+        patch.setattr(service, "_servers_of", lambda _: [server])
+        with pytest.raises(ServiceUnreachable, match=f"end process {server.pid}"), service._locked(data):
+            pass
     server.kill()
     server.wait(10)
     with service._locked(data):
         pass
+    settings.cache_clear()
+
+
+def test_refusal_is_told_as_it_is_when_no_right_to_a_database_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = 'FATAL:  no pg_hba.conf entry for host "10.0.0.5", user "t", database "postgres", no encryption'
+
+    def refuse(address: str) -> None:
+        raise psycopg2.OperationalError(told)
+
+    monkeypatch.setattr(service, "_connect", refuse)
+    monkeypatch.setenv("TIDEMARK_DATABASE_URL", "postgresql://t:t@db.example.net:5432")
+    settings.cache_clear()
+    with pytest.raises(ServiceUnreachable, match=r"at db\.example\.net:5432: FATAL: +no pg_hba\.conf entry"):
+        service.prepare_databases()
     settings.cache_clear()
 
 

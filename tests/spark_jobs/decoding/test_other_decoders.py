@@ -233,6 +233,18 @@ def test_no_record_is_blamed_when_the_user_s_function_cannot_connect(spark: Any,
     assert str(meaning).startswith("the decoder's function cannot connect: LookupError: no schema")
 
 
+def test_record_is_blamed_when_the_user_s_function_leaves_the_failed_connection_out() -> None:
+    def decode() -> None:
+        try:
+            raise ConnectionRefusedError("the cache is away")
+        except ConnectionError:
+            raise ValueError("bad record") from None
+
+    with pytest.raises(ValueError, match="bad record") as failed:
+        decode()
+    assert python_function._blamed(failed.value) == "ValueError: bad record"
+
+
 def test_value_is_blamed_for_the_memory_it_asks_for_and_not_for_a_service_when_a_deserializer_throws(
     spark: Any, tmp_path: Path
 ) -> None:

@@ -23,6 +23,7 @@ from include.pipelines.spec import KafkaTopics, Pipeline
 from include.reconciliation import ReconciliationCounts
 from spark_jobs.archive.content_hash import NEWEST
 from spark_jobs.intervals import read
+from spark_jobs.reconciliation import against_ledger
 from spark_jobs.reconciliation.compacted import Compacted, find_compacted
 from spark_jobs.reconciliation.interval_run import IntervalRun
 from tests.conftest import Home, settings_of, wait_for
@@ -201,3 +202,7 @@ def test_records_are_unexplained_when_they_were_compacted_since_and_no_archived_
     (named,) = (each for each in found.differences if each.cls == "unexplained")
     assert (named.what, named.where) == ("Kafka against the ledger", str(cleaned.ranges[0]))
     assert f"recorded {RECORDS} records, Kafka and the archive hold {len(RANGE & cleaned.visible)}" in named.evidence
+    # The code of the registered revisions gave them no rows after their landing was removed.
+    monkeypatch.setattr(against_ledger, "replaced_by_other_code", lambda *_: list(cleaned.ranges))
+    found = read.read_interval(run, NEWEST, lambda rows: {}).reconciliation
+    assert (found.unexplained, found.explained["code"]) == (0, len(RANGE - cleaned.visible))
