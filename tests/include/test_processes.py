@@ -96,20 +96,19 @@ def test_process_is_another_when_it_has_a_reused_pid(child: subprocess.Popen[byt
     assert not ProcessIdentity(child.pid, start_time=psutil.Process(child.pid).create_time() - 60).is_running()
 
 
+def said(*command: str) -> str:
+    """What a program that imports ours prints."""
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    result = subprocess.run(command, capture_output=True, text=True, cwd=REPOSITORY, env=environment, check=False)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
 def test_process_is_another_when_its_pid_is_really_used_again_in_a_namespace() -> None:
     in_namespace = ["unshare", "--pid", "--fork", "--mount-proc"]
     if subprocess.run([*in_namespace, "true"], capture_output=True, check=False).returncode:
         pytest.skip("no new pid namespace is allowed here")
-    result = subprocess.run(
-        [*in_namespace, sys.executable, "-c", SAME_PID_TWICE],
-        capture_output=True,
-        text=True,
-        cwd=REPOSITORY,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
-    theirs = ProcessIdentity.parse(result.stdout.strip())
+    theirs = ProcessIdentity.parse(said(*in_namespace, sys.executable, "-c", SAME_PID_TWICE).strip())
     assert not theirs.is_visible()
 
 
@@ -117,16 +116,7 @@ def test_process_is_another_when_its_pid_is_really_used_again_in_a_namespace() -
 def test_process_of_another_user_is_not_dead_when_it_is_hidden(hidepid: int) -> None:
     if os.geteuid() or subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False).returncode:
         pytest.skip("no file system may be mounted here")
-    result = subprocess.run(
-        ["unshare", "--mount", sys.executable, "-c", HIDDEN, str(hidepid)],
-        capture_output=True,
-        text=True,
-        cwd=REPOSITORY,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.splitlines() == ["False", "True"]
+    assert said("unshare", "--mount", sys.executable, "-c", HIDDEN, str(hidepid)).splitlines() == ["False", "True"]
 
 
 def test_process_cannot_be_seen_when_it_is_of_another_boot_or_namespace() -> None:

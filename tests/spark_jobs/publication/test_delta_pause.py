@@ -423,11 +423,15 @@ def test_publication_names_the_table_when_others_keep_appending(table: Table, mo
 
 
 def test_stream_appends_when_the_ledger_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: Any, **__: Any) -> Any:
+    asked: list[Any] = []
+
+    def fail(*what: Any, **_: Any) -> Any:
+        asked.append(what)
         raise ServiceUnreachable("away")
 
     monkeypatch.setattr(locks, "held_lock", fail)
     locks.await_replaced_rows("gps_positions")
+    assert len(asked) == 1
 
 
 def test_rows_of_another_pipeline_are_left_out_when_all_are_put_into_the_table_again(
