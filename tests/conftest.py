@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import shutil
@@ -152,6 +153,17 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Return the scheduler of a run with as many workers as `./tidemark test` has; with fewer, it is pytest-xdist's."""
     has_all = config.getoption("dist") == "loadfile" and (config.getoption("numprocesses") or 0) >= WORKERS
     return OneWaits(config, log) if has_all else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Keep the garbage collector away from what is imported: it would walk all of it, time and again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
