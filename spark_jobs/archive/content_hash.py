@@ -13,6 +13,7 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from functools import reduce
+from operator import or_
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
@@ -26,6 +27,7 @@ from pyspark.sql.types import (
     LongType,
     MapType,
     ShortType,
+    StringType,
     StructType,
 )
 
@@ -65,7 +67,7 @@ def _typed(value: Column, kind: DataType) -> Iterator[Column]:
             yield from _typed(value[field.name], field.dataType)
     elif isinstance(kind, ArrayType):
         yield F.size(value)
-        yield F.transform(value, lambda each: F.struct(*_typed(each, kind.elementType)))
+        yield from _elements(value, kind.elementType)
     elif isinstance(kind, MapType):
         # Entries in stored order, because Spark does not hash maps.
         entries = StructType().add("key", kind.keyType).add("value", kind.valueType)
@@ -80,6 +82,26 @@ def _typed(value: Column, kind: DataType) -> Iterator[Column]:
         yield value.cast("bigint")
     else:
         yield value.cast(kind)
+
+
+def _elements(value: Column, kind: DataType) -> Iterator[Column]:
+    """Yield the columns to hash for the elements of an array, so that no two arrays of one size give the same sequence.
+
+    Spark does not compile functions of elements, and asks its settings for each value that they read. So elements of
+    text, or of structs of text, are hashed without such a function where none is null: it gives the same hash.
+    """
+    of_each = F.transform(value, lambda each: F.struct(*_typed(each, kind)))
+    kinds = [each.dataType for each in kind.fields] if isinstance(kind, StructType) else [kind]
+    if not kinds or not all(isinstance(each, StringType) for each in kinds):
+        yield of_each
+        return
+    texts = [value[each.name] for each in kind.fields] if isinstance(kind, StructType) else [value]
+    # False only if it has neither a null nor this text.
+    may_be_null = F.coalesce(reduce(or_, (F.array_contains(each, "\0") for each in texts)), F.lit(True))
+    not_null = F.array_repeat(F.lit(False), F.size(value))
+    flagged = [column for each in texts for column in (not_null, each)]
+    yield F.when(~may_be_null, F.arrays_zip(*([not_null] if isinstance(kind, StructType) else []), *flagged))
+    yield F.when(may_be_null, of_each)
 
 
 def sums(first: Column | str = "hash_1", second: Column | str = "hash_2") -> list[Column]:

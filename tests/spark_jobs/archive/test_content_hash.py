@@ -42,6 +42,19 @@ VALUES = {
         "array('b', 'a')",
         "array('ab')",
     ),
+    "ARRAY<STRUCT<x: STRING, y: STRING>>": (
+        "NULL",
+        "array()",
+        "array(CAST(NULL AS STRUCT<x: STRING, y: STRING>))",
+        "array(named_struct('x', 'a', 'y', 'b'))",
+        "array(named_struct('x', 'b', 'y', 'a'))",
+        "array(named_struct('x', 'a', 'y', NULL))",
+        "array(named_struct('x', NULL, 'y', 'a'))",
+        "array(named_struct('x', 'a', 'y', 'b'), named_struct('x', NULL, 'y', NULL))",
+        "array(named_struct('x', 'a', 'y', 'b'), CAST(NULL AS STRUCT<x: STRING, y: STRING>))",
+        # The text that is looked for.
+        "array(named_struct('x', '\\u0000', 'y', 'b'))",
+    ),
     "ARRAY<ARRAY<INT>>": ("NULL", "array(array(1), array(2))", "array(array(1, 2), array())", "array(array(1, 2))"),
     "ARRAY<STRUCT<x: DOUBLE, y: INT>>": (
         "array(named_struct('x', 0D, 'y', 1))",
@@ -75,6 +88,7 @@ GOLDEN = {
     "TIMESTAMP_NTZ": "v2:9d6fed616b26c9db5916ebe0e9fc003c",
     "STRUCT<a: STRING, b: STRING>": "v2:0a420b0f6a81a76aedd73ae6f55825a8",
     "ARRAY<STRING>": "v2:486501d90936033eecf1d3228eca14da",
+    "ARRAY<STRUCT<x: STRING, y: STRING>>": "v2:135f147920be8cddee8ccc1bce613b09",
     "ARRAY<ARRAY<INT>>": "v2:e9175c37fbd27ad2a5e46f2069e1e9e4",
     "ARRAY<STRUCT<x: DOUBLE, y: INT>>": "v2:01fb333659efec20a95b367bd35d3dd1",
     "MAP<STRING, INT>": "v2:d9e9f36ab3c5e98012c7de588e59c4bd",
