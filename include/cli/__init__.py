@@ -33,11 +33,13 @@ class Verb(NamedTuple):
     """Where a verb is defined, and what `./tidemark --help` shows of it."""
 
     module: str
-    """Module of this package; its `register` adds the verb to a Typer application."""
+    """Module of this package that defines it, as a function or as a group of verbs."""
     summary: str
     """First sentence of the verb's docstring, without the full stop."""
     passes_on: bool = False
     """Whether it gives its arguments to another program."""
+    defined_as: str = ""
+    """Name in the module, where it is not the verb's."""
 
 
 VERBS: dict[str, Verb] = {
@@ -49,7 +51,9 @@ VERBS: dict[str, Verb] = {
         "Show where each service listens and whether it answers, and which intervals were never built",
     ),
     "doctor": Verb("services", "Check machine, services, ledger, catalog and files"),
-    "airflow": Verb("services", "Run Airflow's own command with the settings of the embedded Airflow", passes_on=True),
+    "airflow": Verb(
+        "services", "Run Airflow's own command with the settings of the embedded Airflow", True, "run_airflow"
+    ),
     "setup-database": Verb("services", "Create missing databases and tables on PostgreSQL"),
     "pipelines": Verb("data", "List the declared pipelines with topics, tables and DAGs"),
     "produce": Verb("demo", "Write generated messages or a stream's events to a topic"),
@@ -106,7 +110,7 @@ VERBS: dict[str, Verb] = {
         "Show how far each output of rows has sent, what it waits for, and with --json the rows that it refused",
     ),
     "references": Verb("generations", "List the contents of references that were read from their sources, newest last"),
-    "quarantine": Verb("quarantine", "Records that could not be decoded or broke a rule"),
+    "quarantine": Verb("quarantine", "Records that could not be decoded or broke a rule", defined_as="group"),
     "erase": Verb(
         "housekeeping",
         "Erase what is kept about a person or thing: rows of tables, landing, quarantine, views and topics of views",

@@ -17,7 +17,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from include.cli import VERBS
+from include.cli import PASS_ARGUMENTS_ON, VERBS
 from include.errors import TidemarkError, UsageError, one_line
 
 # Typer bundles its own copy of Click and does not export the base class of that copy's usage errors.
@@ -58,9 +58,14 @@ class Verbs(TyperGroup):
         """Return the verb of that name; None when there is none."""
         if cmd_name not in VERBS:
             return None
+        verb = VERBS[cmd_name]
+        defined = getattr(import_module(f"include.cli.{verb.module}"), verb.defined_as or cmd_name.replace("-", "_"))
         verbs = typer.Typer(rich_markup_mode=None)
-        import_module(f"include.cli.{VERBS[cmd_name].module}").register(verbs)
-        # With a callback it is a group even if a module has one verb.
+        if isinstance(defined, typer.Typer):
+            verbs.add_typer(defined, name=cmd_name)
+        else:
+            verbs.command(cmd_name, context_settings=PASS_ARGUMENTS_ON if verb.passes_on else None)(defined)
+        # With a callback it is a group even if it has one verb.
         verbs.callback()(lambda: None)
         group: Any = typer.main.get_command(verbs)
         command = group.commands[cmd_name]

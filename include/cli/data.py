@@ -25,15 +25,6 @@ from include.settings import settings
 from include.times import format_time, parse_time
 
 
-def register(app: typer.Typer) -> None:
-    """Add the verbs of this module to the command."""
-    app.command()(pipelines)
-    app.command()(ranges)
-    app.command()(explain)
-    app.command()(lag)
-    app.command()(verify)
-
-
 def pipelines(as_json: AsJson = False) -> None:
     """List the declared pipelines with topics, tables and DAGs."""
     declared = [

@@ -30,12 +30,6 @@ _OF_STREAMS = ("until", "seconds", "contact", "accept_gap")
 Topic = Annotated[str, typer.Option("--topic", help="one of the pipeline's topics; default: the first")]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the verbs to the command."""
-    app.command()(demo)
-    app.command()(produce)
-
-
 def demo(
     pipeline: Annotated[str, typer.Argument(metavar="[PIPELINE]", help="name of a declared pipeline")] = "nest_cameras",
     topic: Topic = "",

@@ -11,18 +11,10 @@ from typing import Annotated
 
 import typer
 
-from include.cli import PASS_ARGUMENTS_ON
 from include.cli.output import print_facts, progress
 from include.settings import REPOSITORY
 
 _BY_MODULE = ("--dist", "loadfile", "--no-loadscope-reorder")
-
-
-def register(app: typer.Typer) -> None:
-    """Add the verbs of this module to the command."""
-    app.command(context_settings=PASS_ARGUMENTS_ON)(test)
-    app.command(context_settings=PASS_ARGUMENTS_ON)(bench)
-    app.command()(new)
 
 
 def test(context: typer.Context) -> None:

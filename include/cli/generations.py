@@ -24,16 +24,6 @@ _MOST_REFUSED = 100
 Reason = Annotated[str, typer.Option("--reason", help="why; kept for ever")]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the verbs to the command."""
-    app.command(name="new-generation")(new_generation)
-    app.command(name="accept-loss")(accept_loss)
-    app.command()(adopt)
-    app.command()(unsubscribe)
-    app.command()(references)
-    app.command()(outputs)
-
-
 def new_generation(pipeline: PipelineName, reason: Reason, as_json: AsJson = False) -> None:
     """Begin with new checkpoints where the archive ends; speed views are built again from the archive."""
     declared = load_line_pipeline(pipeline) or load_pipeline(pipeline)

@@ -16,13 +16,6 @@ from include.pipelines import declarations, load_pipeline
 from include.processes import user_at_host
 
 
-def register(app: typer.Typer) -> None:
-    """Add the verbs to the command."""
-    app.command()(housekeeping)
-    app.command()(erase)
-    app.command()(rename)
-
-
 def housekeeping(
     pipeline: Annotated[str, typer.Argument(metavar="[PIPELINE]", help="default: all")] = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="only print what would be done")] = False,

@@ -44,14 +44,6 @@ _LOOK_AGAIN = 2.0
 """Seconds between two looks at how far a stream is."""
 
 
-def register(app: typer.Typer) -> None:
-    """Add the verbs to the command."""
-    app.command()(stream)
-    app.command()(interval)
-    app.command()(approve)
-    app.command()(rebuild)
-
-
 def stream(
     pipeline: PipelineName,
     until_caught_up: Annotated[bool, typer.Option("--until-caught-up", help="process what is there, then end")] = False,

@@ -45,15 +45,6 @@ BAR = 30
 """Characters of the longest bar."""
 
 
-def register(app: typer.Typer) -> None:
-    """Add the verbs to the command."""
-    app.command()(tail)
-    app.command()(top)
-    app.command()(shell)
-    app.command()(report)
-    app.command()(sql)
-
-
 def tail(
     pipeline: PipelineName,
     last: Annotated[int, typer.Option("--last", min=0, help="begin this many offsets before each end")] = 10,

@@ -27,17 +27,9 @@ LATEST = 50
 LEAST_TOKEN = 20
 """Least characters of a token in a file."""
 
-
-def register(app: typer.Typer) -> None:
-    """Add the verbs of this module to the command."""
-    app.command()(monitor)
-    group = typer.Typer(
-        help="Alerts to operators: list the open ones, and dismiss those that nobody will resolve.",
-        no_args_is_help=True,
-    )
-    group.command(name="list")(list_alerts)
-    group.command()(dismiss)
-    app.add_typer(group, name="alerts")
+alerts = typer.Typer(
+    help="Alerts to operators: list the open ones, and dismiss those that nobody will resolve.", no_args_is_help=True
+)
 
 
 def monitor(
@@ -63,6 +55,7 @@ def monitor(
         signal.sigwait(ends)
 
 
+@alerts.command(name="list")
 def list_alerts(
     pipeline: Annotated[str, typer.Argument(metavar="[PIPELINE]", help="name of a declared pipeline")] = "",
     everything: Annotated[bool, typer.Option("--all", help="the latest 50, including those that are over")] = False,
@@ -117,6 +110,7 @@ def _facts(alert: Alert, now: datetime) -> dict[str, object]:
     }
 
 
+@alerts.command()
 def dismiss(
     key: Annotated[str, typer.Argument(metavar="KEY", help="key of an open alert")],
     why: Annotated[str, typer.Option("--reason", help="why, in words; it is recorded and sent")],

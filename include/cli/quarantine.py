@@ -49,17 +49,10 @@ class State(StrEnum):
 _SHOWN = 50
 """Records that are listed to a person."""
 
-
-def register(app: typer.Typer) -> None:
-    """Add the group to the command."""
-    group = typer.Typer(help="Records that could not be decoded or broke a rule.", no_args_is_help=True)
-    group.command(name="list")(list_records)
-    group.command()(show)
-    group.command()(replay)
-    group.command()(discard)
-    app.add_typer(group, name="quarantine")
+group = typer.Typer(help="Records that could not be decoded or broke a rule.", no_args_is_help=True)
 
 
+@group.command(name="list")
 def list_records(
     pipeline: PipelineName,
     limit: Annotated[
@@ -96,6 +89,7 @@ def list_records(
     suggest(f"./tidemark quarantine show {declared.name} {first}")
 
 
+@group.command()
 def show(
     pipeline: PipelineName,
     topic: Annotated[str, typer.Argument(help="topic of the record")],
@@ -139,6 +133,7 @@ def _write_raw(target: Path, value: bytes | None) -> None:
         target.write_bytes(value)
 
 
+@group.command()
 def replay(
     pipeline: PipelineName,
     topic: Topic = None,
@@ -163,6 +158,7 @@ def replay(
     suggest(f"./tidemark quarantine list {declared.name}")
 
 
+@group.command()
 def discard(
     pipeline: PipelineName,
     why: Annotated[str, typer.Option("--reason", help="why, in words; it is recorded")],

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from include.cli import PASS_ARGUMENTS_ON, AsJson
+from include.cli import AsJson
 from include.cli.output import clean, console, print_facts, print_json, print_table, progress, suggest, working
 from include.errors import TidemarkError
 from include.ledger.alerts import Alert, open_alerts
@@ -49,16 +49,6 @@ class _LedgerAnswers:
     alerts: Sequence[Alert] | None = None
     error: TidemarkError | None = None
     """Why a ledger cannot be read whose PostgreSQL answers."""
-
-
-def register(app: typer.Typer) -> None:
-    """Add the verbs of this module to the command."""
-    app.command()(up)
-    app.command()(down)
-    app.command()(status)
-    app.command()(doctor)
-    app.command(name="airflow", context_settings=PASS_ARGUMENTS_ON)(run_airflow)
-    app.command(name="setup-database")(setup_database)
 
 
 def up(names: Started = None, as_json: AsJson = False) -> None:
