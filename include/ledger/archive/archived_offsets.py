@@ -7,7 +7,7 @@ from datetime import datetime
 
 from sqlalchemy import select
 
-from include.ledger.archive.positions import ARCHIVE
+from include.ledger.archive.positions import ARCHIVE, of_query
 from include.ledger.database import session
 from include.ledger.models import MicroBatch, MicroBatchRange
 from include.offsets import TopicPartition
@@ -28,8 +28,7 @@ def commit_of(pipeline: str, topic_partition: TopicPartition, topic_id: str, off
         select(MicroBatchRange.from_offset, MicroBatchRange.until_offset, MicroBatch.committed_at)
         .join(MicroBatch, MicroBatch.id == MicroBatchRange.micro_batch_id)
         .where(
-            MicroBatch.pipeline == pipeline,
-            MicroBatch.query == ARCHIVE,
+            of_query(pipeline, ARCHIVE),
             MicroBatchRange.topic == topic_partition.topic,
             MicroBatchRange.topic_partition == topic_partition.partition,
             MicroBatchRange.topic_id == topic_id,

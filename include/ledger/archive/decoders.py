@@ -10,11 +10,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from sqlalchemy import CTE, ColumnElement, and_, func, literal_column, select, true
+from sqlalchemy import CTE, ColumnElement, func, literal_column, select, true
 from sqlalchemy.orm import Session
 
 from include.ledger.archive.holdings import registered_around
-from include.ledger.archive.positions import ARCHIVE, of_incarnation, overlap_each_other, overlaps
+from include.ledger.archive.positions import ARCHIVE, of_query, overlap_each_other, overlapping
 from include.ledger.archive.removal import removed_in
 from include.ledger.database import session
 from include.ledger.intervals.revisions import UNKNOWN, decoders_in
@@ -41,20 +41,12 @@ def ranges_in(each: OffsetRange) -> CTE:
     return (
         select(MicroBatchRange.micro_batch_id, MicroBatchRange.from_offset, MicroBatchRange.until_offset)
         .where(
-            MicroBatchRange.topic == each.topic_partition.topic,
-            of_incarnation(MicroBatchRange, each),
-            MicroBatchRange.topic_partition == each.topic_partition.partition,
-            overlaps(MicroBatchRange, each),
+            overlapping(each),
             _has_records(),
         )
         .cte("ranges")
         .prefix_with("MATERIALIZED")
     )
-
-
-def of_query(pipeline: str, query: str) -> ColumnElement[bool]:
-    """Return the condition that a micro-batch is of the pipeline's query."""
-    return and_(MicroBatch.pipeline == pipeline, MicroBatch.query == query)
 
 
 def decoded_otherwise(pipeline: str, ranges: Iterable[OffsetRange], version: str) -> list[OffsetRange]:

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from sqlalchemy import Boolean, ColumnElement, Select, func, select
 from sqlalchemy.orm import Session
 
-from include.ledger.archive.positions import ARCHIVE, of_incarnation, overlaps, topic_ids
+from include.ledger.archive.positions import ARCHIVE, of_query, overlapping, topic_ids
 from include.ledger.database import session
 from include.ledger.models import LandingFileRow, MicroBatch, MicroBatchRange, Replay
 from include.offsets import Fate, OffsetRange
@@ -56,10 +56,6 @@ def _files(*conditions: ColumnElement[bool]) -> Select[LandingFileRow, datetime]
         .where(*conditions)
         .order_by(LandingFileRow.id)
     )
-
-
-def _of_archive(pipeline: str) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
-    return MicroBatch.pipeline == pipeline, MicroBatch.query == ARCHIVE
 
 
 def _file_of(row: LandingFileRow, committed_at: datetime) -> LandingFile:
@@ -127,13 +123,10 @@ def covering(
             .join(MicroBatch, MicroBatch.id == LandingFileRow.micro_batch_id)
             .join(MicroBatchRange, MicroBatchRange.micro_batch_id == MicroBatch.id)
             .where(
-                *_of_archive(pipeline),
+                of_query(pipeline, ARCHIVE),
                 LandingFileRow.fate == fate,
                 LandingFileRow.removed_at.is_(None),
-                MicroBatchRange.topic == each.topic_partition.topic,
-                of_incarnation(MicroBatchRange, named),
-                MicroBatchRange.topic_partition == each.topic_partition.partition,
-                overlaps(MicroBatchRange, each),
+                overlapping(named),
             )
         )
         if committed_from is not None:
@@ -148,7 +141,7 @@ def with_event_times(ledger: Session, pipeline: str, low: datetime, high: dateti
         select(LandingFileRow.path)
         .join(MicroBatch, MicroBatch.id == LandingFileRow.micro_batch_id)
         .where(
-            *_of_archive(pipeline),
+            of_query(pipeline, ARCHIVE),
             LandingFileRow.fate == Fate.ARCHIVED,
             LandingFileRow.removed_at.is_(None),
             may_hold_events(low, high),
@@ -197,13 +190,13 @@ def before_events(pipeline: str, since: datetime) -> int:
             select(func.min(MicroBatch.id))
             .join(LandingFileRow, LandingFileRow.micro_batch_id == MicroBatch.id)
             .where(
-                *_of_archive(pipeline),
+                of_query(pipeline, ARCHIVE),
                 LandingFileRow.fate == Fate.ARCHIVED,
                 LandingFileRow.removed_at.is_(None),
                 may_hold_events(since, _END_OF_TIME),
             )
         )
-        last = ledger.scalar(select(func.max(MicroBatch.id)).where(*_of_archive(pipeline)))
+        last = ledger.scalar(select(func.max(MicroBatch.id)).where(of_query(pipeline, ARCHIVE)))
     return first - 1 if first is not None else last or 0
 
 
@@ -215,7 +208,7 @@ def committed_until(pipeline: str, after: int, most_rows: int | None) -> int:
     rows = func.sum(MicroBatch.rows).over(order_by=MicroBatch.id)
     counted = (
         select(MicroBatch.id, rows.label("so_far"), func.row_number().over(order_by=MicroBatch.id).label("place"))
-        .where(*_of_archive(pipeline), MicroBatch.id > after)
+        .where(of_query(pipeline, ARCHIVE), MicroBatch.id > after)
         .subquery()
     )
     wanted = select(func.max(counted.c.id))
@@ -228,7 +221,7 @@ def committed_until(pipeline: str, after: int, most_rows: int | None) -> int:
 def archived_between(pipeline: str, after: int, until: int) -> list[LandingFile]:
     """Return the archived files of the micro-batches after `after` up to and including `until`, in order."""
     wanted = _files(
-        *_of_archive(pipeline), MicroBatch.id > after, MicroBatch.id <= until, LandingFileRow.fate == Fate.ARCHIVED
+        of_query(pipeline, ARCHIVE), MicroBatch.id > after, MicroBatch.id <= until, LandingFileRow.fate == Fate.ARCHIVED
     )
     with session() as ledger:
         return [_file_of(*row) for row in ledger.execute(wanted)]
@@ -237,7 +230,7 @@ def archived_between(pipeline: str, after: int, until: int) -> list[LandingFile]
 def paths_of(pipeline: str, fate: Fate) -> list[str]:
     """Return the paths of all committed files of a fate, in the order of their commits."""
     with session() as ledger:
-        return [row.path for row, _ in ledger.execute(_files(*_of_archive(pipeline), LandingFileRow.fate == fate))]
+        return [row.path for row, _ in ledger.execute(_files(of_query(pipeline, ARCHIVE), LandingFileRow.fate == fate))]
 
 
 def files_of(batches: Iterable[int], fates: Sequence[Fate]) -> list[LandingFile]:

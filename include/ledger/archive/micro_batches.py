@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from include.crash_points import crash_point
 from include.errors import TidemarkError
 from include.ledger.archive.landing_files import LandingFile, row_of
-from include.ledger.archive.positions import ARCHIVE, check_topics, position_rows, positions, stored_topics
+from include.ledger.archive.positions import ARCHIVE, check_topics, of_query, position_rows, positions, stored_topics
 from include.ledger.database import session
 from include.ledger.models import DivertedRecord, MicroBatch, MicroBatchRange, Position, QuarantineCount
 from include.ledger.patience import repeatable, tried_again
@@ -114,7 +114,7 @@ def last_batch_id(query_id: str) -> int:
 def last_batch(pipeline: str, query: str) -> CommittedBatch | None:
     """Return the query's last committed micro-batch."""
     with session() as ledger:
-        wanted = select(MicroBatch).where(MicroBatch.pipeline == pipeline, MicroBatch.query == query)
+        wanted = select(MicroBatch).where(of_query(pipeline, query))
         row = ledger.scalar(wanted.order_by(MicroBatch.id.desc()).limit(1))
         if row is None:
             return None
@@ -124,9 +124,7 @@ def last_batch(pipeline: str, query: str) -> CommittedBatch | None:
 def has_batch_since(pipeline: str, query: str, batch_id: int) -> bool:
     """Return whether the query has committed a micro-batch of this number or a greater one."""
     with session() as ledger:
-        wanted = select(MicroBatch.id).where(
-            MicroBatch.pipeline == pipeline, MicroBatch.query == query, MicroBatch.batch_id >= batch_id
-        )
+        wanted = select(MicroBatch.id).where(of_query(pipeline, query), MicroBatch.batch_id >= batch_id)
         return ledger.scalar(wanted.limit(1)) is not None
 
 

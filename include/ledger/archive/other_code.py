@@ -13,10 +13,10 @@ from datetime import datetime
 from sqlalchemy import CTE, ColumnElement, case, exists, func, select
 from sqlalchemy.orm import Session, aliased
 
-from include.ledger.archive.decoders import of_query, ranges_in, replaced_in
+from include.ledger.archive.decoders import ranges_in, replaced_in
 from include.ledger.archive.holdings import pinned_ranges
 from include.ledger.archive.landing_files import may_hold_events
-from include.ledger.archive.positions import ARCHIVE, overlap_each_other
+from include.ledger.archive.positions import ARCHIVE, of_query, overlap_each_other
 from include.ledger.database import session
 from include.ledger.intervals.states import IntervalState
 from include.ledger.models import Build, IntervalRange, IntervalRow, LandingFileRow, MicroBatch, MicroBatchRange

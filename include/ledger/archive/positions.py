@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from include.ledger.archive.committed import ARCHIVE as ARCHIVE
 from include.ledger.database import session
-from include.ledger.models import OFFSETS, IntervalRange, MicroBatchRange, Position, Topic
+from include.ledger.models import OFFSETS, IntervalRange, MicroBatch, MicroBatchRange, Position, Topic
 from include.offsets import OffsetRange, TopicIdentity, TopicPartition, check_same_topic
 
 
@@ -110,6 +110,20 @@ def ranges_with(table: str, record: str, topic_id: str = "=") -> str:
     )"""
 
 
-def of_incarnation(table: type[MicroBatchRange], offsets: OffsetRange) -> ColumnElement[bool]:
-    """Return the condition that a row was read from the range's own incarnation of the topic, not from another."""
-    return table.topic_id == offsets.topic_id if offsets.topic_id else true()
+def overlapping(offsets: OffsetRange) -> ColumnElement[bool]:
+    """Return the condition that a micro-batch's range overlaps this one, in its incarnation of the topic if it has one.
+
+    The index over spans answers it.
+    """
+    tp = offsets.topic_partition
+    return and_(
+        MicroBatchRange.topic == tp.topic,
+        MicroBatchRange.topic_partition == tp.partition,
+        MicroBatchRange.topic_id == offsets.topic_id if offsets.topic_id else true(),
+        overlaps(MicroBatchRange, offsets),
+    )
+
+
+def of_query(pipeline: str, query: str) -> ColumnElement[bool]:
+    """Return the condition that a micro-batch is of the pipeline's query."""
+    return and_(MicroBatch.pipeline == pipeline, MicroBatch.query == query)

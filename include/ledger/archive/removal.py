@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from include.errors import AnotherWriter
 from include.ledger.archive.holdings import registered_around
 from include.ledger.archive.landing_files import LandingFile
-from include.ledger.archive.positions import ARCHIVE, overlaps
+from include.ledger.archive.positions import ARCHIVE, of_query, overlaps
 from include.ledger.database import session
 from include.ledger.intervals import pins
 from include.ledger.intervals.revisions import UNKNOWN, decoders_in
@@ -42,8 +42,7 @@ def settled_batches(pipeline: str, until: datetime, fates: Sequence[Fate]) -> It
                 .join(MicroBatch, MicroBatch.id == LandingFileRow.micro_batch_id)
                 .where(
                     LandingFileRow.micro_batch_id > after,
-                    MicroBatch.pipeline == pipeline,
-                    MicroBatch.query == ARCHIVE,
+                    of_query(pipeline, ARCHIVE),
                     MicroBatch.committed_at < until,
                     LandingFileRow.fate.in_(fates),
                     LandingFileRow.removed_at.is_(None),
@@ -174,8 +173,7 @@ def _removed_of(ledger: Session, pipeline: str, wanted: OffsetRange) -> list[Off
             LandingFileRow, (LandingFileRow.micro_batch_id == MicroBatch.id) & (LandingFileRow.fate == Fate.ARCHIVED)
         )
         .where(
-            MicroBatch.pipeline == pipeline,
-            MicroBatch.query == ARCHIVE,
+            of_query(pipeline, ARCHIVE),
             MicroBatchRange.topic == tp.topic,
             MicroBatchRange.topic_partition == tp.partition,
             overlaps(MicroBatchRange, wanted),

@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 from include.errors import TidemarkError
 from include.ledger.archive import micro_batches
 from include.ledger.archive.micro_batches import BatchCommit
-from include.ledger.archive.positions import ARCHIVE, position_rows
+from include.ledger.archive.positions import ARCHIVE, of_query, position_rows
 from include.ledger.database import session
 from include.ledger.models import LandingFileRow, MicroBatch, MicroBatchRange, Position, RefusedRow, Replay, RowOutput
 from include.ledger.quarantine import REPLAY
@@ -103,7 +103,7 @@ def _next_replay(ledger: Session, pipeline: str, after: int) -> Unsent | None:
     # Replays are numbered in the order of their commits; their micro-batches are not.
     row = ledger.scalar(
         select(MicroBatch)
-        .where(MicroBatch.pipeline == pipeline, MicroBatch.query == REPLAY, MicroBatch.batch_id > after)
+        .where(of_query(pipeline, REPLAY), MicroBatch.batch_id > after)
         .order_by(MicroBatch.batch_id)
         .limit(1)
     )
@@ -141,7 +141,7 @@ def _that_fit(ledger: Session, pipeline: str, after: int) -> dict[int, int]:
     """Return the next micro-batches, with their rows, that are at most MOST_ROWS together, or the next one alone."""
     wanted = (
         select(MicroBatch.id, MicroBatch.rows)
-        .where(MicroBatch.pipeline == pipeline, MicroBatch.query == ARCHIVE, MicroBatch.id > after)
+        .where(of_query(pipeline, ARCHIVE), MicroBatch.id > after)
         .order_by(MicroBatch.id)
         .limit(_AT_ONCE)
     )

@@ -15,7 +15,7 @@ from sqlalchemy.orm import aliased
 from include.ledger.archive.holdings import registered_around
 from include.ledger.archive.landing_files import may_hold_events
 from include.ledger.archive.micro_batches import ARCHIVE
-from include.ledger.archive.positions import of_incarnation, overlaps
+from include.ledger.archive.positions import of_query, overlapping, overlaps
 from include.ledger.database import session
 from include.ledger.intervals.pins import PinnedInterval
 from include.ledger.models import IntervalRange, LandingFileRow, MicroBatch, MicroBatchRange, Position
@@ -91,8 +91,7 @@ def first_counted(pipeline: str, view: str, events: tuple[datetime, datetime]) -
         .join(in_time, in_time.c.micro_batch_id == MicroBatchRange.micro_batch_id)
         .join(MicroBatch, MicroBatch.id == MicroBatchRange.micro_batch_id)
         .where(
-            MicroBatch.pipeline == pipeline,
-            MicroBatch.query == ARCHIVE,
+            of_query(pipeline, ARCHIVE),
             MicroBatchRange.from_offset < MicroBatchRange.until_offset,
         )
         .group_by(*where)
@@ -105,12 +104,8 @@ def first_counted(pipeline: str, view: str, events: tuple[datetime, datetime]) -
                 select(MicroBatch.committed_at, MicroBatch.seconds)
                 .join(MicroBatchRange, MicroBatchRange.micro_batch_id == MicroBatch.id)
                 .where(
-                    MicroBatch.pipeline == pipeline,
-                    MicroBatch.query == view,
-                    MicroBatchRange.topic == topic,
-                    MicroBatchRange.topic_partition == partition,
-                    of_incarnation(MicroBatchRange, first),
-                    overlaps(MicroBatchRange, first),
+                    of_query(pipeline, view),
+                    overlapping(first),
                 )
             ).all()
             if not batches:
@@ -130,12 +125,9 @@ def raised_since(pipeline: str, force: InForce) -> datetime:
         select(MicroBatch.committed_at, MicroBatch.seconds)
         .join(MicroBatchRange, MicroBatchRange.micro_batch_id == MicroBatch.id)
         .where(
-            MicroBatch.pipeline == pipeline,
-            MicroBatch.query == FLAGS,
+            of_query(pipeline, FLAGS),
             MicroBatch.seconds > 0,
-            MicroBatchRange.topic == first.topic_partition.topic,
-            of_incarnation(MicroBatchRange, first),
-            overlaps(MicroBatchRange, first),
+            overlapping(first),
         )
     )
     with session() as ledger:
@@ -249,12 +241,8 @@ def committed_fates(pipeline: str, ranges: Iterable[OffsetRange]) -> list[Record
                 )
                 .join(MicroBatch, MicroBatch.id == MicroBatchRange.micro_batch_id)
                 .where(
-                    MicroBatch.pipeline == pipeline,
-                    MicroBatch.query == ARCHIVE,
-                    MicroBatchRange.topic == each.topic_partition.topic,
-                    of_incarnation(MicroBatchRange, each),
-                    MicroBatchRange.topic_partition == each.topic_partition.partition,
-                    overlaps(MicroBatchRange, each),
+                    of_query(pipeline, ARCHIVE),
+                    overlapping(each),
                     MicroBatchRange.from_offset >= each.from_offset,
                     MicroBatchRange.until_offset <= each.until_offset,
                     MicroBatchRange.until_offset > MicroBatchRange.from_offset,

@@ -10,7 +10,7 @@ from sqlalchemy import Select, delete, func, select
 from sqlalchemy.orm import Session
 
 from include.errors import TidemarkError
-from include.ledger.archive.positions import ARCHIVE, overlaps
+from include.ledger.archive.positions import ARCHIVE, of_query, overlaps
 from include.ledger.completeness.adjoining import add_adjoining
 from include.ledger.database import lock, session
 from include.ledger.intervals.odd_timestamps import OddTimestamps
@@ -278,8 +278,7 @@ def _is_landing_removed(ledger: Session, pipeline: str, each: OffsetRange) -> bo
         .join(MicroBatch, MicroBatch.id == LandingFileRow.micro_batch_id)
         .join(MicroBatchRange, MicroBatchRange.micro_batch_id == MicroBatch.id)
         .where(
-            MicroBatch.pipeline == pipeline,
-            MicroBatch.query == ARCHIVE,
+            of_query(pipeline, ARCHIVE),
             LandingFileRow.removed_at.is_not(None),
             MicroBatchRange.topic == each.topic_partition.topic,
             MicroBatchRange.topic_partition == each.topic_partition.partition,

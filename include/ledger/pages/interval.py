@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Select, select
 from sqlalchemy.orm import Session, undefer
 
-from include.ledger.archive.positions import ARCHIVE, of_incarnation, overlaps
+from include.ledger.archive.positions import ARCHIVE, of_query, overlapping
 from include.ledger.database import session
 from include.ledger.inventory import lost_attempts
 from include.ledger.lineage import RangeFates
@@ -196,12 +196,8 @@ def batches_query(pipeline: str, within: OffsetRange) -> Select:
         select(MicroBatch, MicroBatchRange)
         .join(MicroBatchRange, MicroBatchRange.micro_batch_id == MicroBatch.id)
         .where(
-            MicroBatch.pipeline == pipeline,
-            MicroBatch.query == ARCHIVE,
-            MicroBatchRange.topic == within.topic_partition.topic,
-            MicroBatchRange.topic_partition == within.topic_partition.partition,
-            of_incarnation(MicroBatchRange, within),
-            overlaps(MicroBatchRange, within),
+            of_query(pipeline, ARCHIVE),
+            overlapping(within),
         )
         .order_by(MicroBatchRange.from_offset)
         .limit(MOST_BATCHES + 1)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Select, select
 
-from include.ledger.archive.positions import of_incarnation, overlaps
+from include.ledger.archive.positions import overlapping
 from include.ledger.database import session
 from include.ledger.models import LandingFileRow, MicroBatch, MicroBatchRange
 from include.offsets import Coordinates, Fate, OffsetRange, TopicPartition
@@ -90,13 +90,7 @@ def files(
         .order_by(LandingFileRow.id)
     )
     if within is not None:
-        tp = within.topic_partition
-        wanted = wanted.where(
-            MicroBatchRange.topic == tp.topic,
-            MicroBatchRange.topic_partition == tp.partition,
-            overlaps(MicroBatchRange, within),
-            of_incarnation(MicroBatchRange, within),
-        )
+        wanted = wanted.where(overlapping(within))
     if batches is not None:
         wanted = wanted.where(LandingFileRow.micro_batch_id.in_(list(batches)))
     by_path: dict[str, dict[TopicPartition, set[Origin]]] = {}

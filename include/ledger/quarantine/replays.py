@@ -13,6 +13,7 @@ from include.errors import AnotherWriter, UsageError
 from include.ledger.archive import micro_batches
 from include.ledger.archive.landing_files import LandingFile
 from include.ledger.archive.micro_batches import BatchCommit
+from include.ledger.archive.positions import of_query
 from include.ledger.database import session
 from include.ledger.intervals.pinned import PinnedInterval
 from include.ledger.models import DivertedRecord, IntervalRange, LandingFileRow, MicroBatch, QuarantineNote, Replay
@@ -37,7 +38,7 @@ class LandedReplay:
 
 def next_replay(pipeline: str) -> int:
     """Return the number of the pipeline's next replay. The caller is `deciding`."""
-    wanted = select(func.max(MicroBatch.batch_id)).where(MicroBatch.pipeline == pipeline, MicroBatch.query == REPLAY)
+    wanted = select(func.max(MicroBatch.batch_id)).where(of_query(pipeline, REPLAY))
     with session() as ledger:
         last = ledger.scalar(wanted)
     return 0 if last is None else last + 1

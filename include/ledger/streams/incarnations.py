@@ -8,7 +8,7 @@ from dataclasses import replace
 from sqlalchemy import func, select, true
 from sqlalchemy.orm import Session
 
-from include.ledger.archive.positions import of_incarnation, overlaps
+from include.ledger.archive.positions import of_query, overlapping
 from include.ledger.database import session
 from include.ledger.models import MicroBatch, MicroBatchRange, Topic, TopicIncarnation
 from include.offsets import OffsetRange, TopicIdentity
@@ -23,7 +23,7 @@ def closed(pipeline: str) -> frozenset[str]:
 
 def was_closed_since(pipeline: str, query: str) -> bool:
     """Return whether an incarnation was closed after the query's last commit."""
-    last = select(func.max(MicroBatch.committed_at)).where(MicroBatch.pipeline == pipeline, MicroBatch.query == query)
+    last = select(func.max(MicroBatch.committed_at)).where(of_query(pipeline, query))
     is_later = func.coalesce(TopicIncarnation.closed_at > last.scalar_subquery(), true())
     with session() as ledger:
         wanted = select(TopicIncarnation.topic_id).where(TopicIncarnation.pipeline == pipeline, is_later)
@@ -39,11 +39,8 @@ def never_read(pipeline: str, query: str, ranges: Iterable[OffsetRange]) -> list
             if each.topic_id not in gone:
                 continue
             wanted = select(func.max(MicroBatchRange.until_offset)).where(
-                MicroBatch.pipeline == pipeline,
-                MicroBatch.query == query,
-                MicroBatchRange.topic == each.topic_partition.topic,
-                of_incarnation(MicroBatchRange, each),
-                overlaps(MicroBatchRange, each),
+                of_query(pipeline, query),
+                overlapping(each),
             )
             last = ledger.scalar(wanted.join(MicroBatch, MicroBatch.id == MicroBatchRange.micro_batch_id))
             if (begin := max(each.from_offset, last or 0)) < each.until_offset:

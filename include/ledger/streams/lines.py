@@ -21,6 +21,7 @@ from include.crash_points import crash_point
 from include.errors import TidemarkError
 from include.ledger.archive import micro_batches
 from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit
+from include.ledger.archive.positions import of_query
 from include.ledger.database import session
 from include.ledger.models import LineConnection, LineCount, LineFile, LineSourceRow, LineSpan, MicroBatch
 from include.ledger.patience import repeatable
@@ -240,7 +241,7 @@ def _position(ledger: Session, pipeline: str, query: str, query_id: str | None) 
     wanted = (
         select(LineSpan.until_file)
         .join(MicroBatch, MicroBatch.id == LineSpan.micro_batch_id)
-        .where(MicroBatch.pipeline == pipeline, MicroBatch.query == query)
+        .where(of_query(pipeline, query))
         .order_by(MicroBatch.id.desc())
         .limit(1)
     )

@@ -16,7 +16,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, and_, func, or_, select
 from sqlalchemy.orm import Session
 
-from include.ledger.archive.positions import ARCHIVE, of_incarnation, overlaps
+from include.ledger.archive.positions import ARCHIVE, of_query, overlapping
 from include.ledger.database import session
 from include.ledger.models import MicroBatch, MicroBatchRange, OutageRow
 from include.offsets import OffsetRange, intersection, merged
@@ -234,13 +234,9 @@ def watched_in(pipeline: str, report: str, watched_as: Iterable[str], ranges: Se
                 select(MicroBatch.id, MicroBatchRange.from_offset, MicroBatchRange.until_offset)
                 .join(MicroBatch, MicroBatch.id == MicroBatchRange.micro_batch_id)
                 .where(
-                    MicroBatch.pipeline == pipeline,
-                    MicroBatch.query == ARCHIVE,
+                    of_query(pipeline, ARCHIVE),
                     same_watch,
-                    MicroBatchRange.topic == tp.topic,
-                    MicroBatchRange.topic_partition == tp.partition,
-                    of_incarnation(MicroBatchRange, each),
-                    overlaps(MicroBatchRange, each),
+                    overlapping(each),
                 )
             )
             for batch, low, high in ledger.execute(wanted).tuples():

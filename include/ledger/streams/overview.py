@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
-from include.ledger.archive.positions import ARCHIVE
+from include.ledger.archive.positions import ARCHIVE, of_query
 from include.ledger.database import session
 from include.ledger.models import (
     Generation,
@@ -61,8 +61,8 @@ def overview(pipeline: str) -> StreamOverview:
         generation = ledger.scalar(
             select(Generation).where(Generation.pipeline == pipeline).order_by(Generation.number.desc()).limit(1)
         )
-        of_archive = (MicroBatch.pipeline == pipeline, MicroBatch.query == ARCHIVE)
-        recent = (*of_archive, MicroBatch.committed_at > now - RECENTLY)
+        of_archive = of_query(pipeline, ARCHIVE)
+        recent = (of_archive, MicroBatch.committed_at > now - RECENTLY)
         return StreamOverview(
             pipeline,
             now,
@@ -72,7 +72,7 @@ def overview(pipeline: str) -> StreamOverview:
             bool(row and row.stop_requested),
             generation.number if generation else None,
             generation.reason if generation else "",
-            ledger.scalar(select(func.max(MicroBatch.committed_at)).where(*of_archive)),
+            ledger.scalar(select(func.max(MicroBatch.committed_at)).where(of_archive)),
             int(ledger.scalar(select(func.sum(MicroBatch.records)).where(*recent)) or 0),
             _quarantined(ledger, recent),
             _moved(ledger, pipeline),

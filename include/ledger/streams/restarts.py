@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import func, select
 
+from include.ledger.archive.positions import of_query
 from include.ledger.database import session
 from include.ledger.models import MicroBatch, StreamLaunch, Writer
 
@@ -77,7 +78,7 @@ def has_committed(pipeline: str, query: str, launch: str) -> bool:
     """Return whether a query that lands or counts has committed a micro-batch since that launch."""
     with session() as ledger:
         since = select(StreamLaunch.launched_at).where(StreamLaunch.id == launch).scalar_subquery()
-        last = select(MicroBatch.committed_at).where(MicroBatch.pipeline == pipeline, MicroBatch.query == query)
+        last = select(MicroBatch.committed_at).where(of_query(pipeline, query))
         last = last.order_by(MicroBatch.id.desc()).limit(1)
         return bool(ledger.scalar(select(last.scalar_subquery() >= since)))
 
