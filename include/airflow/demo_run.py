@@ -43,7 +43,6 @@ class DemoResult:
     airflow: str
     user: str
     password: str
-    run: str
     verdict: dict[str, Any]
     """The interval's verdict; its `registered` names the revisions."""
 
@@ -77,7 +76,7 @@ def run_demo(pipeline: Pipeline, progress: Callable[[str], None], *, topic: str 
     progress(f"the stream has caught up; {interval} runs for the last complete interval")
     run = _wait_for_run(api, pipeline.name, before, progress)
     verdict = lineage.verdict_of_run(pipeline.name, f"airflow {run}")
-    return DemoResult(address, airflow.USER, airflow.password(), run, verdict)
+    return DemoResult(address, airflow.USER, airflow.password(), verdict)
 
 
 def _prepare_lake(progress: Callable[[str], None]) -> None:

@@ -25,7 +25,7 @@ from include.ledger.intervals import pins
 from include.ledger.intervals.odd_timestamps import OddTimestamps
 from include.ledger.intervals.pins import Neighbours, PinnedInterval
 from include.ledger.streams import lines
-from include.offsets import Fate, OffsetRange, TopicPartition
+from include.offsets import Fate, OffsetRange, TopicIdentity, TopicPartition
 from include.pipelines.spec import Pipeline
 from include.pipelines.spec.lines import no_offsets
 from include.times import Interval
@@ -184,6 +184,15 @@ class SourceLog:
                 return None
             self._commits[tp] = span
         return _milliseconds(span.committed_at)
+
+
+def check_sources(pipeline: Pipeline) -> dict[str, TopicIdentity]:
+    """Return the source topics that exist. Raises what `check_topics_read` raises about those that were read before."""
+    identities = describe_source(pipeline.source)
+    stored, left = stored_topics(pipeline.name), topics_that_left(pipeline.name)
+    archived = archived_partitions(pipeline.name) if pipeline.source.assign else ()
+    check_topics_read(pipeline.name, pipeline.source, stored, identities, archived, left)
+    return identities
 
 
 def read_log(pipeline: Pipeline) -> SourceLog:

@@ -37,8 +37,6 @@ class Field:
     name: str
     ddl: str
     """Its type."""
-    always: bool
-    """Whether every message of the sample has it, not null."""
 
     @property
     def column(self) -> str:
@@ -128,15 +126,10 @@ def _fields(path: Path, messages: list[dict[str, Any]]) -> tuple[Field, ...]:
         ) from None
     _check_names(path, schema)
     fields = tuple(
-        Field(field.name, _ddl(field.type, [message.get(field.name) for message in messages]), _always(field, messages))
-        for field in schema
+        Field(field.name, _ddl(field.type, [message.get(field.name) for message in messages])) for field in schema
     )
     _check_apart(path, [field.column for field in fields])
     return fields
-
-
-def _always(field: pa.Field, messages: list[dict[str, Any]]) -> bool:
-    return all(message.get(field.name) is not None for message in messages)
 
 
 def _check_apart(path: Path, names: list[str]) -> None:

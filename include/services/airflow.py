@@ -259,9 +259,7 @@ def run_command(arguments: Sequence[str]) -> NoReturn:
 
 def down() -> None:
     """Stop Airflow with all its parts. Drivers of streams run detached: `supervisor.down` stops them."""
-    running = process.running(process.read_state("airflow"))
-    if running is not None:
-        process.stop(running, 30)
+    process.stop_service("airflow")
     process.end_left_over("airflow")
 
 

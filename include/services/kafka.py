@@ -139,6 +139,4 @@ def status() -> ServiceStatus:
 
 def down() -> None:
     """Stop the embedded broker if it is running."""
-    broker = process.running(process.read_state("kafka"))
-    if broker is not None:
-        process.stop(broker, 30)
+    process.stop_service("kafka")

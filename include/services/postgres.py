@@ -294,6 +294,4 @@ def status() -> ServiceStatus:
 
 def down() -> None:
     """Stop the embedded server if it is running, by a fast shutdown: it disconnects clients and flushes data."""
-    server = process.running(process.read_state("postgres"))
-    if server is not None:
-        process.stop(server, 30, signal.SIGINT)
+    process.stop_service("postgres", signal.SIGINT)

@@ -222,7 +222,14 @@ def session_of(leader: int) -> list[psutil.Process]:
     return [each for each in psutil.process_iter() if _session_id(each) == leader]
 
 
-def stop(process: psutil.Process, seconds: float = 20, number: signal.Signals = signal.SIGTERM) -> None:
+def stop_service(name: str, number: signal.Signals = signal.SIGTERM) -> None:
+    """Stop an embedded service if it is running."""
+    service = running(read_state(name))
+    if service is not None:
+        stop(service, 30, number)
+
+
+def stop(process: psutil.Process, seconds: float, number: signal.Signals = signal.SIGTERM) -> None:
     """Stop an embedded service and its session: send a signal, then SIGKILL after `seconds`."""
     family = [process, *(each for each in session_of(process.pid) if each != process)]
     # It may end by itself at this moment.

@@ -115,6 +115,4 @@ def status() -> ServiceStatus:
 
 def down() -> None:
     """Stop the embedded registry if it is running."""
-    server = process.running(process.read_state("registry"))
-    if server is not None:
-        process.stop(server, 30)
+    process.stop_service("registry")

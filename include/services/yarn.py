@@ -11,7 +11,6 @@ import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 from xml.sax.saxutils import escape
 
 import psutil
@@ -193,10 +192,8 @@ def down() -> None:
 
 
 def _stop(name: str) -> None:
-    state: dict[str, Any] = process.read_state(name)
-    if running := process.running(state):
-        process.stop(running, 30)
-    if state:
+    process.stop_service(name)
+    if state := process.read_state(name):
         process.write_state(name, **{**state, "pid": None})
 
 

@@ -15,6 +15,7 @@ from include import kafka
 from include.catalog.declared import check_storage_early
 from include.errors import AnotherWriter, TopicRecreated, UsageError
 from include.intervals import pinning
+from include.intervals.boundaries import check_sources
 from include.intervals.lake_of_ledger import check_lake
 from include.kafka.sources import describe_source, source_topic_partitions
 from include.kafka.truncation import timestamps_at
@@ -28,7 +29,7 @@ from include.ledger.streams.writers import Lease
 from include.offsets import OffsetRange, TopicIdentity, TopicPartition
 from include.pipelines.spec import Pipeline
 from include.streams.event_time import check_event_time
-from include.streams.start import check_sources, lost_offsets, positions_to_hold, topics_back
+from include.streams.start import lost_offsets, positions_to_hold, topics_back
 from include.times import format_timestamp
 
 

@@ -8,20 +8,21 @@ from dataclasses import dataclass
 from include import kafka
 from include.catalog.declared import check_storage_early
 from include.errors import OffsetsLost, UsageError
+from include.intervals.boundaries import check_sources
 from include.intervals.lake_of_ledger import check_checkpoints, check_lake
 from include.intervals.references import keep_references
-from include.kafka.sources import check_topics_read, describe_source, first_offsets, source_topic_partitions
+from include.kafka.sources import describe_source, first_offsets, source_topic_partitions
 from include.kafka.truncation import check_ends
 from include.lake.checkpoints import generation_folders
 from include.ledger.archive import micro_batches
-from include.ledger.archive.committed import archived_partitions, committed_offsets
+from include.ledger.archive.committed import committed_offsets
 from include.ledger.archive.micro_batches import ARCHIVE
 from include.ledger.archive.positions import topics_that_left
 from include.ledger.streams import flags as flag_ledger
 from include.ledger.streams import generations, lines, losses
 from include.ledger.streams.flags import FLAGS
 from include.ledger.streams.generations import StreamGeneration
-from include.offsets import OffsetRange, TopicIdentity, TopicPartition
+from include.offsets import OffsetRange, TopicPartition
 from include.pipelines.spec import Pipeline
 from include.pipelines.spec.references import check_references
 from include.processes import user_at_host
@@ -31,15 +32,6 @@ from include.streams.checkpoints import checkpoint_uri, facts_of_begun, has_star
 from include.streams.event_time import check_event_time
 from include.streams.watched_things import check_watched_things
 from include.streams.written_topics import check_compacted_topics, create_written_topics, note_compacted_topics
-
-
-def check_sources(pipeline: Pipeline) -> dict[str, TopicIdentity]:
-    """Return the source topics that exist. Raises what `check_topics_read` raises about those that were read before."""
-    identities = describe_source(pipeline.source)
-    stored, left = micro_batches.stored_topics(pipeline.name), topics_that_left(pipeline.name)
-    archived = archived_partitions(pipeline.name) if pipeline.source.assign else ()
-    check_topics_read(pipeline.name, pipeline.source, stored, identities, archived, left)
-    return identities
 
 
 def topics_back(pipeline: Pipeline) -> list[str]:

@@ -8,14 +8,13 @@ from itertools import pairwise
 
 from include import kafka
 from include.errors import ArchiveBehind, OffsetsLost, UsageError
-from include.kafka.sources import check_topics_read, describe_source, source_topic_partitions
+from include.intervals.boundaries import check_sources
+from include.kafka.sources import source_topic_partitions
 from include.ledger.archive.committed import (
     ARCHIVE,
-    archived_partitions,
     committed_offsets,
     first_committed_offsets,
 )
-from include.ledger.archive.positions import stored_topics, topics_that_left
 from include.ledger.intervals.states import Source
 from include.offsets import OffsetRange, TopicPartition
 from include.pipelines.spec import Pipeline
@@ -112,11 +111,7 @@ def _check_ends(pipeline: Pipeline, ranges: Sequence[OffsetRange], source: Sourc
 
 
 def _in_kafka(pipeline: Pipeline) -> Bounds:
-    topics = describe_source(pipeline.source)
-    stored, left = stored_topics(pipeline.name), topics_that_left(pipeline.name)
-    archived = archived_partitions(pipeline.name) if pipeline.source.assign else ()
-    check_topics_read(pipeline.name, pipeline.source, stored, topics, archived, left)
-    return kafka.offset_bounds(source_topic_partitions(pipeline.source, topics))
+    return kafka.offset_bounds(source_topic_partitions(pipeline.source, check_sources(pipeline)))
 
 
 def _in_archive(pipeline: Pipeline) -> Bounds:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import delete, func, select, text, update
+from sqlalchemy import ColumnElement, and_, delete, func, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
@@ -226,25 +226,17 @@ def _count(ledger: Session, erasure: int) -> None:
 
 def _drop_decisions(ledger: Session, erasure: int) -> None:
     """Delete the replays, diversions and decisions of the records."""
+
+    def of_records(model: Any) -> ColumnElement[bool]:
+        names = ("pipeline", "topic", "topic_id", "topic_partition", "record_offset")
+        same = (getattr(model, name) == getattr(ErasedRecord, name) for name in names)
+        return and_(*same, ErasedRecord.erasure_id == erasure)
+
     for model in (Replay, DivertedRecord):
-        ledger.execute(
-            delete(model).where(
-                *(
-                    getattr(model, name) == getattr(ErasedRecord, name)
-                    for name in ("pipeline", "topic", "topic_id", "topic_partition", "record_offset")
-                ),
-                ErasedRecord.erasure_id == erasure,
-            )
-        )
+        ledger.execute(delete(model).where(of_records(model)))
     ledger.execute(
         update(QuarantineNote)
-        .where(
-            *(
-                getattr(QuarantineNote, name) == getattr(ErasedRecord, name)
-                for name in ("pipeline", "topic", "topic_id", "topic_partition", "record_offset")
-            ),
-            ErasedRecord.erasure_id == erasure,
-        )
+        .where(of_records(QuarantineNote))
         .values(detail="")
         .execution_options(synchronize_session=False)
     )

@@ -24,7 +24,6 @@ _EVER = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
 class Delivered:
     """An interval's registered revisions in one table."""
 
-    partitions: int
     rows: int
     late_partitions: int
     """Table partitions of an earlier date than the interval's."""
@@ -185,7 +184,6 @@ def delivered_query(pipelines: Sequence[str], since: datetime, until: datetime) 
         select(
             Revision.interval_id,
             Revision.table_name,
-            func.count(),
             func.sum(Revision.rows),
             func.count().filter(date < own_date),
         )
@@ -199,8 +197,8 @@ def _delivered(
     ledger: Session, pipelines: Sequence[str], since: datetime, until: datetime
 ) -> dict[int, dict[str, Delivered]]:
     delivered: dict[int, dict[str, Delivered]] = {}
-    for interval, table, partitions, rows, late in ledger.execute(delivered_query(pipelines, since, until)):
-        delivered.setdefault(interval, {})[table] = Delivered(partitions, int(rows), late)
+    for interval, table, rows, late in ledger.execute(delivered_query(pipelines, since, until)):
+        delivered.setdefault(interval, {})[table] = Delivered(int(rows), late)
     return delivered
 
 

@@ -30,7 +30,6 @@ class IntervalFacts:
     to_time: datetime
     state: str
     build: int
-    built_at: datetime
     matched: int | None
     pending: int | None
     late: int | None
@@ -91,7 +90,6 @@ def builds_query(pipeline: str, since: datetime, until: datetime) -> Select:
             IntervalRow.to_time,
             IntervalRow.state,
             Build.id.label("build"),
-            Build.noted_at,
             Build.matched,
             Build.pending,
             Build.late,

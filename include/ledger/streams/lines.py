@@ -231,13 +231,13 @@ def files_between(pipeline: str, after: int, until: int) -> list[NotedFile]:
 
 
 @repeatable
-def position(pipeline: str, query: str, query_id: str | None = None) -> int:
-    """Return the last file that a query has committed, with one id or with any; 0 before its first commit."""
+def position(pipeline: str, query: str) -> int:
+    """Return the last file that a query has committed; 0 before its first commit."""
     with session() as ledger:
-        return _position(ledger, pipeline, query, query_id)
+        return _position(ledger, pipeline, query)
 
 
-def _position(ledger: Session, pipeline: str, query: str, query_id: str | None) -> int:
+def _position(ledger: Session, pipeline: str, query: str, query_id: str | None = None) -> int:
     wanted = (
         select(LineSpan.until_file)
         .join(MicroBatch, MicroBatch.id == LineSpan.micro_batch_id)

@@ -73,8 +73,6 @@ def status() -> ServiceStatus:
 
 def down() -> None:
     """Stop the keeper and its JVM; an application that uses it ends as if its own JVM had been stopped."""
-    keeper = process.running(process.read_state(SERVICE))
-    if keeper is not None:
-        process.stop(keeper, 30)
+    process.stop_service(SERVICE)
     process.end_left_over(SERVICE)
     gateway_file(settings()).unlink(missing_ok=True)

@@ -11,6 +11,7 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from include.errors import TopicRecreated, UsageError
+from include.intervals import boundaries
 from include.intervals.pinning import pin_interval
 from include.ledger.archive import micro_batches
 from include.ledger.archive.micro_batches import ARCHIVE
@@ -259,4 +260,4 @@ def test_stream_begins_when_earlier_code_gave_a_position_to_what_was_never_assig
             )
         )
     start.begin(one)
-    assert start.check_sources(one).keys() == {two.kept.topic, two.former.topic}
+    assert boundaries.check_sources(one).keys() == {two.kept.topic, two.former.topic}

@@ -12,7 +12,7 @@ BEGIN = datetime(2026, 11, 1, tzinfo=UTC)
 HOURS = 100
 BUILDS = [
     IntervalFacts(
-        n, BEGIN + timedelta(hours=n), BEGIN + timedelta(hours=n + 1), "registered", n, BEGIN, 1, 0, 0, 0, True, None
+        n, BEGIN + timedelta(hours=n), BEGIN + timedelta(hours=n + 1), "registered", n, 1, 0, 0, 0, True, None
     )
     for n in range(HOURS)
 ]
