@@ -238,13 +238,8 @@ def position(pipeline: str, query: str) -> int:
 
 
 def _position(ledger: Session, pipeline: str, query: str, query_id: str | None = None) -> int:
-    wanted = (
-        select(LineSpan.until_file)
-        .join(MicroBatch, MicroBatch.id == LineSpan.micro_batch_id)
-        .where(of_query(pipeline, query))
-        .order_by(MicroBatch.id.desc())
-        .limit(1)
-    )
+    wanted = select(LineSpan.until_file).join(MicroBatch, MicroBatch.id == LineSpan.micro_batch_id)
+    wanted = wanted.where(of_query(pipeline, query)).order_by(MicroBatch.id.desc()).limit(1)
     if query_id is not None:
         wanted = wanted.where(MicroBatch.query_id == query_id)
     return ledger.scalar(wanted) or 0
