@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 from include.offsets import ERASED, Fate, Fates, TopicPartition
 from include.pipelines.spec import IDENTITY
 from include.reconciliation import WRITTEN_AGAINST_ROWS, Difference, DifferenceClass, Reconciliation
-from spark_jobs.archive.content_hash import NEWEST, HashVersion, row_hashes, sums
+from spark_jobs.archive.content_hash import HashVersion, row_hashes, sums
 
 TOPIC_PARTITION = ("kafka_topic", "kafka_partition")
 
@@ -58,7 +58,7 @@ def left_of(first: CountedRows, second: CountedRows) -> dict[TopicPartition, Cou
     return {tp: counted for tp, counted in left.items() if counted != Counted()}
 
 
-def hashed(rows: DataFrame, schema: StructType, version: HashVersion = NEWEST) -> DataFrame:
+def hashed(rows: DataFrame, schema: StructType, version: HashVersion) -> DataFrame:
     """Return the records of all fates with their hashes; `schema` is the archive table's.
 
     Columns: fate, the identity columns, hash_1 and hash_2: of an archived row's values, else of its coordinates.
