@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
+from itertools import product
 
 from include import lake
 from include.doctor import repair as repairing
@@ -23,7 +24,7 @@ from include.ledger.streams.event_gaps import gaps_of
 from include.monitor.history.unregistered import find_unregistered
 from include.monitor.missing import building_commands, summarize_missing
 from include.pipelines import declarations
-from include.pipelines.spec import Pipeline
+from include.pipelines.spec import EventTimeWithin, Pipeline
 from include.services import airflow, supervisor
 from include.services.dag_files import unmade_dags
 from include.services.process import ServiceStatus, embedded_addresses, open_addresses, read_state
@@ -31,6 +32,7 @@ from include.services.supervisor import ServiceName
 from include.settings import Settings, settings
 from include.streams.start import check_log
 from include.streams.stopping import undeclared_streams
+from include.times import parse_duration
 
 _MOST = 5
 """How many intervals of a pipeline that are not registered are named one by one."""
@@ -80,6 +82,19 @@ def examine(*, deep: bool) -> list[Finding]:
 def _declarations() -> Iterator[Finding]:
     for reason in declarations().reasons:
         yield Finding(False, reason)
+    for pipeline in declarations().loaded:
+        yield from closed_early(pipeline)
+
+
+def closed_early(pipeline: Pipeline) -> Iterator[Finding]:
+    """Yield a note for each view in which one event far ahead closes windows that are not over yet."""
+    rules = [rule for rule in pipeline.archive.rules if isinstance(rule, EventTimeWithin)]
+    for rule, view in product(rules, pipeline.views):
+        waits = view.speed.watermark
+        if waits and view.mode == "update" and rule.bounds[1] > parse_duration(waits):
+            what = f"{pipeline.name}: an event may lie {rule.ahead} ahead, and the view {view.name} waits {waits}"
+            remedy = "declare a watermark at least as long, or less `ahead` (declaring.md, “Views”)"
+            yield Finding(True, f"{what}: it closes windows that are not over yet", remedy, notice=True)
 
 
 def _dags(states: Mapping[ServiceName, ServiceStatus]) -> Iterator[Finding]:

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from include.doctor.examine import closed_early
 from include.errors import UsageError
 from include.pipelines import load_pipeline
-from include.pipelines.spec import AdditiveView, CompactedTopic, Threshold, TimeWindow, Top
+from include.pipelines.spec import AdditiveView, CompactedTopic, EventTimeWithin, Threshold, TimeWindow, Top
 from tests.support.shipped import SHIPPED
 
 VIEW = load_pipeline("nest_cameras").views[0]
@@ -198,3 +199,19 @@ def test_mode_is_refused_when_a_view_does_not_know_it() -> None:
     mode: Any = "append"
     with pytest.raises(UsageError, match="view hourly_counts: mode='append' is not known — one of: update, complete"):
         replace(VIEW, mode=mode)
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_no_event_closes_the_window_in_which_it_arrives_when_a_pipeline_is_shipped(name: str) -> None:
+    assert list(closed_early(load_pipeline(name))) == []
+
+
+def test_doctor_has_a_note_of_a_view_when_events_may_lie_further_ahead_than_it_waits() -> None:
+    declared = load_pipeline("nest_cameras")
+    rules = (*declared.archive.rules[:-1], EventTimeWithin(behind="1d", ahead="90m"))
+    [note] = closed_early(replace(declared, archive=replace(declared.archive, rules=rules)))
+    assert note.ok
+    assert note.notice
+    assert note.what.startswith("nest_cameras: an event may lie 90m ahead, and the view hourly_counts waits 1h")
+    complete = replace(VIEW, mode="complete")
+    assert not [*closed_early(replace(declared, archive=replace(declared.archive, rules=rules), views=(complete,)))]
