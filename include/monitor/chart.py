@@ -203,4 +203,7 @@ def _at_least_visible(percent: float) -> float:
 
 
 def _number(value: float) -> str:
+    if value >= 1e18:
+        # Values beyond it are drawn as this one.
+        return "10¹⁸ or more"
     return number(int(value) if value == int(value) else value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from include.monitor.text import cell, clean, non_negative, number, one_line_json, quantity
+from include.monitor.text import cell, clean, non_negative, number, one_line_json, plain, quantity
 
 FATES = {
     "archived": "has at least one row in the archive table",
@@ -129,12 +129,6 @@ def _evidence(evidence: Any) -> list[tuple[str, str]]:
     if isinstance(evidence, dict):
         return [(clean(str(key), 60), plain(value)) for key, value in list(evidence.items())[:12]]
     return [("", one_line_json(evidence))] if evidence not in (None, "") else []
-
-
-def plain(value: Any) -> str:
-    """Return a value for copying: a whole number without separators."""
-    whole = isinstance(value, int) and not isinstance(value, bool) and abs(value) < 10**18
-    return str(value) if whole else cell(value)
 
 
 def expectations_part(verdict: dict[str, Any]) -> list[dict[str, Any]]:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from include.monitor.report_grid import grid_picture
-from include.monitor.report_parts import FATES, plain
-from include.monitor.text import cell, clean, is_number, non_negative, number
+from include.monitor.report_parts import FATES
+from include.monitor.text import cell, clean, is_number, non_negative, number, plain
 
 MAX_ROWS = 200
 """How many rows of a table the page shows; what is left out is counted below it."""
@@ -64,7 +64,8 @@ def table(
 def section_table(section: dict[str, Any]) -> dict[str, Any]:
     """Return a section of the report: title, note, its table, how many rows there are, and its grid, if any."""
     truncated = int(non_negative(section.get("truncated")))
-    shown = table(section.get("columns") or [], section.get("rows") or [], left_out=truncated)
+    columns, keys = section.get("columns") or [], section.get("keys") or []
+    shown = table(columns, section.get("rows") or [], left_out=truncated, coordinates=keys)
     return {
         "title": clean(str(section.get("title") or "Findings"), 120),
         "note": clean(str(section.get("note") or ""), 400),

@@ -16,6 +16,8 @@ CELL = 240
 
 _JOINERS = frozenset("\u200c\u200d")
 _SPACES = frozenset("\n\r\t\v\f\u2028\u2029\u0085")
+_MOST = 10**38
+"""Spark has no number of more digits, and Python refuses to print integers of more than 4,300."""
 _MOST_MARKS = 3
 """Most combining marks in a row: more would be drawn over the lines above and below."""
 
@@ -44,13 +46,25 @@ def clean(text: str, limit: int = CELL) -> str:
 
 
 def number(value: Any) -> str:
-    """Return a count with thousands separators; `–` for None."""
+    """Return a number with thousands separators, and all digits before its point; `–` for None."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return "–" if value is None else clean(str(value), 40)
     if isinstance(value, int):
-        # No count is longer, and Python refuses to print integers of more than 4,300 digits.
-        return f"{value:,}" if abs(value) < 10**18 else "more than 10¹⁸"
-    return f"{value:,.6g}" if abs(value) < 1e18 else clean(str(value), 40)
+        return f"{value:,}" if abs(value) < _MOST else _beyond(value)
+    if abs(value) < 1e18:
+        return f"{value:,.0f}" if abs(value) >= 1e5 else f"{value:,.6g}"
+    return clean(str(value), 40)
+
+
+def plain(value: Any) -> str:
+    """Return a value for copying, as an identifier is: a whole number without separators."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        return cell(value)
+    return str(value) if abs(value) < _MOST else _beyond(value)
+
+
+def _beyond(value: int) -> str:
+    return "more than 10³⁸" if value > 0 else "less than −10³⁸"
 
 
 def cell(value: Any) -> str:

@@ -67,6 +67,11 @@ PIPELINE = Pipeline(
     reports=(
         Grid("Where vehicles were", x="longitude", y="latitude"),
         Top("Busiest devices", view="hourly_counts", measure="positions", by=("deviceId",), rows=10),
-        Listing("Imprecise devices", rows="imprecise_devices", columns=("deviceId", "positions", "imprecise")),
+        Listing(
+            "Imprecise devices",
+            rows="imprecise_devices",
+            columns=("deviceId", "positions", "imprecise"),
+            key=("deviceId",),
+        ),
     ),
 )

@@ -43,7 +43,8 @@ def report_over(
 ) -> dict[str, Any]:
     """Return `{"pipeline", "source", "ranges", "records": {fate: count}, "reports": {title: section}}`.
 
-    A section has `note`, `columns`, `rows` (objects by column) and `truncated`, the number of rows it leaves out.
+    A section has `note`, `columns`, `rows` (objects by column) and `truncated`, the number of rows it leaves out; some
+    have `keys`, the columns that identify a row.
     """
     read = (_from_kafka if source is Source.KAFKA else _from_archive)(spark, pipeline, ranges)
     references = load_references(spark, pipeline)

@@ -101,20 +101,22 @@ def section_of(
 ) -> dict[str, Any]:
     """Return one section: `{"title", "note", "columns", "rows", "truncated"}`, of a grid also `"grid"`.
 
+    Of a `Top` and a `Listing` also `"keys"`, the columns that identify a row.
+
     `views` are the batch views by name; `rows` has the archive table's columns and `event_time`; `scope` names in the
     notes what was read.
     """
     if isinstance(report, Threshold):
         return _threshold(spark, pipeline, report, views[report.view], scope)
     if isinstance(report, Top):
-        return _section(report.title, f"over all windows of {scope}", _top(report, views[report.view]))
+        return _section(report.title, f"over all windows of {scope}", _top(report, views[report.view]), report.by)
     if isinstance(report, Grid):
         return grid_section(report, rows, scope)
     return _listing(report, _listed(pipeline, report, rows), scope)
 
 
 def _listing(report: Listing, listed: DataFrame, scope: str) -> dict[str, Any]:
-    return _section(report.title, f"as of the last record of {scope}", listed)
+    return _section(report.title, f"as of the last record of {scope}", listed, report.key)
 
 
 def _noted_listing(pipeline: Pipeline, report: Listing, rows: DataFrame) -> tuple[dict[str, Any], ListedReport]:
@@ -135,12 +137,13 @@ def _read_view(spark: SparkSession, pipeline: Pipeline, view: AdditiveView, buil
     return (reader.parquet(*locations) if locations else empty_frame(spark, struct_of(view.columns))).persist()
 
 
-def _section(title: str, note: str, shown: DataFrame) -> dict[str, Any]:
+def _section(title: str, note: str, shown: DataFrame, keys: Sequence[str] = ()) -> dict[str, Any]:
     rows = _held_by_python(shown).limit(ROWS + 1).collect()
     # Counting runs another query over the same input.
     truncated = shown.count() - ROWS if len(rows) > ROWS else 0
     texts = [[listings.plain(value) for value in row] for row in rows[:ROWS]]
-    return {"title": title, "note": note, "columns": shown.columns, "rows": texts, "truncated": truncated}
+    section = {"title": title, "note": note, "columns": shown.columns, "rows": texts, "truncated": truncated}
+    return {**section, "keys": list(keys)} if keys else section
 
 
 def _threshold(

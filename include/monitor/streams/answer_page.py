@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from include.errors import UsageError
-from include.monitor.text import cell
+from include.monitor.text import plain
 from include.pipelines.spec import AdditiveView, Pipeline
 from include.serving.answers import Question, ask, serves
 from include.serving.shape import served_shapes
@@ -63,14 +63,14 @@ def answer_page(pipeline: Pipeline, view: AdditiveView, column: str = "", key: s
     by = view.plain_key
     if shape is None or not serves(shape):
         return AnswerPage(pipeline.name, view.name, view.description, by, view.measures, is_served=False)
-    plain = [each.name for each in shape.keys if each.name not in (shape.start, shape.end)]
-    if key is not None and column not in plain:
-        raise UsageError(f"the view {view.name} has no key column {column!r}", remedy=f"one of {', '.join(plain)}")
+    names = [each.name for each in shape.keys if each.name not in (shape.start, shape.end)]
+    if key is not None and column not in names:
+        raise UsageError(f"the view {view.name} has no key column {column!r}", remedy=f"one of {', '.join(names)}")
     span = timedelta(seconds=WINDOWS * view.windows.slide_seconds) if view.windows else timedelta()
     told = ask(shape, Question(column, key, span, ROWS))
     rows = tuple(
         AnswerRow(
-            tuple(cell(each[name]) for name in plain),
+            tuple(plain(each[name]) for name in names),
             None if shape.is_total else each[shape.start],
             None if shape.is_total else each[shape.end],
             tuple(_words(each[name]) for name in view.measures),
@@ -87,7 +87,7 @@ def answer_page(pipeline: Pipeline, view: AdditiveView, column: str = "", key: s
         pipeline.name,
         view.name,
         view.description,
-        tuple(plain),
+        tuple(names),
         view.measures,
         True,
         view.is_total,

@@ -11,7 +11,7 @@ from typing import Any
 
 from include.errors import UsageError
 from include.monitor import exact_json
-from include.monitor.text import cell, non_negative, number
+from include.monitor.text import non_negative, number, plain
 from include.pipelines.spec import AdditiveView
 from include.pipelines.spec.views import EXACT
 from include.times import parse_time
@@ -124,7 +124,7 @@ class LiveWindows:
             largest = sorted(measured, key=lambda each: (-(each[1] or 0), *map(str, each[0])))[:ROWS]
         most = max((_length(value or 0) for _, value in largest), default=0.0) or 1.0
         return tuple(
-            TopRow(tuple(map(cell, key)), _words(value), round(_length(value or 0) / most * WIDTH, 1))
+            TopRow(tuple(map(plain, key)), _words(value), round(_length(value or 0) / most * WIDTH, 1))
             for key, value in largest
         )
 

@@ -458,6 +458,14 @@ def test_values_are_bounded_when_they_are_huge() -> None:
     assert max(len(text) for text in Page(html).texts if not text.startswith("\n:root")) < 800
 
 
+def test_keys_of_a_section_are_written_without_separators_when_they_are_numbers() -> None:
+    section = {"title": "Busiest devices", "columns": ["deviceId", "positions"], "rows": [[-5 * 10**18, 1_234]]}
+    html = render_report(published(), {**findings(), "sections": [{**section, "keys": ["deviceId"]}]})
+    assert {"-5000000000000000000", "1,234"} < set(Page(html).texts)
+    # Reports of earlier versions name no keys.
+    assert "-5,000,000,000,000,000,000" in render_report(published(), {**findings(), "sections": [section]})
+
+
 def test_chart_is_left_out_when_it_has_no_values() -> None:
     empty = {"title": "t", "unit": "u", "x": ["a"], "series": [{"name": "s", "values": [0]}]}
     assert "<figure" not in render_report(published(), {**findings(), "chart": empty})

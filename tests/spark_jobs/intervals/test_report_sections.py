@@ -162,6 +162,7 @@ def test_top_shows_a_date_as_text_when_python_cannot_hold_it(spark: Any) -> None
     rows = spark.sql(f"SELECT date '+{FAR}' AS day, 2 AS hits UNION ALL SELECT date '2026-11-20', 3")
     section = section_of(spark, load_pipeline("nest_cameras"), top, {"any": rows}, rows, "the interval")
     assert section["rows"] == [["2026-11-20", 3], [f"+{FAR}", 2]]
+    assert section["keys"] == ["day"]
 
 
 def test_listing_shows_and_notes_the_same_rows_when_the_input_is_divided_differently(

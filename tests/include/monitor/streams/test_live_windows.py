@@ -70,6 +70,16 @@ def test_key_is_shown_when_its_parts_are_structures_or_arrays() -> None:
     assert [(row.key, row.value) for row in rows] == [(('["a", null]',), "3"), (('{"at": 1.5, "city": "Rome"}',), "2")]
 
 
+def test_key_is_written_without_separators_when_it_is_a_number() -> None:
+    live, at = windows(), (BEGIN, BEGIN + timedelta(minutes=10))
+    for number, device in enumerate((-5 * 10**18, 1234567)):
+        live.note(key(BEGIN, zipcode=device), value(number, hits=number + 1000))
+    assert [(row.key, row.value) for row in live.top(at, "hits")] == [
+        (("1234567",), "1,001"),
+        (("-5000000000000000000",), "1,000"),
+    ]
+
+
 def test_only_the_newest_windows_stay_with_their_sums_when_more_come() -> None:
     live = windows()
     for number in range(WINDOWS + 3):
