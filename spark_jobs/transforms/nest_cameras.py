@@ -36,11 +36,14 @@ def hourly_counts(sightings: DataFrame, window: Column) -> DataFrame:
 def offline_cameras(archive: DataFrame) -> DataFrame:
     """Return cameras whose last state in the interval is offline.
 
-    That is the last one in the log that is not null, as for the stream's watch: events may come in another order.
+    That is the last one in the log that is not null, as for the stream's watch: events may come in another order. Of a
+    camera in several topic partitions, whose offsets have no order, it is the latest by the records' timestamps.
     Columns: device_id, name_long, where_name, structure_id string, last_is_online_change timestamp.
     """
     columns = ("device_id", "name_long", "where_name", "structure_id", "last_is_online_change")
-    order = F.struct("kafka_partition", "kafka_offset", "kafka_element")
+    state, log = F.struct("is_online", *columns), ("kafka_partition", "kafka_offset", "kafka_element")
+    in_log, by_time = (F.max_by(state, F.struct(*order)) for order in (log, ("kafka_timestamp", *log)))
+    is_alone = F.min("kafka_partition") == F.max("kafka_partition")
     states = archive.where(F.col("is_online").isNotNull())
-    last = states.groupBy("device_id").agg(F.max_by(F.struct("is_online", *columns), order).alias("last"))
+    last = states.groupBy("device_id").agg(F.when(is_alone, in_log).otherwise(by_time).alias("last"))
     return last.where(~F.col("last.is_online")).select(*(f"last.{column}" for column in columns))

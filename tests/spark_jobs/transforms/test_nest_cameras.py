@@ -19,10 +19,16 @@ ARCHIVE = (
 
 
 def row(
-    device: str, minute: int, *, person: bool | None = True, online: bool | None = True, offset: int = 0
+    device: str,
+    minute: int,
+    *,
+    person: bool | None = True,
+    online: bool | None = True,
+    offset: int = 0,
+    topic_partition: int = 0,
 ) -> tuple[Any, ...]:
     moment = datetime(2026, 11, 20, 5, minute)
-    return (device, online, (person,), moment, "n", "w", "s", None, moment, 0, offset, 0)
+    return (device, online, (person,), moment, "n", "w", "s", None, moment, topic_partition, offset, 0)
 
 
 def test_row_is_a_sighting_when_person_and_place_are_known(spark: Any) -> None:
@@ -60,10 +66,20 @@ def test_camera_is_offline_when_its_last_known_state_in_the_log_is(spark: Any) -
             row("late", 2, online=True),
             row("late", 1, online=False, offset=1),
             row("unsaid", 1, online=None),
+            # Offsets of two topic partitions have no order.
+            row("moved and back", 1, online=False, topic_partition=1, offset=7),
+            row("moved and back", 2, online=True),
+            row("moved and gone", 1, online=True, topic_partition=1, offset=7),
+            row("moved and gone", 2, online=False),
         ],
         ARCHIVE,
     )
-    assert sorted(r.device_id for r in offline_cameras(archive).collect()) == ["gone", "late", "silent"]
+    assert sorted(r.device_id for r in offline_cameras(archive).collect()) == [
+        "gone",
+        "late",
+        "moved and gone",
+        "silent",
+    ]
 
 
 def test_content_hash_changes_only_when_values_do(spark: Any) -> None:
