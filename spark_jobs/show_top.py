@@ -29,8 +29,8 @@ def main(argv: list[str]) -> int:
     pipeline = load_pipeline(arguments.pipeline)
     spark = build_session(f"top {pipeline.name}", catalog=pipeline.joins_catalog)
     pipeline = with_content(spark, pipeline, newest(pipeline.name))
-    top = LiveTop(pipeline, pipeline.top_report, arguments.windows, arguments.result)
-    return show_top(spark, top, arguments.since, once=arguments.once)
+    top = LiveTop(pipeline, pipeline.top_report, arguments.windows, arguments.result, arguments.since)
+    return show_top(spark, top, once=arguments.once)
 
 
 if __name__ == "__main__":

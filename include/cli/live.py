@@ -85,7 +85,7 @@ def top(
         raise UsageError("a page cannot be served with --once or --json", remedy="leave them out")
     if not serve:
         refuse_options(context, "without --serve", "port")
-    begin = datetime.now(UTC) - parse_duration(since)
+    begin = datetime.now(UTC).replace(microsecond=0) - parse_duration(since)
     # A ledger that cannot be reached is reported before Spark starts.
     landing_files.before_events(declared.name, begin)
     first = format_time(begin)
@@ -184,7 +184,8 @@ def render(shown: dict[str, Any]) -> Group:
 
 
 def _table(shown: dict[str, Any], window: dict[str, Any]) -> Table:
-    title = f"{window['from']} to {window['to']}: {window['total']} in all, {window['keys']} different"
+    in_part = f", read from {shown['since']} on" if window["from"] < shown["since"] else ""
+    title = f"{window['from']} to {window['to']}{in_part}: {window['total']} in all, {window['keys']} different"
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for name in shown["by"]:
         table.add_column(clean(name))

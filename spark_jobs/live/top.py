@@ -41,6 +41,8 @@ class LiveTop:
     report: Top
     windows: int
     result: Path
+    since: str
+    """Time (ISO) of the first landed events that are read."""
     counts: dict[tuple[datetime, datetime], dict[Key, Measure]] = field(default_factory=dict)
     """By window, by key."""
     _batch: int = -1
@@ -52,9 +54,10 @@ class LiveTop:
         """The view that the report names."""
         return next(view for view in self.pipeline.views if view.name == self.report.view)
 
-    def aggregates(self, spark: SparkSession, since: str) -> DataFrame:
+    def aggregates(self, spark: SparkSession) -> DataFrame:
         """Return the view over the landed rows, by the view's own transforms, late ones left out by its watermark."""
-        rows = read_landed(spark, self.pipeline, since).withWatermark("event_time", in_words(self.view.speed.watermark))
+        landed = read_landed(spark, self.pipeline, self.since)
+        rows = landed.withWatermark("event_time", in_words(self.view.speed.watermark))
         return aggregate_view(self.pipeline, self.view, rows, load_references(spark, self.pipeline))
 
     def keep(self, batch: DataFrame, batch_id: int) -> None:
@@ -95,7 +98,10 @@ class LiveTop:
         return bool(new)
 
     def as_json(self) -> dict[str, Any]:
-        """Return what is shown: windows from the newest to the oldest, each with its largest keys."""
+        """Return what is shown: windows from the newest to the oldest, each with its largest keys.
+
+        Of a window that began before `since`, earlier events are missing.
+        """
         return {
             "pipeline": self.pipeline.name,
             "title": self.report.title,
@@ -104,6 +110,7 @@ class LiveTop:
             "updated_at": format_time(datetime.now(UTC).replace(microsecond=0)),
             "watermark": self._watermark,
             "late": self._late,
+            "since": self.since,
             "windows": self._windows(),
         }
 
@@ -139,11 +146,11 @@ def _added(one: Measure, other: Measure) -> Measure:
     return one + other
 
 
-def show_top(spark: SparkSession, top: LiveTop, since: str, *, once: bool) -> int:
+def show_top(spark: SparkSession, top: LiveTop, *, once: bool) -> int:
     """Run the stream until SIGTERM or SIGINT, or with `once` over what is landed, and keep the result file current."""
     stop = Stop()
     checkpoint = tempfile.mkdtemp(prefix="tidemark-top-")
-    writer = top.aggregates(spark, since).writeStream.outputMode("update").foreachBatch(top.keep)
+    writer = top.aggregates(spark).writeStream.outputMode("update").foreachBatch(top.keep)
     trigger = {"availableNow": True} if once else {"processingTime": "2 seconds"}
     query = writer.queryName(f"{top.pipeline.name}.top").option("checkpointLocation", checkpoint).trigger(**trigger)
     try:

@@ -61,8 +61,9 @@ async function update() {
     const rows = window_ ? window_.rows : [];
     draw_chart(found, rows);
     draw_table(found, rows);
+    const in_part = window_ && window_.from < found.since ? `, read from ${found.since} on` : "";
     place("window").textContent = window_
-      ? `${window_.from} to ${window_.to}: ${window_.total} in all, ${window_.keys} different`
+      ? `${window_.from} to ${window_.to}${in_part}: ${window_.total} in all, ${window_.keys} different`
       : "nothing has landed yet";
     const late = found.late ? `, ${found.late} groups of rows came too late` : "";
     place("state").textContent = `updated ${found.updated_at}, watermark ${found.watermark}${late}`;

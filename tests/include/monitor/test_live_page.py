@@ -27,7 +27,7 @@ def found(*rows: list[Any], total: int = 12) -> dict[str, Any]:
     }
     return {
         "pipeline": "wiki_changes", "title": "Top", "by": ["user", "bot"], "measure": "count", "late": 0,
-        "updated_at": "2026-11-20T05:11:00Z", "watermark": None, "windows": [window],
+        "updated_at": "2026-11-20T05:11:00Z", "watermark": None, "since": "2026-11-20T05:00:00Z", "windows": [window],
     }  # fmt: skip
 
 
@@ -109,10 +109,11 @@ def test_chart_and_table_follow_the_file_when_it_changes(browser: Any, address: 
     )
     assert widths[0] == pytest.approx(2 * widths[1])
     assert browser.execute_script("return document.images.length") == 0
-    result.write_text(json.dumps(found(["Bo", False, 30], total=30)))
+    assert texts("#window")[0].endswith("05:10:00Z: 12 in all, 2 different")
+    result.write_text(json.dumps(found(["Bo", False, 30], total=30) | {"since": "2026-11-20T05:05:00Z"}))
     wait_for("the page", lambda: texts("#rows tr:nth-child(1) td") == ["Bo", "", "30"])
     assert len(texts("#rows tr")) == 1
-    assert "30 in all" in texts("#window")[0]
+    assert "05:10:00Z, read from 2026-11-20T05:05:00Z on: 30 in all" in texts("#window")[0]
     assert "owned" not in browser.title
     assert [
         entry

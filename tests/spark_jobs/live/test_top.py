@@ -28,12 +28,13 @@ from tests.support.erased_records import being_erased
 
 WINDOW = "window STRUCT<start: TIMESTAMP, end: TIMESTAMP>, hits BIGINT"
 START = datetime(2026, 11, 20, 5, tzinfo=UTC)
+SINCE = iso(START)
 
 
 def test_decimals_are_written_and_shown_with_all_digits_when_the_measure_is_one(tmp_path: Path) -> None:
     pipeline = load_pipeline("isp_hits")
     report = replace(pipeline.top_report, by=("zipcode",))
-    top = LiveTop(pipeline, report, 1, tmp_path / "top.json")
+    top = LiveTop(pipeline, report, 1, tmp_path / "top.json", SINCE)
     amounts: dict[tuple[str, ...], Decimal] = {
         ("94103",): Decimal("123456789012345.6789"),
         ("10001",): Decimal("-0.1000"),
@@ -51,7 +52,7 @@ def test_decimals_are_written_and_shown_with_all_digits_when_the_measure_is_one(
 
 def test_sums_and_order_have_all_digits_when_decimals_have_more_than_python_s_own_28(tmp_path: Path) -> None:
     pipeline = load_pipeline("isp_hits")
-    top = LiveTop(pipeline, replace(pipeline.top_report, by=("zipcode",)), 1, tmp_path / "top.json")
+    top = LiveTop(pipeline, replace(pipeline.top_report, by=("zipcode",)), 1, tmp_path / "top.json", SINCE)
     large = 10**35
     amounts: dict[tuple[str, ...], Decimal] = {("a",): Decimal(large + 1), ("b",): Decimal(large + 2)}
     top.counts[START, START + timedelta(minutes=10)] = dict(amounts)
@@ -60,9 +61,24 @@ def test_sums_and_order_have_all_digits_when_decimals_have_more_than_python_s_ow
     assert window["total"] == Decimal(2 * large + 3)
 
 
+def test_window_is_told_as_read_in_part_when_it_began_before_the_first_event_that_is_read(tmp_path: Path) -> None:
+    pipeline = load_pipeline("isp_hits")
+    report = replace(pipeline.top_report, by=("zipcode",))
+    top = LiveTop(pipeline, report, 2, tmp_path / "top.json", iso(START + timedelta(minutes=7)))
+    for minutes in (5, 10):
+        at = START + timedelta(minutes=minutes)
+        top.counts[at, at + timedelta(minutes=10)] = {("94103",): 3}
+    shown = top.as_json()
+    assert shown["since"] == "2026-11-20T05:07:00Z"
+    whole, part = (str(table.title) for table in render(shown).renderables[1:3])
+    assert whole == "2026-11-20T05:10:00Z to 2026-11-20T05:20:00Z: 3 in all, 1 different"
+    read_from = ", read from 2026-11-20T05:07:00Z on"
+    assert part == f"2026-11-20T05:05:00Z to 2026-11-20T05:15:00Z{read_from}: 3 in all, 1 different"
+
+
 def test_null_sum_is_the_smallest_value_and_shown_as_none(tmp_path: Path) -> None:
     pipeline = load_pipeline("isp_hits")
-    top = LiveTop(pipeline, replace(pipeline.top_report, by=("zipcode",)), 1, tmp_path / "top.json")
+    top = LiveTop(pipeline, replace(pipeline.top_report, by=("zipcode",)), 1, tmp_path / "top.json", SINCE)
     counted: dict[tuple[str | None, ...], int | None] = {("10001",): None, (None,): 3, ("94103",): 0}
     top.counts[START, START + timedelta(minutes=10)] = dict(counted)
     top.show()
@@ -77,7 +93,7 @@ def test_null_sum_is_the_smallest_value_and_shown_as_none(tmp_path: Path) -> Non
 def test_user_has_one_place_when_some_of_the_edits_were_marked_as_a_bot_s(tmp_path: Path) -> None:
     pipeline = load_pipeline("wiki_changes")
     assert pipeline.views[0].plain_key == ("user", "bot")
-    top = LiveTop(pipeline, pipeline.top_report, 1, tmp_path / "top.json")
+    top = LiveTop(pipeline, pipeline.top_report, 1, tmp_path / "top.json", SINCE)
     top.counts[START, START + timedelta(minutes=10)] = {("ada", True): 3, ("ada", False): 2, ("bob", False): 4}
     top.show()
     (window,) = exact_json.loads(top.result.read_text())["windows"]
@@ -87,7 +103,7 @@ def test_user_has_one_place_when_some_of_the_edits_were_marked_as_a_bot_s(tmp_pa
 def test_null_sum_is_left_out_when_keys_are_shown_together(tmp_path: Path) -> None:
     pipeline = load_pipeline("auction_bids")
     report = replace(pipeline.top_report, by=("category",), measure="bids")
-    top = LiveTop(pipeline, report, 1, tmp_path / "top.json")
+    top = LiveTop(pipeline, report, 1, tmp_path / "top.json", SINCE)
     counted: dict[tuple[str, ...], int | None] = {
         ("art", "EUR"): None,
         ("art", "CHF"): 2,
@@ -107,7 +123,7 @@ def test_null_sum_is_left_out_when_keys_are_shown_together(tmp_path: Path) -> No
 def test_key_is_counted_when_its_parts_are_arrays(spark: Any, tmp_path: Path, kind: str, part: Any, shown: str) -> None:
     pipeline = load_pipeline("isp_hits")
     report = replace(pipeline.top_report, by=("zipcode",))
-    top = LiveTop(pipeline, report, 1, tmp_path / "top.json")
+    top = LiveTop(pipeline, report, 1, tmp_path / "top.json", SINCE)
     rows = [(part, (START, START + timedelta(minutes=10)), 7)]
     for number in range(2):
         top.keep(spark.createDataFrame(rows, f"zipcode {kind}, {WINDOW}"), number)
