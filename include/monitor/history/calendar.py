@@ -63,7 +63,8 @@ class Cell:
     rows: int | None
     """Registered rows."""
     late: int
-    """Late rows, once per window and view, and table partitions of an earlier date."""
+    """Table partitions of an earlier date, and late rows of the pipeline, once per window and view, where the table
+    has any of them."""
     is_pinned: bool = True
     """Whether the interval has a page: of one that was never pinned nothing is known but that it lacks."""
 
@@ -171,7 +172,7 @@ def read_calendar(pipelines: Sequence[Pipeline], *, now: datetime, days: int = D
         attention += _older(pipeline, since, missing)
         in_time = until - pipeline.schedule.registered_within
         on_their_way += sum(state is CellState.DUE and time.to_time > in_time for time, state in states.items())
-        strips += [_strip(pipeline.name, table, states, known[pipeline.name]) for table in pipeline.tables]
+        strips += [_strip(pipeline, table, states, known[pipeline.name]) for table in pipeline.tables]
     attention.sort(key=lambda each: each.label, reverse=True)
     attention.sort(key=lambda each: RED.index(each.state))
     strips.sort(key=lambda strip: -sum(strip.counts.get(state.value, 0) for state in RED))
@@ -225,15 +226,19 @@ def _under_way(known: KnownInterval) -> CellState:
 
 
 def _strip(
-    pipeline: str, table: str, states: Mapping[Interval, CellState], known: Mapping[datetime, KnownInterval]
+    pipeline: Pipeline, table: str, states: Mapping[Interval, CellState], known: Mapping[datetime, KnownInterval]
 ) -> Strip:
+    # No row is too late for the other views.
+    views = [view for view in pipeline.views if view.mode == "update" and not view.is_total]
+    takes_late = table in (pipeline.table, *map(pipeline.view_table, views))
     days: dict[date, list[Cell]] = {}
     for time, state in states.items():
-        days.setdefault(time.from_time.date(), []).append(_cell(table, time, state, known.get(time.from_time)))
+        cell = _cell(table, time, state, known.get(time.from_time), takes_late=takes_late)
+        days.setdefault(time.from_time.date(), []).append(cell)
     cells = [cell for of_day in days.values() for cell in of_day]
     counted = Counter(cell.state for cell in cells)
     return Strip(
-        pipeline,
+        pipeline.name,
         table,
         tuple(Day(day, tuple(of_day)) for day, of_day in sorted(days.items(), reverse=True)),
         {state.value: counted[state] for state in CellState if counted[state]},
@@ -241,13 +246,14 @@ def _strip(
     )
 
 
-def _cell(table: str, time: Interval, state: CellState, known: KnownInterval | None) -> Cell:
+def _cell(table: str, time: Interval, state: CellState, known: KnownInterval | None, *, takes_late: bool) -> Cell:
     if known is None:
         return Cell(time.label if state is not CellState.NONE else "", state, None, 0, is_pinned=False)
     delivered = known.delivered.get(table)
     if delivered is None:
         return Cell(time.label, state, 0 if state is CellState.REGISTERED else None, 0)
-    return Cell(time.label, state, delivered.rows, delivered.late_partitions + (known.late or 0))
+    late = known.late if takes_late else None
+    return Cell(time.label, state, delivered.rows, delivered.late_partitions + (late or 0))
 
 
 def _attention(

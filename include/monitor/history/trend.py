@@ -254,10 +254,19 @@ def _trends(points: Sequence[Point], marks: tuple[Mark, ...]) -> tuple[Trend, ..
         Trend(
             "late",
             "Late rows",
-            "rows that arrived after a window was closed, once per window and view",
+            "rows that arrived after a window was closed, once per window, of all views of the pipeline",
             "The batch view counts them, the speed view cannot. Where windows overlap, a row may be late for several.",
             "lines",
-            (Series("late", values("late")), Series("pending", values("pending"))),
+            (Series("late", values("late")),),
+            marks=marks,
+        ),
+        Trend(
+            "pending",
+            "Pending keys",
+            "keys of all views of the pipeline, and flags",
+            "One layer holds more so far: the rest lies in another interval, or is still to be emitted.",
+            "lines",
+            (Series("pending", values("pending")),),
             marks=marks,
         ),
     )

@@ -6,13 +6,14 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from sqlalchemy import select
 
 from include.intervals.boundaries import asked_interval
 from include.ledger.database import session
 from include.ledger.intervals import attempts, builds, locks, pins
 from include.ledger.intervals.findings import ExpectationResult, Validation
 from include.ledger.intervals.missing import missing_intervals
-from include.ledger.models import Attempt, Build, QuarantineCount
+from include.ledger.models import Attempt, Build, QuarantineCount, Revision
 from include.ledger.totals import interval_counts
 from include.ledger.validation import approvals
 from include.monitor.history.calendar import Attention, Calendar, CellState, read_calendar
@@ -130,6 +131,22 @@ def test_question_stays_open_when_what_is_registered_is_built_for_comparison(pip
     assert pins.replace_ranges(spec.pinned, spec.pinned.ranges, repinned_by="test") is not None
     told = attention_of(pipeline, hour)
     assert told is None or "--question" not in told.advice.command
+
+
+def test_late_rows_are_additions_to_no_table_whose_view_drops_none(pipeline: Pipeline) -> None:
+    attempt = announced(pipeline, past_hour(2))
+    with session() as ledger:
+        (of_archive,) = ledger.scalars(select(Revision).where(Revision.attempt_id == attempt))
+        values = {each.key: getattr(of_archive, each.key) for each in Revision.__mapper__.column_attrs}
+        ledger.add_all(Revision(**{**values, "table_name": table}) for table in pipeline.tables[1:])
+        ledger.get_one(Build, attempts.load_attempt(attempt).build).late = 5
+    late = {strip.table: strip.late for strip in calendar_of(pipeline).strips}
+    # `by_isp` takes every row, and totals have no windows.
+    assert {table for table, marked in late.items() if marked} == {pipeline.name, f"{pipeline.name}_by_zip"}
+    assert late.keys() == set(pipeline.tables)
+    trends = {each.key: each for each in read_table(pipeline, pipeline.tables[-1], now=datetime.now(UTC)).trends}
+    assert [[series.name for series in trends[key].series] for key in ("late", "pending")] == [["late"], ["pending"]]
+    assert "all views of the pipeline" in trends["late"].unit
 
 
 def begun(attempt: int, ago: timedelta) -> None:
