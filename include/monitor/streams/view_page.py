@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from include.ledger.streams import progress, writers
+from include.ledger.streams.progress import QueryProgress
 from include.ledger.totals import key_counts
 from include.monitor.streams.live_windows import TopRow, WindowBar
 from include.monitor.streams.rates import QueryRates, query_rates
 from include.monitor.streams.view_watch import view_watch
 from include.pipelines.spec import AdditiveView, Pipeline
+from include.times import parse_duration
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,7 @@ class ViewPage:
     """Start of the window whose keys are shown; None while there is none."""
     end: datetime | None
     is_open: bool
-    """Whether rows of that window still come."""
+    """Whether rows of that window are still counted."""
     rows: tuple[TopRow, ...]
     windows: tuple[WindowBar, ...]
     """Oldest first."""
@@ -49,6 +52,8 @@ class ViewPage:
     """How many are declared at most; 0 for a view with windows."""
     picked: datetime | None = None
     """Start of the window that was asked for; None: the page follows the newest one."""
+    closed_until: datetime | None = None
+    """Until when windows have ended that are no longer open; None: in complete mode each one is."""
 
 
 def find_view(pipeline: Pipeline, name: str) -> AdditiveView | None:
@@ -67,6 +72,7 @@ def view_page(pipeline: Pipeline, view: AdditiveView, measure: str = "", start: 
         rows = windows.top(shown, measure) if shown else ()
         distribution, is_cut = windows.distribution(measure), followed.is_cut
     told, live = progress.recent(pipeline.name).get(view.name, ()), writers.live_writer(pipeline.name)
+    closed_until = _closed_until(view, told, now)
     return ViewPage(
         pipeline.name,
         view.name,
@@ -76,7 +82,7 @@ def view_page(pipeline: Pipeline, view: AdditiveView, measure: str = "", start: 
         view.measures,
         shown[0] if shown and not view.is_total else None,
         shown[1] if shown and not view.is_total else None,
-        bool(shown and shown[1] > now),
+        shown is not None and (closed_until is None or shown[1] > closed_until),
         rows,
         () if view.is_total else distribution,
         query_rates(view.name, told, live.acquired_at if live else None) if told else None,
@@ -89,4 +95,13 @@ def view_page(pipeline: Pipeline, view: AdditiveView, measure: str = "", start: 
         key_counts(pipeline.name).get(view.name) if view.is_total else None,
         view.max_keys,
         start,
+        closed_until,
     )
+
+
+def _closed_until(view: AdditiveView, told: Sequence[QueryProgress], now: datetime) -> datetime | None:
+    """Return the watermark of the view's query, by which it drops rows: what it reported, else what it would be now."""
+    if view.mode == "complete" or view.is_total:
+        return None
+    reported = told[-1].watermark if told else None
+    return reported or now - parse_duration(view.speed.watermark)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import timedelta
+from dataclasses import replace
+from datetime import datetime, timedelta
 
 import httpx
 import pytest
 
+from include.ledger.streams import progress
+from include.ledger.streams.progress import QueryProgress
 from include.ledger.totals import note_keys
 from include.monitor.streams.view_watch import view_watch
 from include.pipelines import load_pipeline
@@ -40,6 +43,34 @@ def test_windows_that_were_read_stay_with_the_reason_when_the_broker_is_away(cli
     assert HOSTILE not in page
     assert "kafka was never started" in page
     assert f"{PLACE}/events?measure=hits&amp;window=" in page
+
+
+def test_window_is_open_until_the_watermark_has_passed_its_end(client: httpx.Client) -> None:
+    pipeline = load_pipeline("isp_hits")
+    views = {view.name: view for view in pipeline.views}
+    day = BEGIN.replace(hour=0, minute=0)
+    of_day = f'"window": {{"start": "{format_time(day)}", "end": "{format_time(day + timedelta(days=1))}"}}'
+    view_watch().follow(pipeline, views["by_zip"]).windows.note(*message(BEGIN, "10001", 7))
+    view_watch().follow(pipeline, views["by_isp"]).windows.note(
+        f'{{"isp": "n", {of_day}}}'.encode(), b'{"hits": 7, "version": 1}'
+    )
+
+    def is_open(name: str = "by_zip", begin: datetime = BEGIN) -> bool:
+        asked = {"window": format_time(begin)}
+        page = client.get(PLACE.replace("by_zip", name), params=asked).text
+        told = client.get(PLACE.replace("by_zip", name), params={**asked, "format": "json"}).json()["is_open"]
+        assert (", still open</p>" in page) == told
+        return bool(told)
+
+    # Over for hours, and its stream, which has told nothing yet, waits for late rows for one.
+    assert not is_open()
+    reported = QueryProgress("by_zip", 0, BEGIN, 1, 1.0, 1.0, 1.0, {}, BEGIN + timedelta(minutes=9))
+    progress.note(pipeline.name, [reported])
+    assert is_open()
+    progress.note(pipeline.name, [replace(reported, batch_id=1, watermark=BEGIN + timedelta(minutes=10))])
+    assert not is_open()
+    # In complete mode no row is too late.
+    assert is_open("by_isp", day)
 
 
 def test_request_is_refused_when_view_or_window_does_not_exist(client: httpx.Client) -> None:
