@@ -29,10 +29,17 @@ def observation(details: Mapping[str, Any]) -> str:
         return str(details["observed_value"])
     if "unexpected_percent" in details:
         percent = details["unexpected_percent"]
-        return "no value to look at" if percent is None else f"{percent:.3g} % unexpected"
+        return "no value to look at" if percent is None else f"{_share(percent)} % unexpected"
     # Of a column's distinct values.
     counts = ((details.get(f"{word}_count"), word) for word in ("missing", "unexpected"))
     return ", ".join(f"{count} {word}" for count, word in counts if count is not None)
+
+
+def _share(percent: float) -> str:
+    """Return a share in percent, rounded neither to none nor to all."""
+    if 0 < percent < 0.0001:
+        return "< 0.0001"
+    return "> 99.9" if 99.9 < percent < 100 else f"{percent:.3g}"
 
 
 def columns_of(arguments: Mapping[str, Any]) -> str:

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from expectations.sentences import observation
 from include.errors import UsageError
 from include.pipelines import load_pipeline
 from include.pipelines.spec import Json, Pipeline
@@ -239,6 +240,21 @@ def test_words_say_all_that_is_expected_when_the_kind_has_no_sentence_of_its_own
     assert (found.column, found.value, found.low, found.checked) == ("kind", 0.75, 0.9, 4)
     known = gxe.ExpectColumnDistinctValuesToContainSet(column="kind", value_set=["a"])
     assert _result("t", checked(known, observed_value=None, missing_count=1)).observed == "1 missing"
+
+
+@pytest.mark.parametrize(
+    ("percent", "said"),
+    [
+        (0.0, "0 % unexpected"),
+        (1e-7, "< 0.0001 % unexpected"),
+        (3.14159, "3.14 % unexpected"),
+        (99.96, "> 99.9 % unexpected"),
+        (100.0, "100 % unexpected"),
+        (None, "no value to look at"),
+    ],
+)
+def test_share_is_rounded_neither_to_none_nor_to_all(percent: float | None, said: str) -> None:
+    assert observation({"unexpected_percent": percent}) == said
 
 
 @pytest.mark.parametrize("name", UNUSUAL)
