@@ -172,8 +172,9 @@ def _with_others(series: list[_Named], others: tuple[int, list[float]], most: in
 
 
 def _summary(series: list[_Named], labels: list[str]) -> str:
-    first = ", ".join(f"{name} {_number(sum(values))}" for name, values in series[:3])
-    return f"Bar chart over {labels[0]} to {labels[-1]}. Largest: {first}."
+    # Not their sums: where windows overlap, these count a row several times.
+    first = ", ".join(f"{name} {_number(max(values))}" for name, values in series[:3])
+    return f"Bar chart over {labels[0]} to {labels[-1]}. Largest, each with its highest window: {first}."
 
 
 def _window_labels(x: list[str]) -> tuple[list[str], str]:

@@ -25,6 +25,16 @@ def test_all_is_the_sum_of_all_keys_when_the_chart_has_a_series_of_the_largest_o
     assert len(drawn.legend) == MAX_SERIES
 
 
+def test_summary_names_the_largest_windows_when_windows_overlap() -> None:
+    series = [{"name": "94103", "values": [60, 120, 60]}, {"name": "10001", "values": [5, 5, 30]}]
+    drawn = chart({"title": "t", "unit": "hits", "x": TEN_MINUTES, "series": series})
+    assert drawn is not None
+    assert drawn.summary == "Bar chart over 05:00 to 05:20. Largest, each with its highest window: 94103 120, 10001 30."
+    one = chart(data(TEN_MINUTES[:1], 2))
+    assert one is not None
+    assert one.summary == "Bar chart over 05:00 to 05:00. Largest, each with its highest window: k0 100, k1 99."
+
+
 def test_others_are_the_last_row_when_they_are_more_than_any_key() -> None:
     drawn = chart(data(TEN_MINUTES[:1], 6, others={"keys": 1, "values": [5000]}))
     assert drawn is not None
