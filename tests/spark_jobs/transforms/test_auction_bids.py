@@ -82,6 +82,9 @@ def test_bid_is_quarantined_for_its_reason_when_it_is_hostile(spark: Any) -> Non
     reasons = [(reason, value and value[:200]) for reason, value in cases]
     assert [(row.reason, value and value[:200]) for row, (_, value) in zip(found, cases, strict=True)] == reasons
     assert all(row.fate == "quarantined" and row.detail and row.bid_id is None for row in found)
+    # As pipelines.md says: the column cannot hold what was sent.
+    (detail,) = (row.detail for row, (_, value) in zip(found, cases, strict=True) if b"9999999.999" in (value or b""))
+    assert detail == "amount is not within 0.01 and 9999999.99: -1.00"
 
 
 def rows(spark: Any, *found: tuple[Any, ...]) -> Any:
