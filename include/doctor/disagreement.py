@@ -95,6 +95,6 @@ MEANINGS: Mapping[Kind, str] = {
     "Iceberg table differs": "readers of the Iceberg table see other rows than the registered ones, or none",
     "Delta table lacks rows": "readers of the Delta view do not see rows that are validated and registered",
     "completeness told otherwise": "jobs that go by the table's property wait too long, or read before all is there",
-    "PostgreSQL serves otherwise": "readers of live.* see other proved values than the registered ones",
+    "PostgreSQL serves otherwise": "readers of live.* see other proved values than the registered ones, or miss rows",
 }
 """What each kind means to those who read the tables."""

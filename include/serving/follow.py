@@ -17,12 +17,14 @@ from psycopg2.extras import execute_values
 from include import lake
 from include.crash_points import crash_point
 from include.errors import TidemarkError, one_line
+from include.ledger.archive.committed import last_emitted
 from include.ledger.completeness.served import ALL, ServedInterval, ServedState, files_of_revisions, served_state
+from include.ledger.streams import generations
 from include.pipelines.spec import Pipeline
 from include.serving import DATABASE, transaction
 from include.serving.dependents import DROP_THEM
 from include.serving.live_rows import ROWS_A_STATEMENT, note_windows
-from include.serving.live_table import Found, find, new_generation
+from include.serving.live_table import Found, find, lacks_rows, lost, new_generation
 from include.serving.query import both_layers
 from include.serving.relations import ensure, ensure_states, kept_by_dependents, lock_view, other_declaration
 from include.serving.shape import Shape, names, quoted, served_shapes
@@ -110,17 +112,24 @@ def _left(shape: Shape, difference: str) -> str:
 def differences(pipeline: Pipeline) -> Iterator[tuple[str, str, str]]:
     """Yield each served view whose registered values in PostgreSQL differ from the ledger: table, difference, remedy.
 
+    Also one whose table lacks rows that the stream has written, which only a new generation writes again.
+
     The remedy is empty when following the ledger is one, as it is for a view whose relations were dropped. A view of
     which neither the stream nor an interval has rows is left out: it may never have been served.
     """
+    generation = generations.current(pipeline.name)
     for view, shape in served_shapes(pipeline).items():
+        written = last_emitted(pipeline.name, view, generation.version(-1)) if generation and shape.has_live else None
         with transaction("./tidemark doctor --repair") as asked:
+            is_lost = lacks_rows(asked, shape, written)
             found = find(asked, shape)
             other = other_declaration(asked, shape, found)
             kept = "" if other else kept_by_dependents(asked, shape, found)
             state = _state(pipeline, view, shape)
             missing = _missing(shape, found, state)
             wrong = set() if found.proved is None else _wrong(asked, shape, state)
+        if is_lost:
+            yield shape.table, lost(shape).message, lost(shape).remedy
         if other:
             yield shape.table, _left(shape, other), new_generation(shape)
         elif kept:

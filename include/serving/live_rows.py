@@ -14,12 +14,15 @@ from psycopg2.extras import execute_values
 
 from include.crash_points import crash_point
 from include.errors import UsageError
+from include.ledger.archive.committed import last_emitted
 from include.ledger.archive.micro_batches import has_batch_since
 from include.ledger.streams import generations
+from include.ledger.streams.generations import StreamGeneration
 from include.pipelines.spec import Pipeline
 from include.serving import transaction
+from include.serving.live_table import is_gone, lacks_rows, lost
 from include.serving.relations import ensure_for_stream, ensure_states
-from include.serving.shape import Shape, names, quoted
+from include.serving.shape import Shape, names, quoted, served_shapes
 from include.serving.stored import stored_rows
 
 ROWS_A_STATEMENT = 1000
@@ -35,11 +38,14 @@ def merge(
 ) -> None:
     """Upsert the rows, values of `stored_rows`, or replace all rows by them, as a generation's base does.
 
-    Raises ServiceUnreachable, TidemarkError when the table has rows by another key and is not replaced, and what
-    `check` raises before the commit: another driver waits meanwhile, or has replaced the rows before.
+    Raises ServiceUnreachable, UsageError when the table was dropped, TidemarkError when it has rows by another key,
+    both unless it is replaced, and what `check` raises before the commit: another driver waits meanwhile, or has
+    replaced the rows before.
     """
     with transaction("nothing of the micro-batch was written; repair the table and start again") as asked:
         ensure_states(asked)
+        if not replace and is_gone(asked, shape):
+            raise lost(shape)
         # First: code of before the present generation must not bring back the tables of its own declaration.
         if not _advance(asked, shape.table, version, again=replace):
             return
@@ -87,6 +93,21 @@ def check_own_live_tables(pipeline: Pipeline) -> None:
                 f"DELETE FROM tidemark_versions WHERE table_name = '{table}'",
                 pipeline=pipeline.name,
             )
+
+
+def check_written_live_tables(pipeline: Pipeline, generation: StreamGeneration) -> None:
+    """Raise UsageError when a view's table lacks rows that its stream has written in the generation.
+
+    A stream goes on with the keys that change: all others would be missing, or stay as they were. Raises
+    ServiceUnreachable.
+    """
+    for view, shape in served_shapes(pipeline).items():
+        written = last_emitted(pipeline.name, view, generation.version(-1)) if shape.has_live else None
+        if written is None:
+            continue
+        with transaction("./tidemark doctor") as asked:
+            if lacks_rows(asked, shape, written):
+                raise lost(shape)
 
 
 def _versions(tables: Collection[str]) -> dict[str, int]:

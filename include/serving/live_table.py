@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from psycopg2.extensions import cursor
 
-from include.errors import TidemarkError
+from include.errors import TidemarkError, UsageError
 from include.serving.dependents import check_no_dependents
 from include.serving.shape import Column, Shape, names, quoted
 
@@ -86,6 +86,38 @@ def is_current(shape: Shape, found: Found, *, exactly: bool) -> bool:
         return False
     others = found.columns.keys() - {shape.version, *(each.name for each in shape.columns)}
     return not _differing(shape.measures, found.columns) and not (exactly and others)
+
+
+def is_gone(asked: cursor, shape: Shape) -> bool:
+    """Return whether the stream has written the table, and it is no longer there (after `ensure_states`)."""
+    asked.execute(
+        "SELECT FROM tidemark_versions WHERE table_name = %s AND to_regclass(%s) IS NULL", [shape.table, shape.table]
+    )
+    return shape.only_changes and asked.fetchone() is not None
+
+
+def lacks_rows(asked: cursor, shape: Shape, written: int | None) -> bool:
+    """Return whether the table is gone or older than `written`, the version that the ledger has of its stream.
+
+    The ledger is to be read first: the stream writes it last.
+    """
+    if written is None or not shape.only_changes:
+        return False
+    asked.execute("SELECT to_regclass(%s) IS NULL OR to_regclass('tidemark_versions') IS NULL", [shape.table])
+    if asked.fetchone() == (True,):
+        return True
+    asked.execute("SELECT FROM tidemark_versions WHERE table_name = %s AND version >= %s", [shape.table, written])
+    return asked.fetchone() is None
+
+
+def lost(shape: Shape) -> UsageError:
+    """Return the error of a table that `is_gone` or `lacks_rows`: its stream would go on with keys that change."""
+    return UsageError(
+        f"the table {shape.table} of serving lacks rows that the stream has written: it was dropped, or put back from "
+        "an older copy",
+        remedy=f"let all of them be computed from the archive and written again: {new_generation(shape)}",
+        pipeline=shape.pipeline,
+    )
 
 
 def make_current(asked: cursor, shape: Shape, found: Found, *, as_base: bool) -> None:

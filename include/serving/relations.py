@@ -19,6 +19,8 @@ from include.serving.live_table import (
     has_other_key,
     is_current,
     is_empty,
+    is_gone,
+    lost,
     make_current,
     new_generation,
     other_key,
@@ -145,6 +147,9 @@ def _ensure(asked: cursor, shape: Shape, found: Found, fill: Fill | None) -> tup
         if not drop_empty(asked, shape):
             return shape, _by_generation(shape, other_key(shape, found))
         found = find(asked, shape)
+    elif shape.has_live and is_gone(asked, shape):
+        # An empty one would hide that its rows are missing.
+        return shape, _by_generation(shape, lost(shape).message)
     if shape.has_live and not found.columns:
         create(asked, shape)
         found = find(asked, shape)

@@ -65,6 +65,8 @@ class Shape:
     end: str
     has_live: bool
     """Whether the stream keeps the speed view's values in a table."""
+    only_changes: bool = field(default=False, compare=False)
+    """Whether the stream writes the keys that changed alone: a table that was lost would lack all others for ever."""
     formerly: Mapping[str, Sequence[str]] = field(default_factory=dict, compare=False)
     """Renamed columns with the names that older files have them by."""
     pipeline: str = field(default="", compare=False)
@@ -143,6 +145,7 @@ def shape_of(pipeline: Pipeline, view: AdditiveView) -> Shape:
         f"{view.window}_start" if view.window else "",
         f"{view.window}_end" if view.window else "",
         any(isinstance(sink, JdbcTable) for sink in view.sinks),
+        view.mode == "update",
         view.formerly,
         pipeline.name,
     )

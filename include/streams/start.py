@@ -26,7 +26,7 @@ from include.offsets import OffsetRange, TopicPartition
 from include.pipelines.spec import Pipeline
 from include.pipelines.spec.references import check_references
 from include.processes import user_at_host
-from include.serving.live_rows import check_own_live_tables
+from include.serving.live_rows import check_own_live_tables, check_written_live_tables
 from include.streams import fingerprint
 from include.streams.checkpoints import checkpoint_uri, facts_of_begun, has_started
 from include.streams.event_time import check_event_time
@@ -250,6 +250,7 @@ def begin(pipeline: Pipeline) -> StreamStart:
     for query, facts in fingerprints.items():
         if query in begun:
             fingerprint.check(pipeline.name, query, begun[query], facts)
+    check_written_live_tables(pipeline, generation)
     start = StreamStart(generation, fingerprints)
     for view in pipeline.views:
         start.check_checkpoint(view.name)

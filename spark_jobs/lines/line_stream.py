@@ -22,6 +22,7 @@ from include.pipelines.spec import AdditiveView, Pipeline
 from include.pipelines.spec.lines import LineSource
 from include.pipelines.spec.references import check_references
 from include.processes import user_at_host
+from include.serving.live_rows import check_written_live_tables
 from include.streams import fingerprint
 from include.streams.checkpoints import checkpoint_uri
 from include.streams.line_feeds import Feed, feed_of
@@ -104,6 +105,7 @@ def _begin(pipeline: Pipeline, source: LineSource, lease: writers.Lease) -> Stre
                 remedy=f'count all lines again: ./tidemark new-generation {pipeline.name} --reason "…"',
                 pipeline=pipeline.name,
             )
+    check_written_live_tables(pipeline, generation)
     note_compacted_topics(pipeline, generation)
     return generation
 

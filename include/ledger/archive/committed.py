@@ -61,6 +61,11 @@ _FIRST_COMMIT = """
     SELECT committed_at FROM micro_batches WHERE pipeline = %s AND query = 'archive' ORDER BY id LIMIT 1
 """
 
+_EMITTED = """
+    SELECT max(batch_id) FROM micro_batches
+    WHERE pipeline = %(pipeline)s AND query = %(view)s AND batch_id >= %(base)s AND (rows > 0 OR batch_id = %(base)s)
+"""
+
 
 def first_commit(pipeline: str) -> datetime | None:
     """Return when the archive's first micro-batch was committed; None before it."""
@@ -103,6 +108,17 @@ def archived_partitions(pipeline: str) -> set[TopicPartition]:
     """Return the topic partitions of which the archive has read offsets; others may have a position, too."""
     firsts, ends = first_committed_offsets(pipeline), committed_offsets(pipeline).get(ARCHIVE, {})
     return {tp for tp, end in ends.items() if end > firsts.get(tp, end)}
+
+
+def last_emitted(pipeline: str, view: str, base: int) -> int | None:
+    """Return the version of the view's last micro-batch that changed keys, its generation's base included.
+
+    None when nothing was committed in that generation, whose base has the version `base`.
+    """
+    with reading() as ledger:
+        ledger.execute(_EMITTED, {"pipeline": pipeline, "view": view, "base": base})
+        (version,) = ledger.fetchone() or (None,)
+        return version
 
 
 def first_offsets(ledger: cursor, pipeline: str) -> dict[tuple[TopicPartition, str], int]:

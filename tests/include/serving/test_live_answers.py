@@ -24,7 +24,7 @@ import pytest
 
 from include import lake
 from include.doctor.served_views import check_served_views
-from include.errors import TidemarkError
+from include.errors import TidemarkError, UsageError
 from include.ledger.completeness.tables import note_published
 from include.ledger.database import session
 from include.ledger.models import (
@@ -38,12 +38,13 @@ from include.ledger.models import (
     Revision,
     Topic,
 )
+from include.ledger.streams import generations
 from include.pipelines import load_pipeline
 from include.pipelines.spec import AdditiveView, Console, JdbcTable, Pipeline, Sink
 from include.serving import transaction
 from include.serving.answers import Question, ask
 from include.serving.follow import follow_ledger
-from include.serving.live_rows import merge
+from include.serving.live_rows import check_written_live_tables, merge
 from include.serving.relations import ensure
 from include.serving.shape import shape_of
 from include.settings import settings
@@ -127,14 +128,14 @@ class World:
         if killed:
             self.follow()
             merge(shape_of(self.pipeline, self.view), values, self.version)
-        self._commit(until)
+        self._commit(until, len(values))
         self.read, self.version = until, self.version + 1
 
-    def _commit(self, until: int) -> None:
-        name = self.pipeline.name
+    def _commit(self, until: int, keys: int) -> None:
+        name, view = self.pipeline.name, self.view.name
         with session() as ledger:
             batch = MicroBatch(
-                pipeline=name, query=self.view.name, query_id=name, batch_id=self.version, token=1, committed_at=DAY
+                pipeline=name, query=view, query_id=name, batch_id=self.version, token=1, rows=keys, committed_at=DAY
             )
             ledger.add(batch)
             ledger.flush()
@@ -501,6 +502,45 @@ def test_doctor_makes_served_views_again_when_their_schemas_were_dropped(world: 
     follow_ledger(world.pipeline, counted=True)
     assert list(check_served_views(world.pipeline)) == []
     assert world.answers() == {**before, ("1", DAY): (1, "proved")}
+
+
+@pytest.mark.parametrize("loss", ["table dropped", "marker too", "put back"])
+def test_stream_is_refused_and_doctor_names_its_table_when_rows_that_it_wrote_are_lost(world: World, loss: str) -> None:
+    generation = generations.current_or_first(world.pipeline.name, "test@host")
+    world.produce("1", DAY, DAY)
+    world.stream()
+    marker = asked("SELECT version FROM tidemark_versions WHERE table_name = %s", [world.table])
+    world.produce("2", DAY, DAY)
+    world.stream()
+    world.stream()
+    check_written_live_tables(world.pipeline, generation)
+    assert list(check_served_views(world.pipeline)) == []
+    if loss == "put back":
+        asked(f"DELETE FROM {world.table} WHERE zip_code = '2'")
+        asked("UPDATE tidemark_versions SET version = %s WHERE table_name = %s", [*marker[0], world.table])
+    else:
+        asked(f"DROP TABLE {world.table} CASCADE")
+    if loss == "marker too":
+        asked("DELETE FROM tidemark_versions WHERE table_name = %s", [world.table])
+    for _ in range(2):
+        with pytest.raises(UsageError, match=f"the table {world.table} of serving lacks rows") as refused:
+            check_written_live_tables(world.pipeline, generation)
+        assert f"./tidemark new-generation {world.pipeline.name} --reason" in refused.value.remedy
+        assert (refused.value.message, "") in [(each.what, each.repair) for each in check_served_views(world.pipeline)]
+        # A repair, and the next publication, leave it at that.
+        follow_ledger(world.pipeline, counted=True)
+    if loss == "table dropped":
+        # Under a stream that runs.
+        with pytest.raises(UsageError, match=f"the table {world.table} of serving lacks rows"):
+            merge(shape_of(world.pipeline, world.view), [("2", DAY, DAY + HOUR, 2)], world.version)
+    with session() as ledger:
+        generations.open_in(ledger, world.pipeline.name, "test@host", "as the refusal says")
+    again = generations.current_or_first(world.pipeline.name, "test@host")
+    check_written_live_tables(world.pipeline, again)
+    base = [(zip_code, start, start + HOUR, count) for (zip_code, start), count in world.speed.items()]
+    merge(shape_of(world.pipeline, world.view), base, again.version(-1), replace=True)
+    assert list(check_served_views(world.pipeline)) == []
+    assert world.answers() == {("1", DAY): (1, "live"), ("2", DAY): (1, "live")}
 
 
 def test_doctor_repairs_served_rows_when_they_differ(world: World) -> None:
