@@ -49,6 +49,7 @@ def up() -> None:
     binaries = folder_of_binaries()
     state = process.read_state("postgres")
     data = settings().home / "postgres"
+    process.check_password_kept("postgres", data / "PG_VERSION")
     password = unquote(urlsplit(state["address"]).password or "") if state else secrets.token_urlsafe(24)
     port = process.free_port(state.get("port"))
     account = _server_account(data, binaries)

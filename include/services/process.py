@@ -18,7 +18,7 @@ from typing import Any
 import fasteners
 import psutil
 
-from include.errors import ServiceUnreachable
+from include.errors import ServiceUnreachable, UsageError
 from include.processes import ProcessIdentity, runs, wait_ended
 from include.setting_values import masked
 from include.settings import settings, write_private
@@ -76,6 +76,16 @@ def read_state(name: str) -> dict[str, Any]:
     if running(state) is not None:
         settings().check_not_copied(name)
     return state
+
+
+def check_password_kept(name: str, data: Path) -> None:
+    """Raise UsageError when the service has data, and its state file is gone: a new password does not open them."""
+    if data.exists() and not read_state(name):
+        raise UsageError(
+            f"{data.parent} has data, and {settings().home / 'services' / name}.json "
+            "is gone, which alone has their password",
+            remedy="put a copy of it there",
+        )
 
 
 def write_state(name: str, **state: Any) -> None:

@@ -13,7 +13,7 @@ import psycopg2
 import pytest
 from sqlalchemy.engine import make_url
 
-from include.errors import ServiceUnreachable
+from include.errors import ServiceUnreachable, UsageError
 from include.services import postgres as service
 from include.services.process import start_detached
 from include.settings import settings
@@ -56,6 +56,20 @@ def test_server_is_not_started_when_one_that_cannot_be_seen_uses_the_data(
     server.wait(10)
     with service._locked(data):
         pass
+    settings.cache_clear()
+
+
+def test_nothing_is_started_and_no_password_made_when_the_state_file_of_data_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIDEMARK_HOME", str(tmp_path))
+    monkeypatch.setattr(service.process, "start_detached", pytest.fail)
+    settings.cache_clear()
+    (tmp_path / "postgres").mkdir()
+    (tmp_path / "postgres" / "PG_VERSION").write_text("16\n")
+    with pytest.raises(UsageError, match=r"services/postgres\.json is gone, which alone has their password — put a"):
+        service.up()
+    assert not (tmp_path / "services" / "postgres.json").exists()
     settings.cache_clear()
 
 
