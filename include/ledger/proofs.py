@@ -58,6 +58,8 @@ class Chain:
 
     heads: Mapping[str, Proof | None]
     """The last proof of each table; None when there is none yet."""
+    is_signed: bool
+    """Whether one of these is signed."""
     written: Proof | None = None
     """The proof that the build already has, or that `append` gave it."""
     signed_by: str | None = field(default=None)
@@ -73,7 +75,9 @@ def extending(pipeline: str, build: int, tables: Sequence[str]) -> Iterator[Chai
     with session() as ledger:
         lock(ledger, f"proof:{pipeline}")
         known = ledger.scalar(select(ProofRow).where(ProofRow.build_id == build))
-        chain = Chain({table: _head(ledger, pipeline, table) for table in tables}, _proof(known))
+        heads = {table: _head(ledger, pipeline, table) for table in tables}
+        is_signed = any(head is not None and head.signed_by is not None for head in heads.values())
+        chain = Chain({table: _proof(head) for table, head in heads.items()}, is_signed, _proof(known))
         yield chain
         if known is None and chain.written is not None:
             ledger.add(
@@ -88,9 +92,9 @@ def extending(pipeline: str, build: int, tables: Sequence[str]) -> Iterator[Chai
             )
 
 
-def _head(ledger: Session, pipeline: str, table: str) -> Proof | None:
+def _head(ledger: Session, pipeline: str, table: str) -> ProofRow | None:
     wanted = select(ProofRow).where(ProofRow.pipeline == pipeline, ProofRow.tables.contains([table]))
-    return _proof(ledger.scalar(wanted.order_by(ProofRow.id.desc()).limit(1)))
+    return ledger.scalar(wanted.order_by(ProofRow.id.desc()).limit(1))
 
 
 def _proof(row: ProofRow | None) -> Proof | None:

@@ -16,11 +16,12 @@ from typing import Any
 
 from include import lake
 from include.crash_points import crash_point
+from include.errors import UsageError
 from include.ledger import proofs
 from include.ledger.intervals.findings import ExpectationResult, Validation
 from include.ledger.proofs import Evidence, Proof, Registered
 from include.pipelines.spec import Pipeline
-from include.proof.signing import signature_of
+from include.proof.signing import own_public_key, signature_of
 from include.proof.verify import FORMAT, canonical
 from include.settings import REPOSITORY
 from include.times import format_time
@@ -34,7 +35,8 @@ NO_RECORD_HASHES = "the build keeps no hash of keys and values; offsets and time
 def prove_registered(pipeline: Pipeline, interval_id: int) -> str | None:
     """Write the proof of an interval that is registered, and those that are missing before; return its URI.
 
-    None when nothing of the interval was ever registered. Raises UsageError for a key that cannot be used.
+    None when nothing of the interval was ever registered. Raises UsageError for a key that cannot be used, or is not
+    set although the proofs before are signed.
     """
     for build in proofs.unproved(pipeline.name, OTHERS):
         prove(pipeline, build)
@@ -45,13 +47,22 @@ def prove_registered(pipeline: Pipeline, interval_id: int) -> str | None:
 
 
 def prove(pipeline: Pipeline, build: int) -> Proof | None:
-    """Write the proof of a published build unless it has one, and return it; None when a later one replaced it."""
+    """Write the proof of a published build unless it has one, and return it; None when a later one replaced it.
+
+    Raises UsageError like `prove_registered`.
+    """
     with proofs.extending(pipeline.name, build, pipeline.tables) as chain:
         if chain.written is not None:
             return chain.written
         evidence = proofs.evidence_of(build)
         if proofs.build_to_prove(evidence.pinned.id) != build:
             return None
+        if chain.is_signed and not own_public_key():
+            raise UsageError(
+                "the proofs before are signed and no key is set, and an unsigned one among them would never verify",
+                remedy="set TIDEMARK_PROOF_KEY; what was registered stays, and the next run writes the proof",
+                pipeline=pipeline.name,
+            )
         document = assemble(pipeline, evidence, chain.heads)
         document["file"] = _place_of(document)
         document["signature"] = signature_of(canonical(document))

@@ -647,7 +647,27 @@ def test_proof_of_another_ledger_stays_when_its_build_has_the_same_number(postgr
     assert written.read_bytes() == content
 
 
-def test_proof_is_unsigned_and_says_so_when_no_key_is_set(signed: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_proof_waits_for_the_key_when_those_before_it_are_signed(
+    signed: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.delenv("TIDEMARK_PROOF_KEY")
+        settings.cache_clear()
+        interval = register_hour(41)
+        with pytest.raises(UsageError, match="the proofs before are signed and no key is set"):
+            prove(interval)
+    settings.cache_clear()
+    assert [each.ok for each in unproved(NAMES)] == [True]
+    proof = prove(interval)
+    assert differences(proof, proof.parents[2], signing.own_public_key()) == []
+    assert [*unproved(NAMES)] == []
+
+
+def test_proof_is_unsigned_and_says_so_when_no_key_is_set(
+    signed: list[Path], postgres: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with psycopg2.connect(postgres.database) as connection, connection.cursor() as cursor:
+        cursor.execute("UPDATE proofs SET signed_by = NULL")
     monkeypatch.delenv("TIDEMARK_PROOF_KEY")
     settings.cache_clear()
     proof = prove(register_hour(40))
