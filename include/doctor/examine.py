@@ -16,6 +16,7 @@ from include.errors import LogTruncated, TidemarkError, TopicRecreated
 from include.housekeeping.leftovers import left_folders
 from include.housekeeping.renaming import left_to_rename
 from include.intervals.lake_of_ledger import kept_checkpoints, lake_error
+from include.lake.scan import scan_files
 from include.ledger import proofs
 from include.ledger.archive import row_outputs
 from include.ledger.erasures import unfinished
@@ -187,6 +188,7 @@ def _tables(*, deep: bool, logs: bool) -> Iterator[Finding]:
             yield from _missing(pipeline)
             yield from unregistered(pipeline)
             yield from unproved(pipeline)
+            yield from lost_proofs(pipeline)
             yield from unrenamed(pipeline)
             yield from unfinished_and_unknown_erasures(pipeline)
             yield from _event_gaps(pipeline)
@@ -220,6 +222,16 @@ def unproved(pipeline: Pipeline) -> Iterator[Finding]:
     if count := len(proofs.unproved(pipeline.name)):
         what = f"{pipeline.name}: registered intervals without a proof: {count}"
         yield Finding(True, what, "they are written when the pipeline's next intervals are registered", notice=True)
+
+
+def lost_proofs(pipeline: Pipeline) -> Iterator[Finding]:
+    """Yield a finding when files of proofs that were written are gone: no later one verifies without them."""
+    # The ledger is read first: a proof is noted after its file.
+    written = [lake.uri(path) for path in proofs.paths(pipeline.name)]
+    there = scan_files("proofs", pipeline.name) if written else {}
+    if lost := [each for each in written if each not in there]:
+        what = f"{pipeline.name}: proofs whose files are gone: {len(lost)}, such as {lake.below_lake(lost[0])}"
+        yield Finding(False, what, "put them back from the lake's last copy: those after them do not verify until then")
 
 
 def unrenamed(pipeline: Pipeline) -> Iterator[Finding]:

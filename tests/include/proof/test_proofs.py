@@ -20,7 +20,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from include.doctor.examine import unproved
+from include.doctor.examine import lost_proofs, unproved
 from include.errors import UsageError
 from include.intervals import steps
 from include.ledger.intervals import pins
@@ -619,6 +619,16 @@ def forget_last_proof(home: Home) -> None:
     with psycopg2.connect(home.database) as connection, connection.cursor() as cursor:
         cursor.execute("DELETE FROM proofs WHERE id = (SELECT max(id) FROM proofs) RETURNING build_id")
         cursor.execute("UPDATE builds SET proved = FALSE WHERE id = %s", cursor.fetchall()[0])
+
+
+def test_doctor_names_a_proof_when_its_file_is_gone(signed: list[Path]) -> None:
+    assert [*lost_proofs(NAMES)] == []
+    content = signed[1].read_bytes()
+    signed[1].unlink()
+    [found] = lost_proofs(NAMES)
+    signed[1].write_bytes(content)
+    where = signed[1].relative_to(signed[1].parents[2])
+    assert (found.ok, found.what) == (False, f"{PIPELINE}: proofs whose files are gone: 1, such as {where}")
 
 
 def test_file_is_written_again_when_the_ledger_has_no_note_of_it(postgres: Home, signed: list[Path]) -> None:
