@@ -19,7 +19,7 @@ from include.lake.checkpoints import (
     newest_commit,
     newest_plan,
 )
-from include.ledger.archive.micro_batches import ARCHIVE, last_batch, last_batch_id
+from include.ledger.archive.micro_batches import ARCHIVE, last_batch, last_batch_id, positions
 from include.ledger.connection import check_version
 from include.ledger.inventory import revisions_outside
 from include.ledger.lineage import registered_outside
@@ -79,7 +79,8 @@ def lake_error(pipeline: Pipeline) -> TidemarkError | None:
 
 def _other_ledger(pipeline: Pipeline) -> UsageError | None:
     """The ledger notes a generation before its checkpoints, and a micro-batch before Spark notes it as committed."""
-    newest = max(generation_folders(pipeline.name), default=-1)
+    folders = generation_folders(pipeline.name)
+    newest = max(folders, default=-1)
     current = generations.current(pipeline.name)
     if newest > (current.number if current else -1):
         of_ledger = f"has only generation {current.number}" if current else "has none"
@@ -92,7 +93,7 @@ def _other_ledger(pipeline: Pipeline) -> UsageError | None:
     except CheckpointDamaged as error:
         return error
     if query_id is None:
-        return None
+        return None if current.number in folders else _older_generations(current, newest)
     # The lake is read first: a driver that commits meanwhile is ahead in the ledger.
     committed = newest_commit(checkpoint)
     if committed > (last := last_batch_id(query_id)):
@@ -111,9 +112,25 @@ def older_checkpoint(current: StreamGeneration, query: str, committed: int) -> U
     if committed <= (planned := newest_plan(checkpoint)):
         return None
     of_lake = f"ends at micro-batch {planned}" if planned >= 0 else "has none"
+    what = f"micro-batch {committed} of {query} in generation {current.number}, its checkpoint {checkpoint} {of_lake}"
+    return _of_older_lake(current, what)
+
+
+def _older_generations(current: StreamGeneration, newest: int) -> UsageError | None:
+    """Return the error of a lake that has generations before one in which the archive has committed, and not that one.
+
+    A lake without any is of a stream that has not begun, or has lost its checkpoints.
+    """
+    began = current.began_at(ARCHIVE)
+    if newest < 0 or all(at <= began.get(tp, at) for tp, at in positions(current.pipeline).items()):
+        return None
+    what = f"micro-batches of generation {current.number}, the lake {lake.root()} ends at generation {newest}"
+    return _of_older_lake(current, what)
+
+
+def _of_older_lake(current: StreamGeneration, what: str) -> UsageError:
     return UsageError(
-        f"the ledger at {settings().database_host()} has micro-batch {committed} of {query} in generation "
-        f"{current.number}, its checkpoint {checkpoint} {of_lake}: the lake is an older copy than the ledger",
+        f"the ledger at {settings().database_host()} has {what}: the lake is an older copy than the ledger",
         remedy="set TIDEMARK_LAKE to this ledger's lake, or restore its last copy; only if that is gone for good: "
         f'./tidemark new-generation {current.pipeline} --reason "…" reads on where the ledger ends, and files that the '
         "copy lacks: include/docs/runbook.md, “Files that are gone for good”",

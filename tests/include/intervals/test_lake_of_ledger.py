@@ -206,7 +206,7 @@ def test_nothing_is_done_when_the_ledger_is_an_older_copy_of_its_own(in_process:
     log.archive()
     check_lake(log.pipeline)
     # A checkpoint that was lost is begun again where the ledger is.
-    shutil.rmtree(checkpoint.parent)
+    shutil.rmtree(checkpoint)
     check_lake(log.pipeline)
     current = ledger_generations.current("auction_bids")
     assert current is not None

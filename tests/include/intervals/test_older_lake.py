@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from include.ledger.archive.micro_batches import ARCHIVE
 from include.ledger.streams import generations
 from include.ledger.streams.flags import FLAGS
 from include.ledger.streams.generations import StreamGeneration
+from include.offsets import TopicPartition
 from include.pipelines import load_pipeline
 from include.settings import settings
 
@@ -132,6 +134,31 @@ def test_stream_is_refused_when_the_checkpoint_of_a_view_is_older_than_the_ledge
     ledger |= {"view": CURRENT.version(1), "flags": 2}
     with pytest.raises(UsageError, match=f"has micro-batch 2 of {FLAGS} in generation 3"):
         check_checkpoints(CURRENT, (VIEW, FLAGS))
+
+
+def test_lake_is_refused_when_it_has_only_generations_before_one_in_which_the_ledger_has_committed(
+    checkpoints: Path, ledger: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(checkpoints / "g2" / ARCHIVE, "id", planned=(4, 5), committed=(4, 5))
+    ledger["id"] = 5
+    started = replace(CURRENT, positions={ARCHIVE: '{"isp-hits": {"0": 7}}'})
+    at = {TopicPartition("isp-hits", 0): 7}
+    monkeypatch.setattr(lake_of_ledger, "positions", lambda _: at)
+    monkeypatch.setattr(lake_of_ledger, "last_batch", lambda *_: None)
+    # Killed before the checkpoint was made, or opened by a loss that the position was moved over.
+    for current in (started, CURRENT):
+        monkeypatch.setattr(generations, "current", lambda _, current=current: current)
+        assert lake_error(PIPELINE) is None
+    monkeypatch.setattr(generations, "current", lambda _: started)
+    at[TopicPartition("isp-hits", 0)] = 8
+    error = lake_error(PIPELINE)
+    assert isinstance(error, UsageError)
+    assert "has micro-batches of generation 3, the lake" in error.message
+    assert "ends at generation 2: the lake is an older copy than the ledger" in error.message
+    assert NEW in error.remedy
+    # Whoever has lost or removed the checkpoints has the lake.
+    write(checkpoints / "g3" / VIEW, "view")
+    assert lake_error(PIPELINE) is None
 
 
 @pytest.mark.parametrize("content", ["", '{"id"', "{}", "[]", "\udcff"])
