@@ -24,10 +24,10 @@ from pyiceberg.typedef import Record
 from include.catalog import DATABASE
 from include.catalog.renames import shown_columns
 from include.errors import TidemarkError
-from include.iceberg.catalog import OWNER, find
+from include.iceberg.catalog import OWNER, find, metadata_gone
 from include.iceberg.field_ids import numbers_of
 from include.iceberg.schema import create, follow_declaration, metadata_for_file
-from include.iceberg.snapshot_retention import Expire, delete_lists, surplus
+from include.iceberg.snapshot_retention import PREVIOUS_VERSIONS, Expire, delete_lists, previous_versions, surplus
 from include.iceberg.statement import (
     BUILD,
     INTERVAL,
@@ -46,9 +46,6 @@ from include.pipelines.spec import Pipeline
 TRIES = 5
 """How often an interval is committed again because somebody else changed the table meanwhile."""
 
-PREVIOUS_VERSIONS = "write.metadata.previous-versions-max"
-"""Property of a table: how many former metadata files it keeps."""
-
 _SMALL = 32 * 1024
 """Bytes of a manifest; one that names a single file has 8 KB."""
 
@@ -64,9 +61,6 @@ _PROPERTIES = {
     # Its files are registered in Hive, too: engines that drop the table, or expire snapshots, leave them.
     "gc.enabled": "false",
 }
-
-_FEWEST_VERSIONS = 20
-"""Former metadata files of a table that keeps few snapshots."""
 
 
 @dataclass(frozen=True)
@@ -98,14 +92,6 @@ def ensure_table(catalog: SqlCatalog, pipeline: Pipeline, table: str) -> Table:
         return ensure_table(catalog, pipeline, table)
 
 
-def previous_versions(pipeline: Pipeline) -> str:
-    """Return the value of `PREVIOUS_VERSIONS` by which a verdict's metadata lasts as long as its snapshot.
-
-    Each snapshot is one commit. There is room for as many that add none: a rerun's tag on an existing one, properties.
-    """
-    return str(max(_FEWEST_VERSIONS, 2 * pipeline.retention.snapshots))
-
-
 def _properties(pipeline: Pipeline) -> dict[str, str]:
     return {**_PROPERTIES, PREVIOUS_VERSIONS: previous_versions(pipeline)}
 
@@ -133,7 +119,7 @@ def commit_interval(
     Repeating it changes nothing. A build that changes nothing gets its tag on the existing snapshot. The same commit
     sets `said`, the table's properties of completeness; none while the table lacks rows of other intervals. `check`
     raises when the caller is no longer alone with the interval: it is asked before each try. Raises UsageError when the
-    table is not the pipeline's or cannot follow its declaration.
+    table is not the pipeline's or cannot follow its declaration, and MetadataGone.
     """
     for _ in range(TRIES):
         try:
@@ -161,7 +147,7 @@ def commit_interval(
 
 
 def difference_of(table: Table, wanted: Sequence[BuiltRevision], label: str | None = None) -> Difference:
-    """Compare the head of a table with what is wanted, of one interval or of all."""
+    """Compare the head of a table with what is wanted, of one interval or of all. Raises MetadataGone."""
     expected = {f"{each.location}/{name}": each for each in wanted for name in sorted(each.files)}
     there = {file.file_path: file for file in live_files(table, label)}
     missing = {path: revision for path, revision in expected.items() if path not in there}
@@ -169,9 +155,13 @@ def difference_of(table: Table, wanted: Sequence[BuiltRevision], label: str | No
 
 
 def live_files(table: Table, label: str | None = None) -> Iterator[DataFile]:
-    """Yield the data files at the head of a table, of one interval or of all."""
+    """Yield the data files at the head of a table, of one interval or of all. Raises MetadataGone."""
     scan = table.scan() if label is None else table.scan(row_filter=_equal_to("interval", label))
-    for task in scan.plan_files():
+    try:
+        tasks = [*scan.plan_files()]
+    except FileNotFoundError as error:
+        raise metadata_gone(table.properties.get(OWNER, ""), table.name()[-1], error) from None
+    for task in tasks:
         yield task.file
 
 

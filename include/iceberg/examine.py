@@ -11,7 +11,7 @@ from pyiceberg.table import Table
 
 from include.catalog import DATABASE
 from include.errors import MetadataGone, OtherScale, UsageError
-from include.iceberg.catalog import find, metadata_gone, opened, writing
+from include.iceberg.catalog import find, opened, writing
 from include.iceberg.commit import (
     Difference,
     commit_interval,
@@ -57,9 +57,6 @@ def deviations(pipeline: Pipeline) -> Iterator[Deviation]:
                 yield Deviation("another's table", table, error.message, error.remedy)
             except MetadataGone as error:
                 yield Deviation("missing metadata", table, error.message, error.remedy)
-            except FileNotFoundError as error:
-                gone = metadata_gone(pipeline.name, table, error)
-                yield Deviation("missing metadata", table, gone.message, gone.remedy)
 
 
 def _of_table(catalog: SqlCatalog, pipeline: Pipeline, table: str, begun: set[str]) -> Iterator[Deviation]:
@@ -117,7 +114,7 @@ def _restore_table(catalog: SqlCatalog, pipeline: Pipeline, table: str, begun: s
         before = _head_of(stored)
         stored = roll_back_foreign(stored)
         difference = difference_of(stored, registered)
-    except (MetadataGone, FileNotFoundError):
+    except MetadataGone:
         catalog.drop_table((DATABASE, table))
         stored = ensure_table(catalog, pipeline, table)
         before = _head_of(stored)

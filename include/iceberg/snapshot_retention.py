@@ -21,6 +21,7 @@ from pyiceberg.table.update import (
 )
 
 from include.iceberg.statement import is_own
+from include.pipelines.spec import Pipeline
 
 THROUGH = "tidemark.expired_through"
 """Property of a table: its snapshots of this build and of earlier ones may have been expired by Tidemark."""
@@ -28,10 +29,24 @@ THROUGH = "tidemark.expired_through"
 EXPIRED = "tidemark.expired"
 """Property of a table: later builds whose snapshots Tidemark has expired, separated by commas."""
 
+PREVIOUS_VERSIONS = "write.metadata.previous-versions-max"
+"""Property of a table: how many former metadata files it keeps."""
+
 AT_ONCE = 25
 """How many snapshots a commit expires at most: a table that has kept them all needs several commits."""
 
+_FEWEST_VERSIONS = 20
+"""Former metadata files of a table that keeps few snapshots."""
+
 _OWN_TAG = re.compile(r"\d{4}-\d{2}-\d{2}T\d+-(\d+)")
+
+
+def previous_versions(pipeline: Pipeline) -> str:
+    """Return the value of `PREVIOUS_VERSIONS` by which a verdict's metadata lasts as long as its snapshot.
+
+    Each snapshot is one commit. There is room for as many that add none: a rerun's tag on an existing one, properties.
+    """
+    return str(max(_FEWEST_VERSIONS, 2 * pipeline.retention.snapshots))
 
 
 def build_of_tag(name: str) -> int | None:

@@ -16,8 +16,8 @@ from include.erasure import open_tables
 from include.errors import TidemarkError
 from include.iceberg import catalog as iceberg_catalog
 from include.iceberg import erased_files
-from include.iceberg.commit import PREVIOUS_VERSIONS, previous_versions
 from include.iceberg.examine import deviations
+from include.iceberg.snapshot_retention import PREVIOUS_VERSIONS, previous_versions
 from include.ledger.database import session
 from include.ledger.intervals.revisions import as_built
 from include.ledger.lineage import BuiltRevision

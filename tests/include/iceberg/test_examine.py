@@ -122,6 +122,27 @@ def test_table_is_named_kept_and_made_anew_when_the_lake_was_moved(postgres: Hom
         assert archive.load().location() == iceberg_catalog.location_of(archive.pipeline.table) != before
 
 
+def test_remedy_is_named_and_the_registration_ends_after_it_when_the_head_s_manifest_list_is_gone(
+    archive: OpenTable,
+) -> None:
+    """PostgreSQL was restored from a copy that is older than the table's snapshots: later commits expired the head."""
+    table, due = archive.load(), revisions.registered(archive.pipeline.table)
+    head = table.current_snapshot()
+    assert head is not None
+    table.io.delete(head.manifest_list)
+    built = archive.build(2, {"2026-11-18": rows_of(2, 3)})
+    with pytest.raises(MetadataGone, match=r"its metadata is gone: .*doctor --repair makes the table anew"):
+        archive.publish(*built)
+    expiry = release(archive.pipeline, due, dry_run=False)
+    assert (expiry.held, len(expiry.left)) == ({each.location for each in due}, 1)
+    assert_mended(archive)
+    (begun,) = builds.begun_registrations(archive.pipeline.name)
+    tables.put_build(archive.pipeline, begun.pinned.id, begun.build, begun.changes)
+    builds.finish_registration(begun)
+    assert kinds(archive) == []
+    assert archive.load().scan().to_arrow().num_rows == 16
+
+
 def test_table_is_recreated_when_a_manifest_is_gone(archive: OpenTable) -> None:
     for file in Path(lake.filesystem(lake.uri("iceberg", archive.pipeline.table))[1]).rglob("*-m0.avro"):
         file.unlink()

@@ -8,8 +8,8 @@ import pytest
 
 from include.errors import UsageError
 from include.iceberg import catalog as iceberg_catalog
-from include.iceberg.commit import PREVIOUS_VERSIONS
 from include.iceberg.examine import deviations, restore
+from include.iceberg.snapshot_retention import PREVIOUS_VERSIONS
 from include.ledger.intervals.findings import IcebergSnapshot
 from include.pipelines.spec import Retention
 from tests.support.open_tables import OpenTable, pipeline_named, rows_of
