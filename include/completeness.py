@@ -5,15 +5,18 @@ PyIceberg is imported only for pipelines that declare an Iceberg table.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import logging
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 
-from include.catalog import DATABASE
+from include.catalog import DATABASE, count_partitions
 from include.catalog.properties import properties, put_properties
 from include.errors import AnotherWriter
 from include.ledger.completeness.properties import KEYS, UNTIL, Properties, table_properties
 from include.ledger.held_locks import held_lock
+from include.ledger.intervals.builds import begun_registrations
+from include.ledger.inventory import count_registered
 from include.pipelines import declarations
 from include.pipelines.spec import Pipeline
 
@@ -35,16 +38,46 @@ def locked_properties(pipeline: str) -> Iterator[None]:
 
 
 def put_hive_properties(pipeline: Pipeline, wanted: Properties) -> list[str]:
-    """Write the properties of the Hive catalog's tables; return the tables that had others."""
-    return put_properties(_in_hive(pipeline, wanted), KEYS)
+    """Write the properties of the Hive catalog's tables; return the tables that had others.
+
+    A table that lacks registered partitions gets none, and is logged.
+    """
+    lacking = _lacking(pipeline)
+    for table, partitions in lacking.items():
+        if wanted.get(table):
+            logging.getLogger("tidemark").warning(
+                "%s.%s states no time of completeness: the catalog lacks %s of its registered partitions; "
+                "./tidemark doctor --repair",
+                DATABASE,
+                table,
+                partitions,
+            )
+    return put_properties(_in_hive(pipeline, wanted, lacking), KEYS)
 
 
-def _in_hive(pipeline: Pipeline, wanted: Properties) -> Properties:
-    """Return the properties of the declared tables, and none for those of removed views: reruns take their rows out."""
+def _lacking(pipeline: Pipeline) -> dict[str, int]:
+    """Return how many registered partitions are missing from tables of the Hive catalog: it was put back, or is new.
+
+    Partitions are counted, not compared: a table has very many. Those of intervals that are being registered are left
+    out, as the catalog changes before the ledger.
+    """
+    begun = [each.pinned for each in begun_registrations(pipeline.name)]
+    registered = count_registered(pipeline.tables, pipeline.name, without=[each.id for each in begun])
+    shown = count_partitions(pipeline.tables, without=[each.interval.label for each in begun])
+    missing = {table: registered.get(table, 0) - count for table, count in shown.items()}
+    return {table: count for table, count in missing.items() if count > 0}
+
+
+def _in_hive(pipeline: Pipeline, wanted: Properties, lacking: Collection[str]) -> Properties:
+    """Return the properties that tables may state: none for those that lack partitions.
+
+    Nor for those of removed views, whose rows reruns take out.
+    """
     removed = wanted.keys() - {*pipeline.tables}
     if removed:
         removed -= {table for each in declarations().loaded for table in each.tables}
-    return {table: wanted.get(table, {}) for table in pipeline.tables} | {table: {} for table in sorted(removed)}
+    stated = {table: {} if table in lacking else wanted.get(table, {}) for table in pipeline.tables}
+    return stated | {table: {} for table in sorted(removed)}
 
 
 def follow_ledger(pipeline: Pipeline) -> list[str]:
@@ -62,7 +95,7 @@ def follow_ledger(pipeline: Pipeline) -> list[str]:
 def differences(pipeline: Pipeline) -> Iterator[tuple[str, str]]:
     """Yield each table whose properties differ from the ledger, with the difference."""
     wanted = table_properties(pipeline.name)
-    in_hive = _in_hive(pipeline, wanted)
+    in_hive = _in_hive(pipeline, wanted, _lacking(pipeline))
     found: list[tuple[str, Mapping[str, tuple[Mapping[str, str], Mapping[str, str]]]]] = [
         ("the catalog", {table: (each, in_hive[table]) for table, each in properties([*in_hive], KEYS).items()})
     ]
@@ -77,7 +110,7 @@ def differences(pipeline: Pipeline) -> Iterator[tuple[str, str]]:
                 what = f"is complete until {a}, but until {b} in the ledger"
                 if table not in pipeline.tables:
                     what = f"is complete until {a}, but no pipeline declares it"
-                elif not expected and in_hive[table]:
+                elif not expected and wanted.get(table):
                     what = f"is complete until {a}, but lacks registered rows"
                 elif a == b:
                     what = f"has other times of topic partitions than the ledger, complete until {a}"

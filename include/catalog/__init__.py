@@ -26,6 +26,15 @@ _PARTITIONS = """
     ORDER BY 1, 2
 """
 
+_COUNTED = """
+    SELECT t."TBL_NAME", count(p."PART_ID")
+    FROM "DBS" d
+    JOIN "TBLS" t ON t."DB_ID" = d."DB_ID"
+    LEFT JOIN "PARTITIONS" p
+        ON p."TBL_ID" = t."TBL_ID" AND split_part(p."PART_NAME", 'interval=', 2) <> ALL(%(without)s)
+    WHERE d."NAME" = %(database)s AND t."TBL_NAME" = ANY(%(tables)s)
+    GROUP BY 1
+"""
 
 _STORAGE = """
     SELECT p."PARAM_KEY", p."PARAM_VALUE"
@@ -60,6 +69,14 @@ def partitions(tables: Sequence[str]) -> dict[tuple[str, str], CatalogPartition]
     rows = _read(_PARTITIONS, {"database": DATABASE, "tables": list(tables)})
     listed = [CatalogPartition(table, _unescaped(name), as_lake_uri(location or "")) for table, name, location in rows]
     return {(each.table, each.partition): each for each in listed}
+
+
+def count_partitions(tables: Sequence[str], *, without: Sequence[str]) -> dict[str, int]:
+    """Return how many partitions each table of the catalog has, but for those of intervals with these labels.
+
+    Raise ServiceUnreachable.
+    """
+    return dict(_read(_COUNTED, {"database": DATABASE, "tables": list(tables), "without": list(without)}))
 
 
 def pointed_at(tables: Sequence[str]) -> set[str]:

@@ -62,6 +62,15 @@ def registered_rows(table: str, pipeline: str, *, without: int | None = None) ->
         return int(ledger.scalar(wanted.where(*of_table)) or 0)
 
 
+def count_registered(tables: Iterable[str], pipeline: str, *, without: Iterable[int]) -> dict[str, int]:
+    """Return how many partitions a pipeline's intervals have registered in tables, but for those of some intervals."""
+    wanted = select(Revision.table_name, func.count()).join(IntervalRow, IntervalRow.id == Revision.interval_id)
+    wanted = wanted.where(IntervalRow.pipeline == pipeline, Revision.interval_id.not_in(list(without)))
+    with session() as ledger:
+        of_tables = Revision.table_name.in_(list(tables)), Revision.state == RevisionState.REGISTERED
+        return dict(ledger.execute(wanted.where(*of_tables).group_by(Revision.table_name)).tuples().all())
+
+
 def revisions_of(table: str) -> Iterator[KnownRevision]:
     """Yield a table's revisions but removed ones, by table partition.
 

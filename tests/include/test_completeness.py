@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,10 +19,11 @@ from include.iceberg import catalog as iceberg_catalog
 from include.iceberg import tables
 from include.iceberg.examine import deviations, restore
 from include.ledger.completeness.properties import BY_PARTITION, KEYS, UNTIL, properties_after
-from include.ledger.intervals import attempts, builds, pins
+from include.ledger.intervals import attempts, builds, pins, revisions
 from include.ledger.lineage import BuiltRevision
 from include.offsets import OffsetRange
 from include.pipelines import Declarations
+from include.settings import settings
 from tests.conftest import Home
 from tests.support.open_tables import PASSED, OpenTable, pipeline_named, rows_of
 
@@ -54,6 +56,29 @@ def make_table(postgres: Home, table: str) -> None:
         )
 
 
+def point_at(table: str, partitions: Iterable[str]) -> None:
+    """Add partitions to a table of the Hive catalog, as a publication does, if it lacks them."""
+    with psycopg2.connect(settings().database_uri("catalog")) as connection, connection.cursor() as hive:
+        for each in partitions:
+            hive.execute(
+                'INSERT INTO "PARTITIONS" ("PART_ID", "CREATE_TIME", "LAST_ACCESS_TIME", "PART_NAME", "TBL_ID") '
+                'SELECT (SELECT coalesce(max("PART_ID"), 0) + 1 FROM "PARTITIONS"), 0, 0, %s, "TBL_ID" FROM "TBLS" t '
+                'WHERE "TBL_NAME" = %s AND NOT EXISTS '
+                '(SELECT FROM "PARTITIONS" p WHERE p."TBL_ID" = t."TBL_ID" AND "PART_NAME" = %s)',
+                [each, table, each],
+            )
+
+
+def put_back_catalog(table: str, partitions: int) -> None:
+    """Put the Hive catalog back from a copy in which a table had only so many partitions."""
+    with psycopg2.connect(settings().database_uri("catalog")) as connection, connection.cursor() as hive:
+        hive.execute(
+            'DELETE FROM "PARTITIONS" WHERE "PART_ID" IN (SELECT "PART_ID" FROM "PARTITIONS" JOIN "TBLS" '
+            'USING ("TBL_ID") WHERE "TBL_NAME" = %s ORDER BY "PART_ID" OFFSET %s)',
+            [table, partitions],
+        )
+
+
 def run(archive: OpenTable, hour: int, rows: int = 3) -> None:
     """Register an hour as publication does, without Spark."""
     register(archive, *archive.build(hour, {"2026-11-18": rows_of(hour, rows)}))
@@ -62,6 +87,7 @@ def run(archive: OpenTable, hour: int, rows: int = 3) -> None:
 def register(archive: OpenTable, spec: attempts.AttemptSpec, built: list[BuiltRevision]) -> None:
     tables.prepare(archive.pipeline)
     begun = builds.begin_registration(spec, PASSED, archive.changes(spec, built))
+    point_at(archive.pipeline.table, (each.partition for each in built))
     with completeness.locked_properties(archive.pipeline.name):
         told = properties_after(begun)
         tables.put_build(archive.pipeline, begun.pinned.id, begun.build, begun.changes, told)
@@ -141,6 +167,7 @@ def test_killed_before_its_end_a_registration_tells_the_same_when_it_is_finished
     assert told == properties_after(begun), "foreseeing keeps nothing"
     assert [each.build for each in builds.begun_registrations(archive.pipeline.name)] == [begun.build]
     tables.put_build(archive.pipeline, begun.pinned.id, begun.build, begun.changes, told)
+    point_at(archive.pipeline.table, (each.partition for each in built))
     # Killed here. Doctor does not judge what is under way.
     assert list(check_completeness(archive.pipeline)) == []
     completeness.put_hive_properties(archive.pipeline, properties_after(begun))
@@ -198,6 +225,38 @@ def test_other_tables_get_their_property_when_one_s_metadata_is_gone(archive: Op
     assert any("was created again" in line for line in restore(archive.pipeline))
     assert len(completeness.follow_ledger(archive.pipeline)) == 1
     assert until(archive) == HOURS[1]
+
+
+@pytest.mark.parametrize("partitions", [0, 1])
+def test_table_has_no_property_when_the_catalog_that_was_put_back_lacks_registered_partitions(
+    archive: OpenTable, caplog: pytest.LogCaptureFixture, partitions: int
+) -> None:
+    """Somebody dropped the table, or put the catalog back from a copy: a publication points at its own revisions."""
+    for hour in range(2):
+        run(archive, hour)
+    name = archive.pipeline.table
+    put_back_catalog(name, partitions)
+    assert [each.repair for each in check_completeness(archive.pipeline)] == ["tell completeness"]
+    run(archive, 2)
+    assert properties([name], KEYS) == {name: {}}
+    assert archive.load().properties[UNTIL] == HOURS[3]
+    assert f"lake.{name} states no time of completeness: the catalog lacks {2 - partitions} of its" in caplog.text
+    # What the catalog lacks is another finding.
+    assert list(check_completeness(archive.pipeline)) == []
+    assert completeness.follow_ledger(archive.pipeline) == []
+    point_at(name, (each.partition for each in revisions.registered(name)))
+    assert completeness.follow_ledger(archive.pipeline) != []
+    assert until(archive) == HOURS[3]
+
+
+def test_property_stays_when_another_interval_is_being_registered(archive: OpenTable) -> None:
+    """Rows that move to another table partition are missing from the catalog for a moment."""
+    run(archive, 0)
+    spec, built = archive.build(0, {"2026-11-17": rows_of(0, 2)})
+    builds.begin_registration(spec, PASSED, archive.changes(spec, built))
+    put_back_catalog(archive.pipeline.table, 0)
+    run(archive, 1)
+    assert properties([archive.pipeline.table], KEYS)[archive.pipeline.table][UNTIL] == HOURS[2]
 
 
 def test_table_is_left_out_when_it_is_not_in_the_catalog(archive: OpenTable) -> None:
