@@ -31,6 +31,19 @@ def is_own(metadata: str | None) -> bool:
     return metadata is not None and (metadata == OWN or metadata.startswith(_SAYS_MORE))
 
 
+def commit_id(table: str, version: int) -> str | None:
+    """Return what tells a version's commit from another one of the same number; None where its file is gone."""
+    try:
+        commit = read_text(f"{table}/_delta_log/{version:020}.json")
+    except FileNotFoundError:
+        return None
+    # Values may hold U+2028 and the like, at which `splitlines` would break them.
+    infos = (json.loads(line)["commitInfo"] for line in commit.split("\n") if line.startswith('{"commitInfo"'))
+    info: dict[str, Any] = next(infos, {})
+    # Not every writer notes a transaction.
+    return str(info.get("txnId") or info.get("timestamp") or "")
+
+
 def forget_values(table: str, version: int, without_names: Callable[[str], str] = str) -> None:
     """Remove values of rows from a table's log, up to a version that has a checkpoint; repeating it changes nothing.
 

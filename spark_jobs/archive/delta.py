@@ -31,7 +31,7 @@ from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_ra
 from include import lake
 from include.catalog.columns import changes, columns_of_json, declared_columns
 from include.errors import TidemarkError, UsageError
-from include.lake.delta_log import OWN, is_own
+from include.lake.delta_log import OWN
 from include.ledger.intervals.locks import replacing_rows
 from include.offsets import Coordinates, OffsetRange
 from include.pipelines.spec import Pipeline
@@ -49,9 +49,6 @@ _WIDENING = "delta.enableTypeWidening"
 _FOLLOWED = {("tinyint", "smallint"), ("tinyint", "int"), ("smallint", "int")}
 """Wider types that the columns of any table get: Parquet has them all as the same."""
 
-_HARMLESS = {"OPTIMIZE", "VACUUM START", "VACUUM END", "SET TBLPROPERTIES"}
-"""Operations that change no row, whoever runs them."""
-
 _CONFLICTS = (
     ConcurrentAppendException,
     ConcurrentDeleteDeleteException,
@@ -66,9 +63,6 @@ _CONFLICTS = (
 
 _LAST_COMMIT = "spark.databricks.delta.lastCommitVersionInSession"
 """Where Delta notes the version of a session's last commit, to whichever table."""
-
-_MEANWHILE = 100
-"""Commits that may be added to the history while it is read."""
 
 
 _WHOLE_FILES = {
@@ -279,14 +273,3 @@ def latest_version(spark: SparkSession, pipeline: Pipeline) -> int:
 def table_id(spark: SparkSession, pipeline: Pipeline) -> str:
     """Return Delta's id of the table; a table that was deleted and created again has a new one."""
     return str(DeltaTable.forPath(spark, location(pipeline)).detail().collect()[0]["id"])
-
-
-def has_foreign_writes(spark: SparkSession, pipeline: Pipeline, after: int, until: int) -> bool:
-    """Return whether a commit that is not Tidemark's may have changed rows in a version of `(after, until]`."""
-    history = DeltaTable.forPath(spark, location(pipeline)).history(until - after + _MEANWHILE)
-    ours = {
-        row["version"]
-        for row in history.select("version", "operation", "userMetadata").collect()
-        if is_own(row["userMetadata"]) or row["operation"] in _HARMLESS
-    }
-    return not ours.issuperset(range(after + 1, until + 1))

@@ -16,12 +16,12 @@ from include.pipelines.spec import Pipeline
 from spark_jobs.archive.delta import (
     delete_older_files,
     delete_records,
-    has_foreign_writes,
     latest_version,
     location,
     write_checkpoint,
 )
-from spark_jobs.publication.delta import following_lost_lock, pin_newest, pin_view, pinned_version, restore_rows
+from spark_jobs.publication.delta import following_lost_lock, pin_newest, restore_rows
+from spark_jobs.publication.delta_versions import has_foreign_writes, pin_view, pinned_version
 
 
 def erase_from_delta(spark: SparkSession, pipeline: Pipeline, erasure: int, lease: Lease) -> None:
@@ -44,7 +44,7 @@ def _erase_alone(spark: SparkSession, pipeline: Pipeline, erasure: int, lease: L
     erased = {each.coordinates for each in records_of(erasure)}
     with attempts.publishing_delta(pipeline.name) as check:
         pinned = pinned_version(spark, pipeline)
-        if pinned is not None and has_foreign_writes(spark, pipeline, pinned, latest_version(spark, pipeline)):
+        if pinned is not None and has_foreign_writes(spark, pipeline, pinned, latest_version(spark, pipeline), ()):
             restore_rows(spark, pipeline, {})
         delete_records(spark, pipeline, erased, twins_of(erasure))
         crash_point("delta_rows_erased")

@@ -24,17 +24,15 @@ from include.ledger.intervals.revisions import LeftOut
 from include.pipelines.spec import Pipeline
 from spark_jobs.archive.delta import (
     ensure_table,
-    has_foreign_writes,
     latest_version,
-    location,
     others_keep_writing,
     replace_rows,
-    table_id,
     within_sql,
 )
 from spark_jobs.archive.files import read_files
 from spark_jobs.archive.schema import archive_schema
 from spark_jobs.publication.damaged import damaged_intervals, with_file
+from spark_jobs.publication.delta_versions import RESTORED, has_foreign_writes, pin_view, pinned_version
 from spark_jobs.reconciliation.interval_run import IntervalRun
 from spark_jobs.spark.failures import SPARK_FAILURES, translate
 from spark_jobs.spark.log import log_of
@@ -185,21 +183,6 @@ def pin_newest(spark: SparkSession, pipeline: Pipeline) -> None:
             pin_view(spark, pipeline, version)
 
 
-def pin_view(spark: SparkSession, pipeline: Pipeline, version: int) -> None:
-    """Pin the view to the validated rows of a version; until then it shows those of the version before."""
-    view = f"{DATABASE}.{pipeline.delta_view}"
-    columns = ", ".join(f"`{name}`" for name in (*archive_schema(pipeline).names, "interval"))
-    properties = f"'tidemark.table' = '{table_id(spark, pipeline)}', 'tidemark.version' = '{version}'"
-    rows = f"SELECT {columns} FROM delta.`{location(pipeline)}` VERSION AS OF {version} WHERE interval IS NOT NULL"
-    if not spark.catalog.tableExists(view):
-        spark.sql(f"CREATE VIEW {view} TBLPROPERTIES ({properties}) AS {rows}")
-        return
-    # Spark replaces a view by dropping it: readers would find none, and after a kill there would be none.
-    spark.sql(f"ALTER VIEW {view} AS {rows}")
-    # Last: after a kill the version that is noted is an earlier one, since which only Tidemark has written.
-    spark.sql(f"ALTER VIEW {view} SET TBLPROPERTIES ({properties})")
-
-
 def restore_rows(
     spark: SparkSession,
     pipeline: Pipeline,
@@ -234,16 +217,6 @@ def _replace(
     return replace_rows(pipeline, f"{validated} OR ({streamed})", _rows(spark, pipeline, files), properties)
 
 
-def pinned_version(spark: SparkSession, pipeline: Pipeline) -> int | None:
-    """Return the version that the view shows; None where there is no view of this table."""
-    view = f"{DATABASE}.{pipeline.delta_view}"
-    if not spark.catalog.tableExists(view):
-        return None
-    properties = {row["key"]: row["value"] for row in spark.sql(f"SHOW TBLPROPERTIES {view}").collect()}
-    is_ours = properties.get("tidemark.table") == table_id(spark, pipeline)
-    return int(properties["tidemark.version"]) if is_ours else None
-
-
 def _put_rows(
     spark: SparkSession,
     pipeline: Pipeline,
@@ -254,17 +227,19 @@ def _put_rows(
 ) -> int:
     """Write until a version holds only registered rows where `interval` is not null; return that version.
 
-    Version `trusted` already met this condition, but for the intervals of these labels. What others commit after the
+    Version `trusted` already met this condition, but for these intervals and `damaged` ones. If others have written
+    since, or publications of a ledger that is lost, the rows of all intervals are written. What others commit after the
     last write is not in the version that is returned, and a write that changes nothing makes none. Rows that `damaged`
     intervals have there stay, unless somebody else may have changed them.
     """
     for _ in range(TRIES):
         version = before = latest_version(spark, pipeline)
-        is_trusted = trusted is not None and not has_foreign_writes(spark, pipeline, trusted, before)
+        put = {*labels.values(), *damaged.values()}
+        is_trusted = trusted is not None and not has_foreign_writes(spark, pipeline, trusted, before, put)
         if not is_trusted or len(labels) > ONE_BY_ONE:
             check()
             summary = _summary(pipeline, [*labels][-1]) if labels else {}
-            said = {**summary, "tidemark.restored": "all registered intervals"}
+            said = {**summary, RESTORED: "all registered intervals"}
             kept = damaged.values() if is_trusted else ()
             version = restore_rows(spark, pipeline, said, *labels, without=damaged, kept=kept) or version
         else:

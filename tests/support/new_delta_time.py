@@ -20,19 +20,21 @@ from pyspark.sql import functions as F
 
 from include import lake
 from include.errors import UsageError
+from include.iceberg.statement import INTERVAL
+from include.lake.delta_log import commit_id
 from include.pipelines import load_pipeline
 from include.pipelines.spec import Archive, Pipeline
 from spark_jobs.archive.delta import (
     append_batch,
     check_table,
     ensure_table,
-    has_foreign_writes,
     latest_version,
     location,
     replace_rows,
 )
 from spark_jobs.archive.files import read_files
 from spark_jobs.archive.schema import archive_schema
+from spark_jobs.publication.delta_versions import has_foreign_writes
 from spark_jobs.spark.entry import run_entry
 from spark_jobs.spark.session import build_session
 
@@ -95,6 +97,11 @@ def main(argv: list[str]) -> int:
     own = [replace_rows(now, f"interval = '{label}'", rows.where(F.lit(label == "a")), {}) for label in ("a", "b", "b")]
     append_batch(spark.newSession(), now, landed, "query", 1)
     own.append(replace_rows(now, "interval = 'a'", rows, {}))
+    known = latest_version(spark, now)
+    replace_rows(now, "interval = 'a'", rows, {INTERVAL: "a"})
+    newest = latest_version(spark, now)
+    found["of others"] = [has_foreign_writes(spark, now, known, newest, labels) for labels in (("a", "b"), ("b",))]
+    found["commits"] = [commit_id(location(now), version) for version in (known, newest, newest + 1)]
     found["own"] = [version and version - (own[0] or 0) for version in own]
     narrow, wide = pipeline_of(NARROW, "widened"), pipeline_of(WIDE, "widened")
     ensure_table(spark, narrow)

@@ -41,6 +41,10 @@ def test_new_column_of_a_delta_table_is_refused_until_the_table_can_take_it(new_
     assert found["wide rows"] == [[7, 2**40]]
     # The statement changes no row: the rows of all intervals are not written again.
     assert found["foreign"] is False
+    # A commit with the rows of an interval that is not to be put is another ledger's.
+    assert found["of others"] == [False, True]
+    known, newest, missing = found["commits"]
+    assert (len(known), len(newest), known == newest, missing) == (36, 36, False, None)
     # Nothing was replaced by nothing twice; another session's commit came before the last.
     assert found["own"] == [0, None, None, 2]
 

@@ -14,6 +14,7 @@ from delta.exceptions import ConcurrentAppendException
 from pyspark.errors import AnalysisException
 from sqlalchemy import update
 
+from include import lake
 from include.catalog import delta_view
 from include.catalog.changes import CatalogChange
 from include.doctor import open_tables
@@ -25,7 +26,7 @@ from include.ledger.models import Revision
 from include.pipelines import load_pipeline
 from include.pipelines.spec import Pipeline
 from spark_jobs.archive import delta as archive_delta
-from spark_jobs.publication import damaged, delta, repair
+from spark_jobs.publication import damaged, delta, delta_versions, repair
 from tests.conftest import Home, wait_for
 from tests.support.attempts import begin_attempt, hour, note_build, register
 from tests.support.ledger_faults import end_lock
@@ -54,6 +55,7 @@ class Table:
         }.items():
             patch.setattr(delta, name, value)
         patch.setattr(damaged, "damaged_files", self._damaged_files)
+        patch.setattr(delta_view, "commit_id", lambda *_: "of the view")
 
     def _replace(
         self, _spark: Any, _pipeline: Any, condition: str, _delivered: Any, files: Sequence[str], _said: Any
@@ -154,6 +156,75 @@ def test_doctor_pins_the_view_when_it_is_missing_or_shows_an_earlier_version(
     delta.put_left_out(nothing, table.pipeline)
     # Its own, and one for each repair.
     assert table.done[1:] == [1, 2, 3, 4]
+
+
+def test_doctor_pins_the_view_when_the_table_was_put_back_from_a_copy_or_its_folder_is_gone(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    view, shown = table.pipeline.delta_view, {"tidemark.version": "1"}
+    monkeypatch.setattr(delta_view, "properties", lambda *_: {view: shown})
+    table.publish(table.register(0))
+    gone = f"the view lake.{view} shows version 1, which is gone, or is another commit by now"
+    for noted, now, expected in (
+        ("1", "1", []),
+        ("1", "2", [gone]),
+        ("1", None, [gone]),
+        # Earlier code noted none.
+        (None, "1", []),
+        (None, None, [gone]),
+    ):
+        shown.pop("tidemark.commit", None)
+        shown.update({"tidemark.commit": noted} if noted else {})
+        monkeypatch.setattr(delta_view, "commit_id", lambda *_, now=now: now)
+        assert [each.what for each in open_tables.check_delta_table(table.pipeline)] == expected
+
+
+@pytest.mark.parametrize(("noted", "version"), [("a", 1), ("b", None), (None, 1)])
+def test_version_is_not_the_view_s_when_the_table_that_was_put_back_has_another_commit(
+    postgres: Home, monkeypatch: pytest.MonkeyPatch, noted: str | None, version: int | None
+) -> None:
+    pipeline = replace(load_pipeline("gps_positions"), name="put_back")
+    log = f"{lake.uri('delta', pipeline.name)}/_delta_log"
+    commit = '{"commitInfo":{"timestamp":1,"txnId":"a"}}\n{"add":{"stats":"commitInfo"}}\n'
+    lake.write_text(f"{log}/{1:020}.json", commit)
+    said = {"tidemark.table": "id", "tidemark.version": "1", **({"tidemark.commit": noted} if noted else {})}
+    spark: Any = SimpleNamespace(
+        catalog=SimpleNamespace(tableExists=lambda _: True),
+        sql=lambda _: SimpleNamespace(collect=lambda: [{"key": key, "value": said[key]} for key in said]),
+    )
+    monkeypatch.setattr(delta_versions, "table_id", lambda *_: "id")
+    assert delta_versions.pinned_version(spark, pipeline) == version
+    # The copy is older than the view.
+    lake.delete(log)
+    assert delta_versions.pinned_version(spark, pipeline) is None
+
+
+@pytest.mark.parametrize(
+    ("metadata", "is_put_alone"),
+    [
+        ("tidemark", True),
+        (f'{{"tidemark.interval":"{hour(0).label}"}}', True),
+        (f'{{"tidemark.interval":"{hour(1).label}"}}', True),
+        (f'{{"tidemark.interval":"{hour(2).label}"}}', False),
+        (f'{{"tidemark.interval":"{hour(0).label}","tidemark.restored":"all registered intervals"}}', False),
+        ("another's", False),
+    ],
+)
+def test_rows_of_all_intervals_are_put_again_when_a_ledger_that_was_lost_wrote_others_after_the_view_s_version(
+    table: Table, monkeypatch: pytest.MonkeyPatch, metadata: str, *, is_put_alone: bool
+) -> None:
+    """PostgreSQL was restored from a copy. An interval whose publication was killed is put there again."""
+    commits = [{"version": 1, "operation": "WRITE", "userMetadata": metadata}]
+    frame = SimpleNamespace(select=lambda *_: SimpleNamespace(collect=lambda: commits))
+    history = SimpleNamespace(forPath=lambda *_: SimpleNamespace(history=lambda _: frame))
+    monkeypatch.setattr(delta_versions, "DeltaTable", history)
+    monkeypatch.setattr(delta, "has_foreign_writes", delta_versions.has_foreign_writes)
+    table.done.append("of the lost ledger")
+    table.register(1)
+    table.damaged["file:///nowhere/1"] = ["file missing: a.parquet"]
+    commits += [{"version": 2, "operation": "WRITE", "userMetadata": "tidemark"}]
+    table.publish(table.register(0))
+    assert table.done[1:] == [f"interval = '{hour(0).label}'" if is_put_alone else "interval IS NOT NULL", 2]
 
 
 @pytest.mark.parametrize("is_built_again", [False, True])
@@ -355,13 +426,14 @@ def test_view_stays_and_its_noted_version_is_an_earlier_one_when_a_kill_comes_as
         said.append(statement)
 
     spark: Any = SimpleNamespace(sql=execute, catalog=SimpleNamespace(tableExists=lambda _: bool(said)))
-    monkeypatch.setattr(delta, "table_id", lambda *_: "id")
-    monkeypatch.setattr(delta, "archive_schema", lambda _: SimpleNamespace(names=["speed"]))
+    monkeypatch.setattr(delta_versions, "table_id", lambda *_: "id")
+    monkeypatch.setattr(delta_versions, "archive_schema", lambda _: SimpleNamespace(names=["speed"]))
+    monkeypatch.setattr(delta_versions, "commit_id", lambda _, version: f"commit {version}")
     for version in (3, 4):
-        delta.pin_view(spark, load_pipeline("gps_positions"), version)
+        delta_versions.pin_view(spark, load_pipeline("gps_positions"), version)
     created, rows, properties = said
     assert created.startswith(
-        "CREATE VIEW lake.gps_positions_delta TBLPROPERTIES ('tidemark.table' = 'id', 'tidemark.v"
+        "CREATE VIEW lake.gps_positions_delta TBLPROPERTIES ('tidemark.table' = 'id', 'tidemark.commit' = 'commit 3', "
     )
     assert rows == f"ALTER VIEW lake.gps_positions_delta AS {created.split(' AS ', 1)[1]}".replace(" OF 3 ", " OF 4 ")
     assert properties.startswith("ALTER VIEW lake.gps_positions_delta SET TBLPROPERTIES (")
