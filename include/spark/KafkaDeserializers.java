@@ -53,8 +53,18 @@ public final class KafkaDeserializers implements UDF5 {
             return row(null, oneLine(thrown));
         } catch (OutOfMemoryError thrown) {
             // Mostly of a value that says that it is longer than the memory: nothing was allocated then.
+            if (isOfNoValue(thrown)) {
+                throw thrown;
+            }
             return row(null, oneLine(thrown));
         }
+    }
+
+    /** Whether classes or threads lack memory, which no value asks for: all later records would fail alike. */
+    private static boolean isOfNoValue(OutOfMemoryError thrown) {
+        String text = String.valueOf(thrown.getMessage());
+        return text.startsWith("Metaspace") || text.startsWith("Compressed class space")
+            || text.startsWith("unable to create");
     }
 
     /** Whether it was thrown since a service, such as a registry, does not answer: that is no record's fault. */

@@ -73,9 +73,10 @@ def by_declared_names(rows: DataFrame, formerly: Mapping[str, Sequence[str]]) ->
 
 
 def read_quarantined(
-    spark: SparkSession, pipeline: Pipeline, ranges: Sequence[OffsetRange], reason: str = ""
+    spark: SparkSession, pipeline: Pipeline, ranges: Sequence[OffsetRange], condition: Column | None = None
 ) -> DataFrame:
-    """Return the coordinates of the quarantined records of the ranges, for one reason or for all."""
+    """Return the coordinates of the quarantined records of the ranges, with a condition on `reason` and `detail`."""
     paths = landing_files.files_covering(pipeline.name, ranges, Fate.QUARANTINED)
-    quarantined = read_files(spark, paths, struct_of(f"{COORDINATE_COLUMNS}, reason STRING")).where(within(ranges))
-    return (quarantined.where(F.col("reason") == reason) if reason else quarantined).drop("reason")
+    columns = struct_of(f"{COORDINATE_COLUMNS}, reason STRING, detail STRING")
+    quarantined = read_files(spark, paths, columns).where(within(ranges))
+    return (quarantined if condition is None else quarantined.where(condition)).drop("reason", "detail")

@@ -21,6 +21,9 @@ from spark_jobs.spark.frames import frame_of
 _PASSING = {Avro: UNKNOWN_SCHEMA, KafkaDeserializer: "undecodable", UserDefined: "undecodable"}
 """By decoder, the reason for which the same code may decode a record later: it asks what may know more by then."""
 
+_SHORT_OF_MEMORY = r"^(java\.lang\.OutOfMemoryError|MemoryError)\b"
+"""Beginning of a detail that need not be about its record: another one, or another query, may have taken the memory."""
+
 _COORDINATES = "kafka_topic STRING, kafka_partition INT, kafka_offset BIGINT"
 
 
@@ -36,7 +39,8 @@ def withhold_quarantined(
 
     Diverted records would throw, and replayed ones belong to another interval. In the parts that other code decoded
     (`otherwise`) every quarantined record stays quarantined, as does one whose reason may have passed, such as a schema
-    that the registry did not know then. All others are decoded again, to be compared.
+    that the registry did not know then. All others are decoded again, to be compared: also those that a decoder of the
+    user's own had no memory for.
     """
     known = pinned_fates(pipeline.name, ranges, topic_ids)
     passing = _PASSING.get(type(pipeline.decoder))
@@ -44,7 +48,8 @@ def withhold_quarantined(
         return records, None
     held = frame_of(spark, known, _COORDINATES)
     if passing is not None:
-        held = held.unionByName(read_quarantined(spark, pipeline, ranges, passing)).distinct()
+        may_pass = (F.col("reason") == passing) & ~F.col("detail").rlike(_SHORT_OF_MEMORY)
+        held = held.unionByName(read_quarantined(spark, pipeline, ranges, may_pass)).distinct()
     if otherwise:
         held = held.unionByName(read_quarantined(spark, pipeline, otherwise)).distinct()
     held = held.withColumn("held", F.lit(True))

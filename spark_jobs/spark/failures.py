@@ -30,15 +30,7 @@ from include.lake import object_store
 from include.lake.disks import full_disk
 from include.ledger.connection import does_not_answer
 from spark_jobs.spark.checkpoint import checkpoint_damaged
-from spark_jobs.spark.thrown import (
-    MISSING,
-    Thrown,
-    below_lake,
-    causes_of,
-    chain_of,
-    jvm_has_ended,
-    place_without_space,
-)
+from spark_jobs.spark.thrown import MISSING, Thrown, below_lake, causes_of, chain_of, jvm_has_ended, place_without_space
 
 SPARK_FAILURES = (PySparkException, Py4JJavaError)
 
@@ -248,6 +240,9 @@ def _worker_late(thrown: Thrown) -> TidemarkError | None:
 
 
 def _service_unreachable(thrown: Thrown) -> TidemarkError | None:
+    if thrown.kinds[0] == "java.net.ConnectException" and thrown.message.startswith("the deserializer "):
+        # Of KafkaDeserializers.java: none of Tidemark's own services.
+        return ServiceUnreachable(one_line(thrown.message), remedy="start that service; nothing was committed")
     is_unreachable = not _UNREACHABLE.isdisjoint(thrown.kinds)
     if thrown.kinds[0] == "java.util.concurrent.TimeoutException":
         is_unreachable = thrown.thrower.startswith(_CONNECTOR)

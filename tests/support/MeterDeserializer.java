@@ -9,7 +9,7 @@ import java.util.Map;
 import org.apache.kafka.common.errors.SerializationException;
 import org.apache.kafka.common.serialization.Deserializer;
 
-/** A deserializer as a user has it: the meters of own_decoders.py; nothing for device 0. Value "o" asks for too much memory, "c" for a service. */
+/** A deserializer as a user has it: the meters of own_decoders.py; nothing for device 0. Value "o" asks for too much memory, "c" for a service, "m" for a class. */
 public final class MeterDeserializer implements Deserializer {
     private String topics;
 
@@ -26,6 +26,9 @@ public final class MeterDeserializer implements Deserializer {
         }
         if (value.length == 1 && value[0] == 'o') {
             return new byte[Integer.MAX_VALUE];
+        }
+        if (value.length == 1 && value[0] == 'm') {
+            throw new OutOfMemoryError("Metaspace");
         }
         if (value.length == 1 && value[0] == 'c') {
             throw new SerializationException("no schema", new ConnectException("Connection refused"));

@@ -5,6 +5,7 @@ Where the function fails on a value, only that record goes to quarantine; where 
 
 from __future__ import annotations
 
+import errno
 import importlib
 import socket
 from collections.abc import Callable
@@ -24,6 +25,9 @@ from spark_jobs.spark.schemas import struct_of
 from spark_jobs.spark.worker_code import WorkerCode, check_unchanged, worker_code
 
 _NONE = "the function returned no message"
+
+_UNREACHABLE = frozenset({errno.EHOSTUNREACH, errno.EHOSTDOWN, errno.ENETUNREACH, errno.ENETDOWN})
+"""Of errors of the system that have no class of their own, those of a connection."""
 
 
 def prepare(decoder: UserDefined) -> None:
@@ -161,7 +165,7 @@ def _blamed(error: Exception) -> str:
     """Return what was raised on a value, as one line. Raises ServiceUnreachable when a connection failed."""
     told = one_line(f"{type(error).__name__}: {error}")
     cause: BaseException | None = error
-    while cause is not None and not isinstance(cause, ConnectionError | socket.gaierror):
+    while cause is not None and not _is_of_connection(cause):
         cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
     if cause is not None:
         # Without its context, which would hide what it is from those who read it in Spark's words.
@@ -169,3 +173,10 @@ def _blamed(error: Exception) -> str:
             f"the decoder's function cannot connect: {told}", remedy="start that service; nothing was committed"
         ) from None
     return told
+
+
+def _is_of_connection(error: BaseException) -> bool:
+    """Whether it says that a service does not answer. One whose host is off, or that a firewall hides, times out."""
+    if isinstance(error, ConnectionError | TimeoutError | socket.gaierror):
+        return True
+    return isinstance(error, OSError) and error.errno in _UNREACHABLE

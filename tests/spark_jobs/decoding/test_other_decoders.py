@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import struct
 from dataclasses import replace
@@ -18,9 +19,11 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from include.errors import ServiceUnreachable, TidemarkError, UsageError
+from include.offsets import OffsetRange, TopicPartition
 from include.pipelines import load_pipeline
 from include.pipelines.spec import Archive, Csv, Json, KafkaDeserializer, Text, UserDefined
 from include.spark.compiled_jars import CLASS, DESERIALIZERS, compile_java
+from spark_jobs.archive import files
 from spark_jobs.decoding.decoders import decoding_of
 from spark_jobs.decoding.user_defined import python_function
 from spark_jobs.intervals import pinned_fates
@@ -233,6 +236,15 @@ def test_no_record_is_blamed_when_the_user_s_function_cannot_connect(spark: Any,
     assert str(meaning).startswith("the decoder's function cannot connect: LookupError: no schema")
 
 
+@pytest.mark.parametrize("kind", [TimeoutError("timed out"), OSError(errno.EHOSTUNREACH, "No route to host")], ids=repr)
+def test_no_record_is_blamed_when_the_host_of_a_service_is_down(kind: OSError) -> None:
+    failed = LookupError("no schema")
+    failed.__cause__ = kind
+    with pytest.raises(ServiceUnreachable, match="cannot connect: LookupError: no schema"):
+        python_function._blamed(failed)
+    assert python_function._blamed(FileNotFoundError(errno.ENOENT, "no table")).startswith("FileNotFoundError")
+
+
 def test_record_is_blamed_when_the_user_s_function_leaves_the_failed_connection_out() -> None:
     def decode() -> None:
         try:
@@ -263,28 +275,42 @@ def test_value_is_blamed_for_the_memory_it_asks_for_and_not_for_a_service_when_a
         call = partial(caller.call, "com.example.MeterDeserializer", '{"meter.topics": "t"}', "", "t")
         assert json.loads(call(meter(1, 1.5)).getString(0))["device"] == 1
         assert call(b"o").getString(1).startswith("java.lang.OutOfMemoryError")
+        # No value asks for this memory: the next one would fail, too.
+        with pytest.raises(Py4JJavaError, match=r"java\.lang\.OutOfMemoryError: Metaspace"):
+            call(b"m")
         with pytest.raises(Py4JJavaError) as failed:
             call(b"c")
     finally:
         thread.setContextClassLoader(before)
     meaning = translate(failed.value)
     assert type(meaning) is ServiceUnreachable
-    assert "the deserializer com.example.MeterDeserializer cannot connect: org.apache.kafka." in str(meaning)
+    assert str(meaning).startswith("the deserializer com.example.MeterDeserializer cannot connect: org.apache.kafka.")
+    assert str(meaning).endswith("no schema — start that service; nothing was committed")
 
 
-@pytest.mark.parametrize("decoder", [UserDefined("a.module:f", METER), KafkaDeserializer(Path("j"), "a.Class", METER)])
-def test_undecodable_record_stays_in_quarantine_when_the_same_code_would_decode_it_now(
-    spark: Any, monkeypatch: pytest.MonkeyPatch, decoder: Any
+@pytest.mark.parametrize(
+    ("decoder", "shortage"),
+    [
+        (UserDefined("a.module:f", METER), "MemoryError: "),
+        (KafkaDeserializer(Path("j"), "a.Class", METER), "java.lang.OutOfMemoryError: Java heap space"),
+    ],
+)
+def test_undecodable_record_stays_in_quarantine_unless_memory_was_short_when_the_same_code_would_decode_it_now(
+    spark: Any, monkeypatch: pytest.MonkeyPatch, decoder: Any, shortage: str
 ) -> None:
-    def landed(spark: Any, pipeline: Any, ranges: Any, reason: str) -> Any:
-        coordinates = [("t", 0, 1)] if reason == "undecodable" else []
-        return spark.createDataFrame(coordinates, "kafka_topic STRING, kafka_partition INT, kafka_offset BIGINT")
+    landed = [(0, "undecodable", shortage), (1, "undecodable", "LookupError: no schema"), (2, "too_large", "9 bytes")]
+
+    def read_files(spark: Any, paths: Any, schema: Any) -> Any:
+        rows = [("t", 0, offset, reason, detail) for offset, reason, detail in landed]
+        return frame_of(spark, rows, f"{files.COORDINATE_COLUMNS}, reason STRING, detail STRING").select(*schema.names)
 
     monkeypatch.setattr(pinned_fates, "pinned_fates", lambda *_: [])
-    monkeypatch.setattr(pinned_fates, "read_quarantined", landed)
+    monkeypatch.setattr(files.landing_files, "files_covering", lambda *_: [])
+    monkeypatch.setattr(files, "read_files", read_files)
     frame = spark.createDataFrame([(None, b"v", "t", 0, n, NOW, []) for n in range(3)], KAFKA_DDL)
     declared = replace(load_pipeline("nest_cameras"), decoder=decoder)
-    records, withheld = pinned_fates.withhold_quarantined(spark, declared, [], {}, [], frame)
+    ranges = [OffsetRange(TopicPartition("t", 0), 0, 3)]
+    records, withheld = pinned_fates.withhold_quarantined(spark, declared, ranges, {}, [], frame)
     assert withheld is not None
     assert [row.offset for row in records.where(withheld.isNotNull()).collect()] == [1]
 
