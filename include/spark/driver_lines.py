@@ -140,7 +140,10 @@ class DriverLines:
     def note(self, line: str) -> None:
         """Keep a line as `own` if Tidemark's code printed it."""
         if line.startswith(OWN):
-            self.own = _TIME.sub("", line.removeprefix(OWN), count=1).strip()
+            said = line.removeprefix(OWN)
+            # Only of a launched driver a time leads; others are in the text, as those of an interval.
+            led = _TIME.match(said)
+            self.own = said[led.end() if led else 0 :].strip()
 
     def passes(self, line: str) -> bool:
         """Return whether a line is shown at once; others are kept in `held`. TIDEMARK_DEBUG shows all."""

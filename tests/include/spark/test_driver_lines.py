@@ -30,6 +30,14 @@ def test_foreign_lines_are_held_back_when_the_driver_has_not_failed() -> None:
     assert list(lines.held) == NOISE
 
 
+@pytest.mark.parametrize("time", ["", "2026-11-20T10:11:14Z "])
+def test_error_keeps_its_interval_when_a_time_leads_its_line_or_none_does(time: str) -> None:
+    lines = DriverLines()
+    said = "gps_positions: 2026-11-20T05:00:00Z/2026-11-20T06:00:00Z was built --from 2026-11-20T05:00:00Z --to"
+    lines.note(f"tidemark: {time}{said}\n")
+    assert lines.own == said
+
+
 def test_warnings_of_spark_pass_when_the_application_is_a_stream() -> None:
     lines = DriverLines(shows_warnings=True)
     assert [each for each in NOISE if lines.passes(each)] == NOISE[4:]

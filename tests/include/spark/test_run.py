@@ -122,7 +122,7 @@ def test_command_ends_when_the_stream_is_a_step_of_it_and_was_asked_to_stop(
 
 
 @pytest.mark.parametrize(
-    "run", [run_job, run_stream_job, lambda job: run_watched_job(job, lambda: None)], ids=["job", "stream", "watched"]
+    "run", [run_job, run_stream_job, lambda job: run_watched_job(job, lambda: True)], ids=["job", "stream", "watched"]
 )
 def test_driver_goes_on_to_its_end_when_nothing_can_be_written_to_standard_error(
     ends: Callable[..., SparkSubmission], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, run: Runs
