@@ -10,12 +10,12 @@ import typer
 from include.cli import AsJson, PipelineName
 from include.cli.output import print_facts, print_json, print_table, progress, suggest
 from include.erasure.new_generation import begin_generation
-from include.intervals.references import contents_of_generation
 from include.ledger import reference_versions
 from include.ledger.archive import row_outputs
 from include.pipelines import declarations, load_line_pipeline, load_pipeline
 from include.processes import user_at_host
 from include.streams import generations
+from include.streams.checkpoints import contents_of_generation
 from include.times import format_time
 
 _MOST_REFUSED = 100

@@ -23,7 +23,6 @@ from include.errors import UsageError
 from include.ledger import reference_versions
 from include.ledger.intervals import revisions
 from include.ledger.intervals.pins import PinnedInterval
-from include.ledger.streams import generations
 from include.pipelines.spec import Pipeline, Reference
 from include.pipelines.spec.ddl import fields_of
 from include.pipelines.spec.references import columns_of_file, content_of, declared_columns
@@ -112,18 +111,6 @@ def _other_columns(name: str, kept: Reference) -> str:
 def taken_contents(pipeline: Pipeline) -> tuple[tuple[str, str], ...]:
     """Return names and SHA-256 of the references that were read from a source, as versions of code take them."""
     return tuple((name, each.path.stem) for name, each in sorted(pipeline.references.items()) if each.source)
-
-
-def contents_of_generation(pipeline: str) -> Contents:
-    """Return, for references with a source, the SHA-256 of what the current generation's views began with."""
-    generation = generations.current(pipeline)
-    facts = generation.fingerprints.values() if generation else ()
-    begun = {name: digest for noted in facts for name, digest in noted.items() if name.startswith(CONTENT)}
-    return {
-        each.name: each.sha256
-        for each in reference_versions.versions(pipeline)
-        if (noted := begun.get(f"{CONTENT}{each.name}")) and each.sha256.startswith(noted)
-    }
 
 
 @contextmanager

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from include import lake
+from include.intervals.references import CONTENT, Contents
 from include.lake.checkpoints import checkpoint_of
+from include.ledger import reference_versions
 from include.ledger.streams import generations
 from include.ledger.streams.generations import StreamGeneration
 
@@ -32,3 +34,25 @@ def facts_of_begun(generation: StreamGeneration) -> Mapping[str, Any]:
         for query, facts in generation.fingerprints.items()
         if has_started(generation, query) or generations.has_written(generation, query)
     }
+
+
+def contents_of_generation(pipeline: str) -> Contents:
+    """Return, for references with a source, the SHA-256 of what the current generation's views began with.
+
+    As their code, the content may be corrected until a view has a checkpoint, of Kafka or of lines, or a base.
+    """
+    generation = generations.current(pipeline)
+    if generation is None:
+        return {}
+    begun = [facts for query, facts in generation.fingerprints.items() if _is_made(generation, query)]
+    noted = {name: digest for facts in begun for name, digest in facts.items() if name.startswith(CONTENT)}
+    return {
+        each.name: each.sha256
+        for each in reference_versions.versions(pipeline)
+        if (digest := noted.get(f"{CONTENT}{each.name}")) and each.sha256.startswith(digest)
+    }
+
+
+def _is_made(generation: StreamGeneration, query: str) -> bool:
+    has_checkpoint = lake.exists(f"{checkpoint_uri(generation, query)}/metadata")
+    return has_checkpoint or generations.has_written(generation, query)

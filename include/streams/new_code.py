@@ -16,13 +16,13 @@ from dataclasses import asdict, dataclass, replace
 
 from include.catalog.declared import check_storage_early
 from include.errors import TidemarkError, one_line
-from include.intervals.references import as_file, contents_of_generation
+from include.intervals.references import as_file
 from include.ledger.streams import generations, writers
 from include.pipelines import load_pipeline
 from include.pipelines.spec import Pipeline
 from include.settings import REPOSITORY
 from include.streams import fingerprint
-from include.streams.checkpoints import facts_of_begun
+from include.streams.checkpoints import contents_of_generation, facts_of_begun
 from include.streams.event_time import check_event_time
 from include.versions.loaded_modules import changed_code
 

@@ -11,7 +11,6 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from include.errors import UsageError
 from include.intervals.lake_of_ledger import check_checkpoints, check_lake
-from include.intervals.references import contents_of_generation
 from include.lake.checkpoints import checkpoint_id
 from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit
 from include.ledger.streams import generations, lines, writers
@@ -24,7 +23,7 @@ from include.pipelines.spec.references import check_references
 from include.processes import user_at_host
 from include.serving.live_rows import check_written_live_tables
 from include.streams import fingerprint
-from include.streams.checkpoints import checkpoint_uri
+from include.streams.checkpoints import checkpoint_uri, contents_of_generation
 from include.streams.line_feeds import Feed, feed_of
 from include.streams.start import note_unnoted
 from include.streams.written_topics import check_compacted_topics, create_written_topics, note_compacted_topics

@@ -10,7 +10,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from include.errors import OffsetsLost, TidemarkError
-from include.intervals.references import contents_of_generation
 from include.kafka.consumer_group import ConsumerGroup
 from include.ledger.archive import micro_batches
 from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit
@@ -21,7 +20,7 @@ from include.offsets import TopicPartition
 from include.pipelines.spec import AdditiveView, Pipeline
 from include.processes import user_at_host
 from include.streams import generations
-from include.streams.checkpoints import checkpoint_uri
+from include.streams.checkpoints import checkpoint_uri, contents_of_generation
 from include.streams.start import StreamStart, begin, check_retention
 from include.versions.loaded_modules import loaded_code
 from spark_jobs.decoding.decoders import prepare_code
@@ -48,7 +47,7 @@ def run_stream(open_session: Callable[[], SparkSession], pipeline: Pipeline, *, 
 
     Raises AnotherWriter, TopicRecreated, OffsetsLost, ServiceUnreachable, or what a query failed with. The lease is
     taken before Spark starts, so that a second driver ends within a second. References that have a source are read from
-    it when a generation begins, and do not change until the next one.
+    it until one of the generation's views has begun, and do not change from then on.
     """
     stop = Stop()
     # Before the lease, which may be waited for: what is deployed meanwhile is not the code that runs.

@@ -15,12 +15,13 @@ from py4j.protocol import Py4JJavaError
 
 from include import lake
 from include.errors import ServiceUnreachable, TidemarkError, UsageError
-from include.intervals.references import as_file, contents_of_generation, taken_contents
+from include.intervals.references import as_file, taken_contents
 from include.ledger import reference_versions
 from include.ledger.streams import generations
 from include.pipelines import load_pipeline
 from include.pipelines.spec import CatalogTable, JdbcQuery, LakePath, Pipeline, Reference
 from include.settings import settings
+from include.streams.checkpoints import checkpoint_uri, contents_of_generation
 from include.versions import code_version
 from tests.conftest import Home
 
@@ -139,6 +140,9 @@ def test_content_of_the_generation_s_start_stays_when_a_stream_restarts(
     generation = generations.current_or_first(pipeline.name, "test@host")
     view = first.views[0]
     generations.note_start(generation, view.name, fingerprint.view_fingerprint(first, view), {})
+    # It may be corrected until the view has begun.
+    assert contents_of_generation(pipeline.name) == {}
+    lake.write_text(f"{checkpoint_uri(generation, view.name)}/metadata", '{"id": "a"}')
     crm.execute("UPDATE places SET zip_code = 60601")
     assert taken_contents(taken(spark, pipeline)) != taken_contents(first)
     again = taken(spark, pipeline, contents_of_generation(pipeline.name))
