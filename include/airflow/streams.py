@@ -155,9 +155,13 @@ class StreamOperator(SparkSubmitOperator):
         )
 
     def on_kill(self) -> None:
-        """Stop the driver: the task was ended before it was deferred."""
+        """Stop the driver: the task was ended before it was deferred. Raises AirflowException.
+
+        Airflow goes on with the task after this until it kills it: it would launch a driver that nobody watches.
+        """
         if self._watched is not None:
             launching.stop_driver(self.pipeline, self._watched, patience=10)
+        raise AirflowException("the task was ended before it watched its driver")
 
     def _adopt_or_launch(self) -> str:
         """Return the launch to watch; empty for a driver that a person started."""
@@ -170,8 +174,8 @@ class StreamOperator(SparkSubmitOperator):
             if liveness.look_at(self.pipeline, newest.id) is None:
                 self.log.info("adopting a driver that is starting: %s", newest.application or f"pid {newest.pid}")
                 return newest.id
-            if liveness.process_of(newest) is not None:
-                self.log.info("the driver before holds no lease: stopping pid %s first", newest.pid)
+            if (process := liveness.process_of(newest)) is not None:
+                self.log.info("the driver before holds no lease: stopping pid %s first", process.pid)
                 launching.stop_driver(self.pipeline, newest.id, patience=10)
             elif applications.is_alive(newest):
                 self.log.info("the driver before holds no lease: killing %s first", newest.application)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import psutil
 import psycopg2
@@ -341,23 +342,34 @@ def test_driver_is_adopted_and_can_be_ended_when_its_pid_was_not_noted(unnoted: 
     assert look_at(NAME, "unnoted") == {"event": "died"}
 
 
-def test_driver_ends_when_its_task_is_ended_before_its_pid_was_noted(
-    in_process: Home, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("step", ["stream_submission", "note_intent", "note_pid"])
+def test_no_driver_is_left_when_its_task_is_ended_while_it_is_launched(
+    in_process: Home, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    stopped: list[str] = []
     operator = StreamOperator(task_id="stream", pipeline=NAME)
+    waits = SimpleNamespace(command=lambda: ["sh", "-c", "sleep 600; true"], env={})
 
-    def launch(pipeline: str, launch: str) -> None:
-        operator.on_kill()
-        raise AirflowException("the task was ended")
+    def ended_in(step_of: Callable[..., Any]) -> Callable[..., Any]:
+        def step(*arguments: Any, **options: Any) -> Any:
+            # As Airflow does when it gets SIGTERM: it goes on with the task afterwards.
+            operator.on_kill()
+            return step_of(*arguments, **options)
 
-    monkeypatch.setattr(launching, "stop_driver", lambda pipeline, launch, patience: stopped.append(launch))
-    monkeypatch.setattr(launching, "launch_driver", launch)
+        return step
+
+    def stop(pipeline: str, launch: str, patience: float) -> None:
+        stop_driver(pipeline, launch, patience=0.2)
+
+    monkeypatch.setattr(launching, "stream_submission", lambda *_, **__: waits)
+    monkeypatch.setattr(launching, "stop_driver", stop)
+    module = launching if step == "stream_submission" else launches
+    monkeypatch.setattr(module, step, ended_in(getattr(module, step)))
     monkeypatch.setattr(operator, "_get_hook", lambda: SimpleNamespace(_is_yarn_cluster_mode=False))
     monkeypatch.setattr("include.airflow.streams.has_connection", lambda hook: False)
+    before = set(psutil.Process().children())
     with pytest.raises(AirflowException, match="was ended"):
         operator._adopt_or_launch()
-    assert stopped == [operator._watched]
+    assert not any(lives(each) for each in set(psutil.Process().children()) - before)
 
 
 def test_driver_of_another_user_has_its_time_to_start_when_its_environment_is_hidden(
