@@ -40,12 +40,15 @@ def may_be_cut(topic: str, since: datetime, raised: DataFrame) -> Column:
 
 
 def _keeps(topic: str, since: datetime) -> bool:
-    """Return whether retention, by time alone, keeps all messages that were written since then."""
+    """Return whether retention, by time alone, keeps all messages that were written since then.
+
+    One without a limit does not count: where something was cut, it had another before.
+    """
     config = kafka.topic_config(topic)
     if config.get("retention.bytes") != "-1":
         return False
-    kept, age = int(config.get("retention.ms", 0)), datetime.now(UTC) - since
-    return kept < 0 or (age + CLOCKS_APART).total_seconds() * 1000 < kept
+    age = datetime.now(UTC) - since
+    return (age + CLOCKS_APART).total_seconds() * 1000 < int(config.get("retention.ms", 0))
 
 
 def of_deleted_topics(topic: str, forces: Iterable[InForce]) -> list[OffsetRange]:

@@ -70,12 +70,23 @@ def test_missing_flag_is_a_gap_only_where_its_topic_partition_was_cut_when_anoth
     assert (found.counts.matched, found.counts.unexplained) == (1, 1)
 
 
-@pytest.mark.parametrize("ms", ["604800000", "-1"])
-def test_missing_flag_is_no_gap_when_it_is_younger_than_what_retention_keeps(raised: Raised, ms: str) -> None:
-    retain(bytes="-1", ms=ms)
+@pytest.mark.parametrize(
+    ("kept", "of_cut"),
+    [
+        ({"ms": "604800000"}, "unexplained"),
+        # A retention that keeps all has cut nothing: a shorter one did, before it was taken back.
+        ({"ms": "-1"}, "gap"),
+        ({"ms": "604800000", "bytes": str(2**63 - 1)}, "gap"),
+    ],
+    ids=["a week", "all", "a week, or a size"],
+)
+def test_missing_flag_is_no_gap_when_it_is_younger_than_what_retention_keeps(
+    raised: Raised, kept: dict[str, str], of_cut: str
+) -> None:
+    retain(**{"bytes": "-1", **kept})
     found = raised.reconcile(raised.frame())
     retain(bytes=BY_SIZE, ms="604800000")
-    assert classes(found) == {f"{TP} offset {offset}": "unexplained" for offset in (0, 1, 4)}
+    assert classes(found) == {f"{TP} offset 0": of_cut, f"{TP} offset 1": of_cut, f"{TP} offset 4": "unexplained"}
 
 
 def test_missing_flag_is_no_gap_when_only_its_run_but_not_its_batch_began_before_what_was_cut(
