@@ -285,6 +285,22 @@ def test_owner_is_asked_for_when_the_set_up_is_missing_and_its_user_cannot_write
     assert (state / "setup.stamp").exists()
 
 
+@pytest.mark.parametrize("kept", ["", "setup.stamp"])
+def test_owner_is_told_to_let_others_read_the_set_up_when_it_keeps_it_to_itself(checkout: Path, kept: str) -> None:
+    state = checkout / ".tidemark"
+    (state / kept).chmod(0)
+    try:
+        refused = run(checkout, *without_rights())
+    finally:
+        (state / kept).chmod(0o755)
+    assert (refused.returncode, refused.stdout) == (64, "")
+    assert refused.stderr == (
+        f"tidemark: this user cannot read the set-up in {state} — its owner must let others: chmod go+rx {state}; "
+        f"chmod -R go+rX {state}/classes {state}/jars {state}/tools {state}/setup.stamp\n"
+    )
+    assert (state / "setup.stamp").exists()
+
+
 @pytest.mark.parametrize("sign", NOT_IN_FOLDERS)
 def test_nothing_is_installed_when_java_would_read_another_path(
     checkout: Path, tmp_path_factory: pytest.TempPathFactory, sign: str
