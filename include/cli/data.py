@@ -201,6 +201,10 @@ def lag(
             errors[one.name] = error.message
     if as_json:
         told = [{**asdict(each), "lag": each.lag, "log_error": errors.get(each.pipeline, "")} for each in measured]
+        # Of a topic that is gone, nothing was measured.
+        unmeasured = errors.keys() - {each.pipeline for each in measured}
+        nothing = dict.fromkeys(("query", "topic", "partition", "committed", "end", "lag"))
+        told += [{"pipeline": name, **nothing, "log_error": errors[name]} for name in sorted(unmeasured)]
         print_json(told)
     elif metrics:
         # As on /metrics: 0 would say that nothing waits.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from dataclasses import replace
 
@@ -9,6 +10,7 @@ import pytest
 
 from include import kafka
 from include.cli import data
+from include.errors import TopicRecreated
 from include.monitor import lag
 from include.monitor.lag import Lag
 from include.monitor.streams import broker
@@ -79,6 +81,17 @@ def test_transaction_is_named_when_the_lag_ends_before_it(
     ends["read_uncommitted"] = 100
     data.lag("isp_hits")
     assert "transaction" not in capsys.readouterr().err
+
+
+def test_pipeline_is_in_the_json_when_its_topic_is_gone_and_has_no_lags(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(lag, "lag_of", lambda _: [])
+    monkeypatch.setattr(lag, "log_error", lambda *_: TopicRecreated("topic nest-logs is gone", remedy="restore it"))
+    data.lag("isp_hits", as_json=True)
+    [told] = json.loads(capsys.readouterr().out)
+    assert (told.pop("pipeline"), told.pop("log_error")) == ("isp_hits", "topic nest-logs is gone")
+    assert told == dict.fromkeys(("query", "topic", "partition", "committed", "end", "lag"))
 
 
 def test_wait_begins_anew_when_the_stable_end_moves() -> None:
