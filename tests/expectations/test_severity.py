@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from expectations.usual import Usual, UsualBounds, bounds_of, usual_of
+from include.ledger.intervals.findings import RecordCounts
 from include.ledger.validation.usual import PastInterval
 from include.pipelines import load_pipeline
 from include.pipelines.spec import Archive, Json
@@ -238,7 +239,8 @@ def test_table_without_rows_is_judged_when_its_suite_expects_some(
     from spark_jobs.publication.validate import validate
 
     monkeypatch.setattr("expectations.usual.past_intervals", lambda *_: PAST if table == "isp_hits" else [])
-    attempt = SimpleNamespace(findings=SimpleNamespace(build=None))
+    build = SimpleNamespace(records=RecordCounts(), code_changes={})
+    attempt = SimpleNamespace(findings=SimpleNamespace(build=build))
     pinned = SimpleNamespace(interval=INTERVAL)
     run: Any = SimpleNamespace(spark=spark, pipeline=load_pipeline("isp_hits"), attempt=attempt, pinned=pinned)
     told: list[Any] = []
@@ -249,6 +251,9 @@ def test_table_without_rows_is_judged_when_its_suite_expects_some(
     assert (judged.success, len(told)) == (False, 1)
     first = judged.failed[0]
     assert (first.table, first.words, first.observed) == (table, "the number of rows is at least 1", "0")
+    # An erasure that took them out could not end.
+    build.records = RecordCounts(erased=3)
+    assert [each for each in validate(run, [], told.append).failed if each.severity == "fail"] == []
 
 
 @pytest.mark.spark
