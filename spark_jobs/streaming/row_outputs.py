@@ -118,7 +118,7 @@ class _Sender(threading.Thread):
         self._log = log_of(pipeline.name, output.name)
         self._lines = SummedLines(self._log, "%s rows sent, %s refused, %.1f s", "sends")
         self._compare_at, self._is_noted_sending = 0.0, False
-        self._ended = False
+        self._ended = self._lost_lease = False
         self._until: float | None = None
 
     def end(self, patience: float | None) -> None:
@@ -131,7 +131,7 @@ class _Sender(threading.Thread):
         """Send until ended; end for good where another driver has taken over."""
         while not self._ended:
             self._look()
-            if isinstance(self.failure, AnotherWriter):
+            if self._lost_lease:
                 return
             if not self._ended:
                 self.woken.wait(EVERY)
@@ -190,13 +190,27 @@ class _Sender(threading.Thread):
         )
         is_known, self.failure = str(failure) == str(self.failure), failure
         self._is_noted_sending = False
-        if is_known or isinstance(failure, AnotherWriter):
+        self._lost_lease = isinstance(failure, AnotherWriter) and self._is_lease_over()
+        if is_known or self._lost_lease:
             return
         self._log.warning("nothing is sent: %s", failure)
         try:
             row_outputs.note_waiting(self._pipeline.name, self._output.name, str(failure))
         except TidemarkError as unnoted:
             self._log.warning("the ledger has no note of that: %s", unnoted)
+
+    def _is_lease_over(self) -> bool:
+        """Return whether the ledger says so: a foreign producer with the same transactional id is another writer, too.
+
+        A ledger that does not answer says nothing; the next try asks it again.
+        """
+        try:
+            writers.renew(self._lease)
+        except AnotherWriter:
+            return True
+        except TidemarkError:
+            pass
+        return False
 
     def _send(self, unsent: Unsent) -> None:
         """Send the rows, then note it: in this order, so that a crash in between sends them again."""

@@ -31,6 +31,8 @@ class Steps(list[str]):
     """Whether another driver has the lease."""
     away: bool = False
     """Whether the target takes nothing."""
+    shut_out: bool = False
+    """Whether a foreign producer has the output's transactional id."""
     behind: int = 0
     """How many rows it lacks that were sent."""
     renamed: bool = False
@@ -44,6 +46,8 @@ class Steps(list[str]):
             self.answers.wait(30)
         if self.away:
             raise RuntimeError("the target is away")
+        if self.shut_out:
+            raise AnotherWriter("another producer shuts out this driver")
         return 3, []
 
     def reached(self) -> Reached:
@@ -157,8 +161,20 @@ def test_nothing_is_sent_or_tried_again_when_another_driver_has_the_lease(steps:
     outputs.wake()
     with pytest.raises(AnotherWriter):
         outputs.end_sent(lambda: False)
-    # Nor told in the ledger, which is the other driver's.
-    assert steps == ["compared", "lost"]
+    # The ledger was asked whose the lease is, and told nothing: it is the other driver's.
+    assert steps == ["compared", "lost", "lost"]
+
+
+def test_rows_are_sent_later_when_a_foreign_producer_shuts_out_the_driver_that_has_the_lease(
+    steps: Steps, outputs: RowOutputs
+) -> None:
+    steps.shut_out = True
+    outputs.start()
+    waits = "waits: another producer shuts out this driver"
+    wait_for("the output to wait", lambda: waits in steps, 30)
+    steps.shut_out = False
+    assert outputs.end_sent(lambda: False)
+    assert steps == ["compared", "renewed", "sent", "renewed", waits, "compared", "renewed", "sent", "noted", "goes on"]
 
 
 def test_rows_stay_unsent_and_are_sent_later_when_their_target_is_away(steps: Steps, outputs: RowOutputs) -> None:
