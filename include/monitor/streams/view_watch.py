@@ -89,7 +89,8 @@ class ViewWatch:
     def follow(self, pipeline: Pipeline, view: AdditiveView, patience: float = PATIENCE) -> Following:
         """Return what is known of a view; the first request waits a moment. Windows are read under its lock."""
         with self._changing:
-            key = (pipeline.name, view.name)
+            # By the whole declaration: what is read for a former one is not shown under the new one's names.
+            key = (pipeline.name, repr(view))
             if (known := self._followed.get(key)) is None:
                 known = self._followed[key] = Following(pipeline, view, time.monotonic(), LiveWindows(view))
                 threading.Thread(target=self._run, args=(key, known), daemon=True, name="view watch").start()
@@ -110,9 +111,12 @@ class ViewWatch:
 
     def _is_wanted(self, key: tuple[str, str], known: Following) -> bool:
         with self._changing:
+            # A thread that pauses before it ends may find the one that a page has begun since.
+            if self._followed.get(key) is not known:
+                return False
             if time.monotonic() - known.asked_at < self._idle:
                 return True
-            self._followed.pop(key, None)
+            del self._followed[key]
             return False
 
     def _read(self, key: tuple[str, str], known: Following) -> None:

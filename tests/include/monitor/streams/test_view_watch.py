@@ -154,6 +154,39 @@ def test_nothing_is_shown_of_a_topic_when_it_was_deleted(monkeypatch: pytest.Mon
     assert (known.windows.distribution("hits"), known.read_at) == ((), None)
 
 
+@pytest.fixture
+def unread(monkeypatch: pytest.MonkeyPatch) -> view_watch.ViewWatch:
+    """A watch whose threads read nothing."""
+    monkeypatch.setattr(view_watch.ViewWatch, "_run", lambda *_: None)
+    return view_watch.ViewWatch()
+
+
+def test_reader_is_kept_when_the_one_before_it_ends_after_its_page_has_come_back(unread: view_watch.ViewWatch) -> None:
+    pipeline = load_pipeline("isp_hits")
+    first = unread.follow(pipeline, pipeline.views[0], 0)
+    (key,) = unread._followed
+    first.asked_at = float("-inf")
+    assert not unread._is_wanted(key, first)
+    second = unread.follow(pipeline, pipeline.views[0], 0)
+    assert second is not first
+    # After its pause the first thread looks once more.
+    assert not unread._is_wanted(key, first)
+    assert unread._is_wanted(key, second)
+    assert unread.follow(pipeline, pipeline.views[0], 0) is second
+
+
+def test_view_is_read_anew_when_it_is_declared_otherwise_while_its_page_is_open(unread: view_watch.ViewWatch) -> None:
+    pipeline = load_pipeline("isp_hits")
+    view = pipeline.views[0]
+    moved = replace(view, speed=replace(view.speed, topic="others"))
+    former = unread.follow(pipeline, view, 0)
+    now = unread.follow(pipeline, moved, 0)
+    assert (former.view, now.view) == (view, moved)
+    # A page that was opened before goes on with its own declaration for a moment.
+    assert unread.follow(pipeline, view, 0) is former
+    assert unread.follow(pipeline, moved, 0) is now
+
+
 def test_added_topic_partitions_are_read_when_a_page_has_been_open_for_a_minute(
     client: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
