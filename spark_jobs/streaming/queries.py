@@ -29,7 +29,7 @@ from include.pipelines.spec import Pipeline
 from include.settings import settings
 from include.streams.checkpoints import checkpoint_uri
 from spark_jobs.archive import delta
-from spark_jobs.spark.failures import SPARK_FAILURES, end_of_query, root_cause
+from spark_jobs.spark.failures import SPARK_FAILURES, end_of_query, root_cause, unresolved_id
 from spark_jobs.spark.log import log_of
 from spark_jobs.streaming.summed_lines import SummedLines
 
@@ -175,8 +175,10 @@ class StreamQueries(ABC):
         """Let each query finish the micro-batch it is in, then stop it.
 
         After `patience`, s, for all queries together, stop those left as they are: such a micro-batch is not committed.
+        Raises, once all are stopped, what a sink or the archive query has failed with meanwhile. What the next start
+        gets over by itself is no failure: a record that makes a view throw, a schema that is not resolved yet.
         """
-        deadline = time.monotonic() + patience
+        deadline, failed = time.monotonic() + patience, None
         for query in self._queries:
             begun = query.lastProgress
             while query.isActive and time.monotonic() < deadline:
@@ -185,9 +187,17 @@ class StreamQueries(ABC):
                 latest = query.lastProgress
                 if idle or (latest and begun != latest):
                     break
-                query.awaitTermination(1)
+                with suppress(StreamingQueryException):
+                    query.awaitTermination(1)
+            # Before it is stopped: that may make it fail.
+            if query is self._queries[0]:
+                failed = self._failure(ARCHIVE, query)
             query.stop()
         self._commits.tell()
+        if self._errors:
+            raise self._errors[0]
+        if failed is not None and unresolved_id(failed) is None:
+            raise failed
 
     def stop_now(self) -> None:
         """Stop all queries, if need be in the middle of micro-batches, which then are not committed."""

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from include.errors import ServiceUnreachable
 from include.ledger.streams.generations import StreamGeneration
 from include.settings import settings
 
@@ -27,6 +28,81 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     settings.cache_clear()
     yield
     settings.cache_clear()
+
+
+def query_in_a_micro_batch(fails_with: Exception | None = None) -> Any:
+    """A query whose micro-batch ends when it is waited for: with the error, where there is one."""
+
+    def end(_: float) -> None:
+        query.isActive = False
+        if fails_with:
+            query.note()
+            raise fails_with
+
+    def stop() -> None:
+        query.isActive, query.is_stopped = False, True
+
+    query = SimpleNamespace(
+        isActive=True,
+        is_stopped=False,
+        lastProgress=None,
+        status={"isTriggerActive": True, "message": "Processing new data"},
+        # What its batch function does before it fails.
+        note=lambda: None,
+        awaitTermination=end,
+        exception=lambda: fails_with,
+        stop=stop,
+        _jsq=SimpleNamespace(exception=lambda: SimpleNamespace(get=lambda: None)),
+    )
+    return query
+
+
+def stopping(archive: Any, view: Any) -> Any:
+    """The queries of a stream, two of them."""
+    from spark_jobs.streaming.queries import StreamQueries
+
+    class Queries(StreamQueries):
+        def running(self) -> bool:
+            return True
+
+    pipeline: Any = SimpleNamespace(name="p", archive=SimpleNamespace(delta=False))
+    nothing: Any = None
+    queries = Queries(nothing, pipeline, nothing, nothing, until_caught_up=False)
+    queries._queries = [archive, view]
+    return queries
+
+
+def test_error_of_the_last_micro_batch_keeps_its_type_when_the_stream_is_being_stopped() -> None:
+    from pyspark.errors import StreamingQueryException
+
+    away = ServiceUnreachable("PostgreSQL does not answer")
+    archive, view = query_in_a_micro_batch(StreamingQueryException("only the text")), query_in_a_micro_batch()
+    queries = stopping(archive, view)
+    archive.note = lambda: queries._errors.append(away)
+    with pytest.raises(ServiceUnreachable, match="PostgreSQL"):
+        queries.stop_at_batch_boundary()
+    assert (archive.is_stopped, view.is_stopped) == (True, True)
+
+
+def test_full_disk_is_named_when_the_last_micro_batch_of_the_archive_meets_it() -> None:
+    from pyspark.errors import StreamingQueryException
+
+    full = OSError(errno.ENOSPC, "No space left on device")
+    archive, view = query_in_a_micro_batch(StreamingQueryException("only the text")), query_in_a_micro_batch()
+    queries = stopping(archive, view)
+    archive.note = lambda: queries._thrown.update(archive=full)
+    with pytest.raises(OSError, match="No space left") as raised:
+        queries.stop_at_batch_boundary()
+    assert (raised.value, view.is_stopped) == (full, True)
+
+
+def test_stream_is_stopped_without_an_error_when_a_record_makes_a_view_throw_meanwhile() -> None:
+    from pyspark.errors import StreamingQueryException
+
+    # The next start withholds it.
+    archive, view = query_in_a_micro_batch(), query_in_a_micro_batch(StreamingQueryException("a record throws"))
+    stopping(archive, view).stop_at_batch_boundary()
+    assert (archive.is_stopped, view.is_stopped) == (True, True)
 
 
 def failure_of(spark: Any, folder: Path, text: str, *, raised: Exception | None = None) -> Exception:
