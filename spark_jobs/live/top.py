@@ -75,11 +75,14 @@ class LiveTop:
                 for name, kind in changed.select(*self.plain).dtypes
             ]
             newer = changed.where(F.col(window)["start"] >= F.lit(oldest))
+            new: dict[tuple[datetime, datetime], dict[Key, Measure]] = {}
             # A part that is a structure or an array as JSON: an array cannot be a key here.
             for row in newer.select(window, *plain, measure).collect():
                 at = (utc(row[window]["start"]), utc(row[window]["end"]))
-                self.counts.setdefault(at, {})[tuple(row[name] for name in self.plain)] = row[measure]
-            self.counts = {at: counts for at, counts in self.counts.items() if at[0] >= oldest}
+                new.setdefault(at, {})[tuple(row[name] for name in self.plain)] = row[measure]
+            merged = self.counts | {at: self.counts.get(at, {}) | counts for at, counts in new.items()}
+            # In one step: another thread may be showing the former counts.
+            self.counts = {at: counts for at, counts in merged.items() if at[0] >= oldest}
         finally:
             changed.unpersist()
 
@@ -116,7 +119,7 @@ class LiveTop:
 
     def _windows(self) -> list[dict[str, Any]]:
         with localcontext(EXACT):
-            return [self._window(at, self.counts[at]) for at in sorted(self.counts, reverse=True)]
+            return [self._window(at, counts) for at, counts in sorted(self.counts.items(), reverse=True)]
 
     def show(self) -> None:
         """Write the file in one step: a reader never sees a part of it."""

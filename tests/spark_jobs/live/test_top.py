@@ -130,6 +130,18 @@ def test_key_is_counted_when_its_parts_are_arrays(spark: Any, tmp_path: Path, ki
     assert [each["rows"] for each in top.as_json()["windows"]] == [[[shown, 7]]]
 
 
+@pytest.mark.spark
+def test_counts_that_are_being_shown_do_not_change_when_the_next_micro_batch_comes(spark: Any, tmp_path: Path) -> None:
+    top = LiveTop(load_pipeline("isp_hits"), load_pipeline("isp_hits").top_report, 2, tmp_path / "top.json")
+    at, later = ((start, start + timedelta(minutes=10)) for start in (START, START + timedelta(minutes=5)))
+    top.keep(spark.createDataFrame([("10001", at, 1)], f"zipcode STRING, {WINDOW}"), 0)
+    shown = top.counts
+    changed = [("10001", at, 2), ("94103", at, 3), ("10001", later, 4)]
+    top.keep(spark.createDataFrame(changed, f"zipcode STRING, {WINDOW}"), 1)
+    assert shown == {at: {("10001",): 1}}
+    assert top.counts == {at: {("10001",): 2, ("94103",): 3}, later: {("10001",): 4}}
+
+
 @pytest.mark.services
 def test_row_is_not_read_when_its_record_is_being_erased_and_its_file_is_not_written_again_yet(postgres: Home) -> None:
     name = "hits_to_erase"
