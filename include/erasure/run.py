@@ -21,7 +21,7 @@ from include.erasure.keys import Keys, hashes_of
 from include.erasure.names import columns_now
 from include.erasure.open_tables import delta_table_exists
 from include.erasure.steps import Tell
-from include.errors import ServiceUnreachable, UsageError
+from include.errors import AnotherWriter, ServiceUnreachable, UsageError
 from include.housekeeping import replaced
 from include.housekeeping.leftovers import left_tables
 from include.intervals.lake_of_ledger import check_may_delete
@@ -81,6 +81,7 @@ def erase(pipeline: Pipeline, wish: Wish, tell: Tell) -> dict[str, Any]:
         # Now, because a later step runs the stream, which archives them.
         not_archived = _archive_lag(pipeline)
         check_locks()
+        _check_lease(lease)
         intent.begin(
             lease,
             Request(
@@ -227,14 +228,26 @@ def _check_others(pipeline: Pipeline, found: Search, *, whole_records: bool) -> 
         )
 
 
+def _check_lease(lease: Lease) -> None:
+    """Raise AnotherWriter when the lease ran out, with a remedy that is not a stream's."""
+    try:
+        writers.renew(lease)
+    except AnotherWriter as error:
+        raise AnotherWriter(
+            "the lease of this erasure was lost while the keys were searched: nothing was changed",
+            remedy="repeat this command",
+            pipeline=lease.pipeline,
+        ) from error
+
+
 @contextmanager
 def _renewed(lease: Lease) -> Iterator[None]:
     """Renew the lease during the block, however long the search takes."""
     ended = threading.Event()
 
     def renew() -> None:
-        # If the lease is lost, the transaction that begins the erasure, or the Delta table's step, finds out; a
-        # shorter outage does no harm.
+        # If the lease is lost, the check before the erasure begins, or the Delta table's step, finds out; a shorter
+        # outage does no harm.
         while not ended.wait(settings().lease_seconds / 4):
             with suppress(Exception):  # the thread's edge
                 writers.renew(lease)

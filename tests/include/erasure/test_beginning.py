@@ -72,6 +72,7 @@ from include.ledger.models import (
     StreamLaunch,
     Topic,
     TopicIncarnation,
+    Writer,
 )
 from include.ledger.quarantine import RecordKey, replayed_into
 from include.ledger.streams import generations, writers
@@ -604,6 +605,23 @@ def test_rows_of_others_in_the_same_messages_stay_when_nobody_asked_to_erase_the
     # Somebody who has read this asks for it.
     assert erase(declared, replace(wish, whole_records=True), lambda line: None)["records"] == 1
     assert landing_files.files_covering(pipeline, [span(0, 10)], Fate.ARCHIVED) != [path]
+
+
+def test_erasure_says_that_it_is_to_be_repeated_when_its_lease_ran_out_while_it_searched(
+    pipeline: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    declared = replace(load_pipeline("nest_cameras"), name=pipeline)
+
+    def search_for_long(*_: Any) -> Search:
+        with session() as ledger:
+            ledger.execute(update(Writer).where(Writer.pipeline == pipeline).values(expires_at=DAY))
+        return Search(Found({at(1)}, set(), set(), 1), 0)
+
+    monkeypatch.setattr("include.erasure.run.search", search_for_long)
+    with pytest.raises(AnotherWriter, match="while the keys were searched: nothing was changed") as lost:
+        erase(declared, Wish(("cam-1",), ("device_id",), "asked", "me@here"), lambda line: None)
+    assert lost.value.remedy == "repeat this command"
+    assert unfinished.unfinished(pipeline) is None
 
 
 def test_account_says_what_was_not_archived_when_it_searched_and_not_what_other_queries_lack(
