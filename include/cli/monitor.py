@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import signal
 from contextlib import suppress
@@ -53,6 +54,8 @@ def monitor(
         print(address if token_file else f"{address}?token={token}", flush=True)
         progress("Ctrl-C ends it")
         signal.sigwait(ends)
+    # Python would wait for the thread of a reading that hangs, and the signals stay blocked.
+    os._exit(0)
 
 
 @alerts.command(name="list")

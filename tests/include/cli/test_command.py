@@ -308,6 +308,36 @@ def test_stream_ends_with_0_when_it_is_asked_to_stop_before_it_has_a_driver(tmp_
         assert (process.communicate(timeout=60)[1], process.returncode) == (b"", 0)
 
 
+_WHILE_A_READING_HANGS = """
+import signal, sys, threading
+from include.cli.__main__ import main
+from include.monitor.ledger_patience import _READERS
+
+# As when a page has asked: the reading's thread inherits the mask.
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+_READERS.submit(threading.Event().wait)
+sys.exit(main())
+"""
+
+
+def test_monitor_ends_at_a_signal_when_a_reading_of_the_ledger_hangs(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", _WHILE_A_READING_HANGS, "monitor", "--port", "0"],
+        env={**os.environ, "TIDEMARK_HOME": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        cwd=REPOSITORY,
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith(b"http://127.0.0.1:")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=30) == 0
+    finally:
+        process.kill()
+        process.wait()
+
+
 _ASKED_WHILE_IMPORTING = """
 import os, sys
 from include.cli import __main__ as command
