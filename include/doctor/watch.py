@@ -52,9 +52,10 @@ class DoctorWatch:
         with self._changed:
             known = self._known.setdefault(pipeline.name, _Pipeline())
             if not known.is_looking and time.monotonic() >= known.due:
-                known.is_looking = True
                 arguments = (pipeline, known)
                 threading.Thread(target=self._look, args=arguments, daemon=True, name="doctor watch").start()
+                # Not before: a thread that cannot start would be looking for ever.
+                known.is_looking = True
             if known.look.looked_at is None:
                 self._changed.wait_for(lambda: not known.is_looking, patience)
             return known.look

@@ -120,9 +120,10 @@ class _Asked:
             known, is_old = self._known(newer)
             if not is_old or newer.pipeline in self._asking:
                 return known
+            threading.Thread(target=self.wait_for_answer, args=(newer,), name="new code", daemon=True).start()
+            # Not before: a thread that cannot start would be asking for ever.
             self._asking.add(newer.pipeline)
-        threading.Thread(target=self.wait_for_answer, args=(newer,), name="new code", daemon=True).start()
-        return known
+            return known
 
     def wait_for_answer(self, newer: NewCode) -> Fit:
         """Wait for the answer and return it."""
@@ -135,7 +136,8 @@ class _Asked:
                 self._answers[newer.pipeline] = (newer, time.monotonic(), fit)
             return fit
         finally:
-            self._asking.discard(newer.pipeline)
+            with self._guard:
+                self._asking.discard(newer.pipeline)
 
     def _known(self, newer: NewCode) -> tuple[Fit | None, bool]:
         """Return the known answer about the new code, and whether to ask again."""

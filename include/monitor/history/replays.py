@@ -46,10 +46,12 @@ class Replays:
             last = self._last.get(pipeline.name)
             if last is not None and last.ended_at is None:
                 raise AnotherWriter("a replay is under way", remedy="wait for its end", pipeline=pipeline.name)
-            run = self._last[pipeline.name] = ReplayRun(by, words, datetime.now(UTC))
-        # The driver dies with the thread that started it, so it gets a thread of its own, which waits.
-        arguments = (pipeline, selection, run)
-        threading.Thread(target=self._run, args=arguments, name=f"replay {pipeline.name}", daemon=True).start()
+            run = ReplayRun(by, words, datetime.now(UTC))
+            # The driver dies with the thread that started it, so it gets a thread of its own, which waits.
+            arguments = (pipeline, selection, run)
+            threading.Thread(target=self._run, args=arguments, name=f"replay {pipeline.name}", daemon=True).start()
+            # Not before: a thread that cannot start would be under way for ever.
+            self._last[pipeline.name] = run
 
     def _run(self, pipeline: Pipeline, selection: Selection, run: ReplayRun) -> None:
         counts: Mapping[str, int] = {}
@@ -67,4 +69,6 @@ class Replays:
             raise
         finally:
             ended = replace(run, ended_at=datetime.now(UTC), counts=counts, problem=problem)
-            self._last[pipeline.name] = ended
+            # Not before its beginning is noted.
+            with self._lock:
+                self._last[pipeline.name] = ended

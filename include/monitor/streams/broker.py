@@ -110,8 +110,10 @@ class BrokerWatch:
                     known.first_asked_at = now
                 known.asked_at, known.declared = now, each
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, daemon=True, name="broker watch")
-                self._thread.start()
+                thread = threading.Thread(target=self._run, daemon=True, name="broker watch")
+                thread.start()
+                # Not before: one that cannot start would count as looking for ever.
+                self._thread = thread
 
     def view(self, pipeline: Pipeline) -> BrokerView:
         """Return what was last seen; wait a moment on the first request for this pipeline."""

@@ -92,8 +92,10 @@ class ViewWatch:
             # By the whole declaration: what is read for a former one is not shown under the new one's names.
             key = (pipeline.name, repr(view))
             if (known := self._followed.get(key)) is None:
-                known = self._followed[key] = Following(pipeline, view, time.monotonic(), LiveWindows(view))
+                known = Following(pipeline, view, time.monotonic(), LiveWindows(view))
                 threading.Thread(target=self._run, args=(key, known), daemon=True, name="view watch").start()
+                # Not before: without a thread that reads it, it would stay unread for ever.
+                self._followed[key] = known
             known.asked_at = time.monotonic()
         known.caught_up.wait(patience)
         return known

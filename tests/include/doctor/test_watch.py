@@ -12,6 +12,7 @@ from include.monitor.history.doctor_look import Found, Look
 from include.pipelines import load_pipeline
 from include.pipelines.spec import Pipeline
 from tests.conftest import wait_for
+from tests.support.threads import no_thread_starts
 
 NAME = "isp_hits"
 FOUND = Look((Found("wrong size", "part-0", "readers fail", "run it again", False, "2026-11-20T05"),), False,
@@ -36,6 +37,13 @@ def test_page_does_not_wait_and_one_look_is_taken_at_a_time_when_it_takes_long()
     # It is not too old yet.
     assert watch.look(pipeline) == FOUND
     assert taken == [NAME]
+
+
+def test_look_is_taken_later_when_its_thread_could_not_start() -> None:
+    watch, pipeline = DoctorWatch(lambda _: FOUND), load_pipeline(NAME)
+    with no_thread_starts():
+        watch.look(pipeline, patience=0)
+    assert watch.look(pipeline, patience=30) == FOUND
 
 
 def test_what_was_found_stays_with_the_reason_when_it_cannot_look_again() -> None:

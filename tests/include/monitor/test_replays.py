@@ -14,6 +14,7 @@ from include.pipelines import load_pipeline
 from include.quarantine import Selection
 from tests.conftest import Home, wait_for
 from tests.support.committed import commit, write_quarantined
+from tests.support.threads import no_thread_starts
 
 pytestmark = pytest.mark.services
 
@@ -32,3 +33,10 @@ def test_replay_has_failed_when_a_file_of_quarantined_records_is_damaged(postgre
     ended = wait_for("the end", lambda: (run := replays.last(pipeline.name)) and run.ended_at and run, 30)
     assert path in ended.problem
     assert "doctor" in ended.problem
+
+
+def test_replay_can_be_begun_later_when_its_thread_could_not_start(postgres: Home) -> None:
+    replays, pipeline = Replays(), replace(load_pipeline("nest_cameras"), name=f"unstarted_{os.getpid()}")
+    with no_thread_starts():
+        replays.begin(pipeline, Selection(), by="ada")
+    assert replays.last(pipeline.name) is None

@@ -16,6 +16,7 @@ from include.streams.fingerprint import Facts, fingerprints_of
 from include.versions.loaded_modules import changed_code, loaded_code
 from tests.conftest import Home, settings_of, wait_for
 from tests.support.checkpoints import begin_checkpoint
+from tests.support.threads import no_thread_starts
 
 pytestmark = pytest.mark.services
 
@@ -95,6 +96,15 @@ def test_changed_module_is_named_with_what_to_do_when_the_new_code_fits(lease: L
     found = new_code.look_closely(NAME)
     assert found is not None
     assert "Airflow replaces it at the end of a micro-batch" in found.sentence
+
+
+def test_question_is_asked_later_when_its_thread_could_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    fit = new_code.Fit("", restarts=True)
+    monkeypatch.setattr(new_code, "_ask", lambda _: fit)
+    asked, newer = new_code._Asked(), new_code.NewCode(NAME, 7, ((MODULE, "0123456789ab"),), None)
+    with no_thread_starts():
+        asked.answer(newer)
+    wait_for("the answer", lambda: asked.answer(newer) == fit, 30)
 
 
 def test_new_generation_is_asked_for_until_there_is_one_when_the_new_code_has_another_window(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 
 import pytest
 
@@ -12,6 +13,7 @@ from include.errors import RequestRefused, ServiceUnreachable
 from include.monitor.streams import broker
 from include.monitor.streams.broker import BrokerView, BrokerWatch
 from include.pipelines import declarations
+from tests.support.threads import no_thread_starts
 
 PIPELINES = declarations().loaded
 PATIENCE = 0.5
@@ -51,6 +53,14 @@ def test_pages_wait_once_for_all_pipelines_when_the_broker_hangs(hung: list[tupl
     assert watch.view(PIPELINES[-1]).error
     assert time.monotonic() - began < PATIENCE / 2
     assert [name for thread, name in hung if thread is watch._thread] == [PIPELINES[0].name]
+
+
+def test_broker_is_looked_at_later_when_the_watch_s_thread_could_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker, "_seen_now", lambda _: BrokerView(seen_at=datetime.now(UTC)))
+    watch = BrokerWatch()
+    with no_thread_starts():
+        watch.watch(PIPELINES[:1])
+    assert watch.view(PIPELINES[0]).error == ""
 
 
 def test_one_pipeline_is_looked_at_in_a_round_when_the_broker_is_away(monkeypatch: pytest.MonkeyPatch) -> None:

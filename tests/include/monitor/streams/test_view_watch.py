@@ -21,6 +21,7 @@ from include.pipelines.spec.views import VERSION_HEADER
 from include.times import format_time
 from tests.conftest import Home, wait_for
 from tests.support.live_view import BEGIN, HOSTILE, PLACE, client_of_pages, message
+from tests.support.threads import no_thread_starts
 
 pytestmark = [pytest.mark.services, pytest.mark.own_services]
 
@@ -173,6 +174,13 @@ def test_reader_is_kept_when_the_one_before_it_ends_after_its_page_has_come_back
     assert not unread._is_wanted(key, first)
     assert unread._is_wanted(key, second)
     assert unread.follow(pipeline, pipeline.views[0], 0) is second
+
+
+def test_view_is_read_later_when_its_thread_could_not_start(unread: view_watch.ViewWatch) -> None:
+    pipeline = load_pipeline("isp_hits")
+    with no_thread_starts():
+        unread.follow(pipeline, pipeline.views[0], 0)
+    assert not unread._followed
 
 
 def test_view_is_read_anew_when_it_is_declared_otherwise_while_its_page_is_open(unread: view_watch.ViewWatch) -> None:
