@@ -19,12 +19,22 @@ def prepare(conf: Mapping[str, str]) -> None:
     jvm = SparkContext._jvm
     assert jvm is not None
     end_left_context(jvm)
+    log_warnings(jvm)
     system = jvm.java.lang.System
     for name in list(system.getProperties().stringPropertyNames()):
         if name.startswith("spark."):
             system.clearProperty(name)
     for name, value in {**conf, **KEPT_CLASSES}.items():
         system.setProperty(name, value)
+
+
+def log_warnings(jvm: Any) -> None:
+    """Let the JVM log warnings from here on: an application switches its log off before it ends.
+
+    `build_session` does so once there is a context, too late for what Spark says while that starts.
+    """
+    log4j = jvm.org.apache.logging.log4j
+    log4j.core.config.Configurator.setRootLevel(log4j.Level.WARN)
 
 
 def end_left_context(jvm: Any) -> bool:
