@@ -11,6 +11,7 @@ from include.kafka.bounds import (
     offsets_at,
     record_times,
     topics_of,
+    unread_error,
 )
 from include.kafka.client import (
     admin,
@@ -69,4 +70,5 @@ __all__ = [
     "topic_names",
     "topic_partitions_of",
     "topics_of",
+    "unread_error",
 ]

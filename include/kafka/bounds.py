@@ -181,6 +181,16 @@ def check_retained(pipeline: str, ranges: Iterable[OffsetRange]) -> None:
         )
 
 
+def unread_error(pipeline: str, lost: Iterable[OffsetRange]) -> OffsetsLost:
+    """Return the error that says which offsets were removed before the archive query read them."""
+    return OffsetsLost(
+        "; ".join(f"{each} ({len(each)} offsets) was removed before it was archived" for each in lost),
+        remedy="these records are gone from Kafka: restore the topic, or go on without them: "
+        f'./tidemark accept-loss {pipeline} --reason "…"',
+        pipeline=pipeline,
+    )
+
+
 def topics_of(topic_partitions: Iterable[TopicPartition]) -> set[str]:
     """Return the topics of topic partitions."""
     return {tp.topic for tp in topic_partitions}

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
 from include import kafka
-from include.errors import LogTruncated, TidemarkError, TopicRecreated
+from include.errors import OffsetsLost, TidemarkError
 from include.kafka.sources import check_topics_read, describe_source, source_topic_partitions
 from include.kafka.truncation import check_ends
 from include.ledger.archive.committed import ARCHIVE, FLAGS, committed_offsets, read_topics
 from include.monitor.missing import MissingSummary
-from include.offsets import TopicPartition
+from include.offsets import OffsetRange, TopicPartition
 from include.pipelines.spec import Pipeline
 
 STALLED_AFTER = timedelta(minutes=10)
@@ -57,10 +57,10 @@ def lag_of(pipeline: Pipeline) -> list[Lag]:
 
 
 def log_error(pipeline: Pipeline, lags: Iterable[Lag]) -> TidemarkError | None:
-    """Return why lags tell nothing: a log was cut back, or a topic is another one or gone; None if all is well.
+    """Return why lags tell nothing: a log was cut back or lost unread records, or a topic is another one or gone.
 
-    As the stream's start finds it (`check_log`), but in plain SQL. Raise ServiceUnreachable when the ledger does not
-    answer.
+    None if all is well. As the stream's start finds it (`check_retention`), but in plain SQL. Raise ServiceUnreachable
+    when the ledger does not answer.
     """
     read = read_topics(pipeline.name)
     reached: dict[TopicPartition, int] = {}
@@ -69,13 +69,24 @@ def log_error(pipeline: Pipeline, lags: Iterable[Lag]) -> TidemarkError | None:
         reached[tp] = max(each.committed, reached.get(tp, 0))
     try:
         check_topics_read(pipeline.name, pipeline.source, read, describe_source(pipeline.source), archived=())
-        check_ends(pipeline.name, reached, kafka.end_offsets(reached, "read_uncommitted"))
-    except (LogTruncated, TopicRecreated) as error:
+        bounds = kafka.offset_bounds(reached, "read_uncommitted")
+        check_ends(pipeline.name, reached, {tp: end for tp, (_, end) in bounds.items()})
+    except OffsetsLost as error:
         return error
     except TidemarkError:
         # A service that is away tells of itself, and a start of the stream of a source that does not fit.
         return None
-    return None
+    return unread_loss(pipeline.name, committed_offsets(pipeline.name).get(ARCHIVE, {}), bounds)
+
+
+def unread_loss(
+    pipeline: str, archived: Mapping[TopicPartition, int], bounds: Mapping[TopicPartition, tuple[int, int]]
+) -> OffsetsLost | None:
+    """Return that offsets from the archive's positions on were removed: not all of its lag waits. None if none was."""
+    lost = [
+        OffsetRange(tp, at, bounds[tp][0]) for tp, at in sorted(archived.items()) if tp in bounds and at < bounds[tp][0]
+    ]
+    return kafka.unread_error(pipeline, lost) if lost else None
 
 
 def open_transactions(lags: Iterable[Lag]) -> dict[TopicPartition, tuple[int, int]]:

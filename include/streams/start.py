@@ -87,12 +87,7 @@ def check_retention(pipeline: Pipeline, generation: StreamGeneration | None) -> 
     check_log(pipeline)
     if lost := lost_offsets(pipeline):
         losses.note_losses(pipeline.name, lost)
-        raise OffsetsLost(
-            "; ".join(f"{each} ({len(each)} offsets) was removed before it was archived" for each in lost),
-            remedy="these records are gone from Kafka: restore the topic, or go on without them: "
-            f'./tidemark accept-loss {pipeline.name} --reason "…"',
-            pipeline=pipeline.name,
-        )
+        raise kafka.unread_error(pipeline.name, lost)
     for query in (*(view.name for view in pipeline.views), *((FLAGS,) if pipeline.flags else ())):
         if generation is not None and has_started(generation, query):
             _check_view_retention(pipeline, query)

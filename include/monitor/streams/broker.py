@@ -15,7 +15,7 @@ from include import kafka
 from include.errors import LogTruncated, RequestRefused, ServiceUnreachable, TidemarkError, TopicRecreated, one_line
 from include.kafka.sources import describe_source, source_topic_partitions
 from include.ledger.archive.committed import ARCHIVE, committed_offsets
-from include.monitor.lag import Lag, queries_of
+from include.monitor.lag import Lag, queries_of, unread_loss
 from include.monitor.streams.waiting import HeldBack, SeenEnds, seen_held_back, waiting_since
 from include.offsets import TopicPartition
 from include.pipelines.spec import Pipeline
@@ -67,7 +67,8 @@ class BrokerView:
     held_back: tuple[HeldBack, ...] = ()
     """Where an open transaction keeps records from all queries."""
     log_error: str = ""
-    """That a log was cut back, or a topic is another one or gone: then the lags tell nothing. Empty: all is well."""
+    """That a log was cut back or lost unread records, or a topic is another one or gone: then the lags tell nothing.
+    Empty: all is well."""
     log_remedy: str = ""
 
 
@@ -187,6 +188,7 @@ def _seen_now(known: _Pipeline) -> BrokerView:
     known.timestamps = _timestamps(known, firsts, bounds)
     since = {query: _since(known, each, now) for query, each in firsts.items()}
     directions = {query: _direction(known, query, offsets) for query, offsets in behind.items()}
+    lost = None if known.log_error else unread_loss(known.declared.name, committed[ARCHIVE], bounds)
     return BrokerView(
         lags,
         since.pop(ARCHIVE),
@@ -195,8 +197,8 @@ def _seen_now(known: _Pipeline) -> BrokerView:
         since={query: at for query, at in since.items() if at is not None},
         directions=directions,
         held_back=tuple(known.held_back.values()),
-        log_error=known.log_error,
-        log_remedy=known.log_remedy,
+        log_error=lost.message if lost else known.log_error,
+        log_remedy=lost.remedy if lost else known.log_remedy,
     )
 
 

@@ -54,6 +54,7 @@ from include.ledger.streams import generations as ledger_generations
 from include.ledger.streams import losses, writers
 from include.monitor.lag import lag_of, log_error
 from include.monitor.missing import building_commands
+from include.monitor.streams import broker
 from include.offsets import OffsetRange
 from include.offsets import TopicPartition as Tp
 from include.pipelines import load_pipeline
@@ -500,14 +501,20 @@ def test_loss_is_exact_per_topic_partition_and_on_record_when_it_is_found_grows_
     log.send(0, *[1.5] * 10)
     log.send(1, 1.5)
     cut(log, 0, 5)
-    with pytest.raises(OffsetsLost, match=rf"{log.topic}-0 \[2, 5\) \(3 offsets\)"):
+    with pytest.raises(OffsetsLost, match=rf"{log.topic}-0 \[2, 5\) \(3 offsets\)") as raised:
         check_retention(log.pipeline, None)
+    # Whoever looks at the lag before the next start learns that not all of it waits.
+    told = log_error(log.pipeline, lag_of(log.pipeline))
+    seen = broker._seen_now(broker._Pipeline(log.pipeline, 0.0, 0.0))
+    assert str(told) == str(raised.value)
+    assert (seen.log_error, seen.log_remedy) == (raised.value.message, raised.value.remedy)
     cut(log, 0, 7)
     with pytest.raises(OffsetsLost, match=rf"\[2, 7\) \(5 offsets\).*accept-loss {log.pipeline.name}"):
         check_retention(log.pipeline, None)
     (lost,) = generations.accept_loss(log.pipeline, reason="a  test", accepted_by="me@here")
     assert (lost.from_offset, lost.until_offset) == (2, 7)
     assert lost_offsets(log.pipeline) == []
+    assert log_error(log.pipeline, lag_of(log.pipeline)) is None
     check_retention(log.pipeline, None)
     with pytest.raises(UsageError, match="nothing is lost"):
         generations.accept_loss(log.pipeline, reason="again", accepted_by="me@here")
