@@ -1,6 +1,7 @@
 """A pipeline's position as offsets of a Kafka consumer group, for tools that watch lag there.
 
-Tidemark never reads them: the ledger alone says what is committed.
+The ledger alone says what is committed. Each position also names the ledger that committed it, so that the stream of
+another one on the same cluster finds it (`include/streams/written_topics.py`).
 """
 
 from __future__ import annotations
@@ -30,8 +31,9 @@ def group_of(pipeline: str) -> str:
 class ConsumerGroup:
     """The pipeline's group: positions are committed to it without joining it, and a failed commit is not repeated."""
 
-    def __init__(self, pipeline: str) -> None:
+    def __init__(self, pipeline: str, owner: str = "") -> None:
         self.name = group_of(pipeline)
+        self._owner = owner
         # A consumer without subscription: an admin client that times out can end the whole process here.
         self._consumer = kafka.consumer(**{"group.id": self.name, "on_commit": self._on_commit})
         self._answers: list[tuple[set[tuple[str, int, int]], str]] = []
@@ -41,7 +43,10 @@ class ConsumerGroup:
 
     def commit(self, positions: Mapping[TopicPartition, int]) -> str:
         """Commit the next offset of each topic partition and return why that failed; empty when it did not."""
-        offsets = [confluent_kafka.TopicPartition(tp.topic, tp.partition, at) for tp, at in sorted(positions.items())]
+        offsets = [
+            confluent_kafka.TopicPartition(tp.topic, tp.partition, at, self._owner)
+            for tp, at in sorted(positions.items())
+        ]
         if not offsets:
             return ""
         self._answers.clear()
@@ -68,6 +73,21 @@ class ConsumerGroup:
         refused = [f"{each.topic}-{each.partition}: {each.error}" for each in offsets if each.error is not None]
         said = "; ".join(refused) or (str(error) if error is not None else "")
         self._answers.append((_positions(offsets), said))
+
+
+def owners_of(pipeline: str, topic_partitions: Iterable[TopicPartition]) -> set[str]:
+    """Return whom the group's positions name as the one that committed them; nobody where they cannot be read."""
+    wanted = [confluent_kafka.TopicPartition(tp.topic, tp.partition) for tp in sorted(topic_partitions)]
+    if not wanted:
+        return set()
+    reader = kafka.consumer(**{"group.id": group_of(pipeline)})
+    try:
+        return {each.metadata for each in reader.committed(wanted, timeout=PATIENCE) if each.metadata}
+    except KafkaException:
+        # The group is optional: without the right to it a stream runs, too.
+        return set()
+    finally:
+        reader.close()
 
 
 def _positions(offsets: Iterable[confluent_kafka.TopicPartition]) -> set[tuple[str, int, int]]:

@@ -31,7 +31,13 @@ from include.streams import fingerprint
 from include.streams.checkpoints import checkpoint_uri, facts_of_begun, has_started
 from include.streams.event_time import check_event_time
 from include.streams.watched_things import check_watched_things
-from include.streams.written_topics import check_compacted_topics, create_written_topics, note_compacted_topics
+from include.streams.written_topics import (
+    check_compacted_topics,
+    check_only_ledger,
+    check_own_topics,
+    create_written_topics,
+    note_compacted_topics,
+)
 
 
 def topics_back(pipeline: Pipeline) -> list[str]:
@@ -235,6 +241,8 @@ def begin(pipeline: Pipeline) -> StreamStart:
             remedy=f'go on there: ./tidemark new-generation {pipeline.name} --reason "…"',
             pipeline=pipeline.name,
         )
+    check_only_ledger(pipeline, source_topic_partitions(pipeline.source, describe_source(pipeline.source)))
+    check_own_topics(pipeline)
     check_compacted_topics(pipeline)
     check_own_live_tables(pipeline)
     create_written_topics(pipeline)

@@ -1,16 +1,106 @@
-"""The topics that a pipeline's stream writes: made when missing, unless they have to hold what was written before."""
+"""The topics that a pipeline's stream writes: made when missing, unless they have to hold what was written before.
+
+Another ledger's stream of the pipeline may write them as well, on the same cluster. Each would replace the other's
+values, and delete those that its own base lacks, so the second one is refused.
+"""
 
 from __future__ import annotations
 
-from confluent_kafka import KafkaException
+import json
+from collections.abc import Callable, Iterable
+
+from confluent_kafka import OFFSET_BEGINNING, KafkaException, Message
 
 from include import kafka
 from include.errors import UsageError
+from include.kafka.bounds import first_messages
+from include.kafka.consumer_group import group_of, owners_of
+from include.ledger.archive import micro_batches
+from include.ledger.streams import flags as flag_ledger
 from include.ledger.streams import generations
 from include.ledger.streams.generations import StreamGeneration
+from include.ledger.streams.overview import began_first
+from include.offsets import TopicPartition
 from include.outputs.connection import database_of
 from include.pipelines.spec import PRODUCER_OPTIONS, AdditiveView, KafkaMessages, KafkaTopic, Pipeline
+from include.pipelines.spec.views import VERSION_HEADER
 from include.settings import settings
+from include.times import format_time
+
+_APART = (
+    "two installations share a cluster only under other names of pipelines and topics: include/docs/deployment.md, "
+    "“Two installations”"
+)
+
+
+def owner_of(pipeline: str) -> str:
+    """Return how this ledger signs the pipeline's positions in its consumer group; empty before the first start.
+
+    A ledger that moves to another server stays the same one.
+    """
+    began = began_first(pipeline)
+    return f"{format_time(began)} {settings().database_host()}" if began else ""
+
+
+def check_only_ledger(pipeline: Pipeline, topic_partitions: Iterable[TopicPartition]) -> None:
+    """Raise UsageError when the stream of another ledger wrote the pipeline's topics last, by its consumer group.
+
+    A new generation takes over, until it has committed. A pipeline that writes no topic may be read by several.
+    """
+    if not pipeline.written_topics:
+        return
+    generation = generations.current(pipeline.name)
+    has_committed = generation and generation.positions and micro_batches.positions(pipeline.name)
+    if generation and generation.number and not has_committed:
+        return
+    own, _, _ = owner_of(pipeline.name).partition(" ")
+    owners = (each.partition(" ") for each in owners_of(pipeline.name, topic_partitions))
+    if others := sorted((began, host) for began, _, host in owners if began != own):
+        began, host = others[-1]
+        raise UsageError(
+            f"the stream of another ledger, of the one at {host} that began it at {began}, has committed to the group "
+            f"{group_of(pipeline.name)} and writes the same topics: {', '.join(sorted(pipeline.written_topics))}",
+            remedy=f"{_APART}; only if that ledger is gone for good: ./tidemark new-generation {pipeline.name} "
+            '--reason "…" takes the topics over',
+            pipeline=pipeline.name,
+        )
+
+
+def check_own_topics(pipeline: Pipeline) -> None:
+    """Raise UsageError when others wrote values or flags of a stream to topics before this one first wrote to them.
+
+    The first visible record of each topic partition is looked at.
+    """
+    if generations.current(pipeline.name) is None:
+        for view in pipeline.views:
+            _check_own(pipeline, view.speed.topic, f"values that the view {view.name} has not written", _is_value)
+    if pipeline.flags and not flag_ledger.last_run(pipeline.name):
+        reads = pipeline.source.reads
+        what = "flags that this ledger's stream has not raised, and no interval could explain"
+        _check_own(pipeline, pipeline.flags.topic, what, lambda message: reads(str(_text(message).get("kafka_topic"))))
+
+
+def _check_own(pipeline: Pipeline, topic: str, what: str, is_such: Callable[[Message], bool]) -> None:
+    every = kafka.topic_partitions_of(kafka.describe_topics([topic]).values())
+    found = first_messages(dict.fromkeys(every, OFFSET_BEGINNING), kafka.TIMEOUT) if every else {}
+    if any(each.error() is None and is_such(each) for each in found.values()):
+        raise UsageError(
+            f"the topic {topic} has {what}: another pipeline or installation writes it, or did",
+            remedy=f"{_APART}; if nobody writes or reads the topic any more, delete it",
+            pipeline=pipeline.name,
+        )
+
+
+def _is_value(message: Message) -> bool:
+    return "version" in _text(message) or VERSION_HEADER in dict(message.headers() or ())
+
+
+def _text(message: Message) -> dict[str, object]:
+    try:
+        parsed = json.loads(message.value() or b"")
+    except ValueError:
+        return {}
+    return parsed if isinstance(parsed, dict) else {}
 
 
 def check_compacted_topics(pipeline: Pipeline) -> None:

@@ -26,7 +26,12 @@ from include.streams import fingerprint
 from include.streams.checkpoints import checkpoint_uri, contents_of_generation
 from include.streams.line_feeds import Feed, feed_of
 from include.streams.start import note_unnoted
-from include.streams.written_topics import check_compacted_topics, create_written_topics, note_compacted_topics
+from include.streams.written_topics import (
+    check_compacted_topics,
+    check_own_topics,
+    create_written_topics,
+    note_compacted_topics,
+)
 from spark_jobs.decoding.records import archive_rows, decode
 from spark_jobs.lines.line_sinks import LineLandingSink, LineViewSink
 from spark_jobs.lines.line_source import decode_lines, read_lines
@@ -81,6 +86,7 @@ def _begin(pipeline: Pipeline, source: LineSource, lease: writers.Lease) -> Stre
     """Check everything that must hold before a query starts, and return the generation to run."""
     check_lake(pipeline)
     check_references(pipeline.references, pipeline.name)
+    check_own_topics(pipeline)
     check_compacted_topics(pipeline)
     create_written_topics(pipeline)
     lines.note_source(lease, pipeline, source.kind, source.guarantee)

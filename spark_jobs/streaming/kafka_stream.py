@@ -22,6 +22,7 @@ from include.processes import user_at_host
 from include.streams import generations
 from include.streams.checkpoints import checkpoint_uri, contents_of_generation
 from include.streams.start import StreamStart, begin, check_retention
+from include.streams.written_topics import owner_of
 from include.versions.loaded_modules import loaded_code
 from spark_jobs.decoding.decoders import prepare_code
 from spark_jobs.decoding.records import archive_rows, decode
@@ -118,7 +119,7 @@ class _Queries(StreamQueries):
         super().__init__(spark, pipeline, lease, start.generation, until_caught_up=until_caught_up)
         self._versions = versions
         self._outputs = outputs
-        self._group = ConsumerGroup(pipeline.name)
+        self._group = ConsumerGroup(pipeline.name, owner_of(pipeline.name))
         left = topics_that_left(pipeline.name)
         positions = micro_batches.positions(pipeline.name).items()
         self._show_position({tp: at for tp, at in positions if tp.topic not in left})

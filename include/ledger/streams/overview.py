@@ -53,6 +53,13 @@ class StreamOverview:
     """When each query's last micro-batch was committed."""
 
 
+def began_first(pipeline: str) -> datetime | None:
+    """Return when the ledger opened its first generation of the pipeline; None before. Its copies know the same."""
+    with session() as ledger:
+        wanted = select(Generation.started_at).where(Generation.pipeline == pipeline)
+        return ledger.scalar(wanted.order_by(Generation.number).limit(1))
+
+
 def overview(pipeline: str) -> StreamOverview:
     """Return the stream as it is now. Raise ServiceUnreachable."""
     with session() as ledger:

@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from include import kafka
 from include.kafka import consumer_group
-from include.kafka.consumer_group import ConsumerGroup
+from include.kafka.consumer_group import ConsumerGroup, owners_of
 from include.offsets import TopicPartition as Partition
 from tests.conftest import REPOSITORY, Home, wait_for
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.services
 COMMITS = """
 import sys
 from include import kafka
-from include.kafka.consumer_group import ConsumerGroup
+from include.kafka.consumer_group import ConsumerGroup, owners_of
 from include.offsets import TopicPartition
 kafka.create_topic("grouped", 2)
 group = ConsumerGroup("grouped")
@@ -78,6 +78,25 @@ def committed(home: Home) -> list[int]:
         return [tp.offset for tp in client.committed([TopicPartition("grouped", n) for n in (0, 1)], timeout=20)]
     finally:
         client.close()
+
+
+def test_positions_name_who_committed_them_last(in_process: Home) -> None:
+    name = f"owned-{os.getpid()}"
+    kafka.create_topic(name, 2)
+    both = [Partition(name, number) for number in (0, 1)]
+
+    def commit(owner: str, *positions: Partition) -> None:
+        group = ConsumerGroup(name, owner)
+        # The first one may find the group's coordinator still coming up.
+        wait_for("the commit", lambda: not group.commit(dict.fromkeys(positions, 1)), 60)
+
+    assert owners_of(name, both) == set()
+    commit("one", *both)
+    commit("", both[1])
+    assert owners_of(name, both) == {"one"}
+    commit("other", both[1])
+    assert owners_of(name, both) == {"one", "other"}
+    assert owners_of(name, ()) == set()
 
 
 @pytest.mark.slow

@@ -119,6 +119,16 @@ def test_stream_goes_on_when_a_table_was_taken_out_and_is_refused_when_it_comes_
         begin(replace(pipeline, views=(replace(pipeline.views[0], sinks=(JdbcTable(),)),)))
 
 
+def test_first_start_is_refused_when_another_installation_wrote_values_to_its_view_s_topic(pipeline: Pipeline) -> None:
+    view = replace(pipeline.views[0], speed=replace(pipeline.views[0].speed, topic="shared-counts"))
+    first = replace(pipeline, name="begins_first", views=(view,), reports=())
+    kafka.create_topic("shared-counts", 2, compacted=True)
+    kafka.send("shared-counts", [(b"{}", b'{"count": 3, "version": 0}')])
+    with pytest.raises(UsageError, match=f"the topic shared-counts has values that the view {VIEW} has not written"):
+        begin(first)
+    assert generations.current(first.name) is None
+
+
 def test_stream_is_refused_before_its_generation_is_asked_for_when_a_header_is_wrong(pipeline: Pipeline) -> None:
     before = generations.current(pipeline.name)
     pipeline.references["device_locations"].path.write_text("cam-0000,94103\n")

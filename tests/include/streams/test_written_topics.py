@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +16,14 @@ from include.ledger.streams.generations import StreamGeneration
 from include.offsets import TopicIdentity
 from include.pipelines import load_pipeline
 from include.streams import written_topics
-from include.streams.written_topics import check_compacted_topics, create_written_topics, note_compacted_topics
+from include.streams.written_topics import (
+    check_compacted_topics,
+    check_only_ledger,
+    check_own_topics,
+    create_written_topics,
+    note_compacted_topics,
+    owner_of,
+)
 
 PIPELINE = load_pipeline("nest_cameras")
 VIEW = PIPELINE.views[0].name
@@ -61,6 +69,23 @@ def written(monkeypatch: pytest.MonkeyPatch) -> Written:
     monkeypatch.setattr(generations, "has_written", lambda _, view: view in found.views)
     monkeypatch.setattr(generations, "note_topics", found.note)
     return found
+
+
+@dataclass
+class Message:
+    """A record of a topic."""
+
+    text: bytes | None
+    carried: list[tuple[str, bytes]] | None = None
+
+    def error(self) -> None:
+        return None
+
+    def value(self) -> bytes | None:
+        return self.text
+
+    def headers(self) -> list[tuple[str, bytes]] | None:
+        return self.carried
 
 
 def refused(written: Written) -> str:
@@ -134,3 +159,91 @@ def test_topic_is_not_said_to_be_lost_when_another_one_is_declared(written: Writ
     check_compacted_topics(PIPELINE)
     written.topics[TOPIC] = "another"
     check_compacted_topics(PIPELINE)
+
+
+VALUE = Message(b'{"count": 3, "version": 7}')
+DELETION = Message(None, [("version", b"7")])
+FLAG = Message(b'{"kafka_topic": "auction-bids", "limits_version": 4}')
+FOREIGN = [Message(b"no JSON"), Message(b"[7]"), Message(None), Message(b'{"kafka_topic": "others"}')]
+
+
+def holds(monkeypatch: pytest.MonkeyPatch, *messages: Message) -> None:
+    """Let each topic's first records be these."""
+    monkeypatch.setattr(written_topics, "first_messages", lambda *_: dict(enumerate(messages)))
+
+
+@pytest.mark.parametrize("first", [VALUE, DELETION])
+def test_first_start_is_refused_when_its_view_s_topic_has_values_already(
+    written: Written, monkeypatch: pytest.MonkeyPatch, first: Message
+) -> None:
+    written.topics[TOPIC] = "of another"
+    holds(monkeypatch, *FOREIGN)
+    check_own_topics(PIPELINE)
+    holds(monkeypatch, *FOREIGN, first)
+    with pytest.raises(UsageError, match=f"the topic {TOPIC} has values that the view {VIEW} has not written"):
+        check_own_topics(PIPELINE)
+    # Its own, not committed yet; or those that a new generation replaces.
+    for number in (0, 1):
+        written.generation = StreamGeneration(PIPELINE.name, number, {}, {})
+        check_own_topics(PIPELINE)
+
+
+def test_stream_is_refused_when_its_flags_topic_has_flags_before_it_raised_any(
+    written: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = load_pipeline("auction_bids")
+    assert pipeline.flags is not None
+    written.topics[pipeline.flags.topic] = "of another"
+    written.generation = StreamGeneration(pipeline.name, 1, {}, {})
+    runs = {pipeline.name: 0}
+    monkeypatch.setattr(written_topics.flag_ledger, "last_run", runs.__getitem__)
+    holds(monkeypatch, *FOREIGN)
+    check_own_topics(pipeline)
+    holds(monkeypatch, *FOREIGN, FLAG)
+    with pytest.raises(UsageError, match="the topic auction-flags has flags that this ledger's stream has not raised"):
+        check_own_topics(pipeline)
+    runs[pipeline.name] = 1
+    check_own_topics(pipeline)
+
+
+OTHER = "2026-11-20T05:00:00.000007Z db:5432"
+
+
+@pytest.fixture
+def group(written: Written, monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """Whom the consumer group's positions name."""
+    named: set[str] = set()
+    began = datetime(2026, 11, 21, 5, microsecond=1, tzinfo=UTC)
+    monkeypatch.setattr(written_topics, "owners_of", lambda *_: named)
+    monkeypatch.setattr(written_topics, "began_first", lambda _: began if written.generation else None)
+    monkeypatch.setattr(written_topics, "settings", lambda: SimpleNamespace(database_host=lambda: "staging:5432"))
+    monkeypatch.setattr(written_topics.micro_batches, "positions", lambda _: {"nest-logs-0": 7})
+    return named
+
+
+def test_stream_is_refused_when_another_ledger_s_has_committed_to_its_group(written: Written, group: set[str]) -> None:
+    check_only_ledger(PIPELINE, [])
+    group.add(OTHER)
+    started = StreamGeneration(PIPELINE.name, 2, {}, {VIEW: "{}"})
+    for written.generation in (None, StreamGeneration(PIPELINE.name, 0, {}, {}), started):
+        with pytest.raises(UsageError, match="the one at db:5432 that began it at 2026-11-20T05") as error:
+            check_only_ledger(PIPELINE, [])
+        assert "./tidemark new-generation nest_cameras" in error.value.remedy
+    # Several may read what nobody writes.
+    check_only_ledger(replace(PIPELINE, views=(), reports=()), [])
+
+
+def test_stream_goes_on_when_its_own_ledger_committed_or_a_new_generation_takes_over(
+    written: Written, group: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written.generation = StreamGeneration(PIPELINE.name, 2, {}, {VIEW: "{}"})
+    # On another server since.
+    group.add(owner_of(PIPELINE.name).replace("staging", "moved"))
+    check_only_ledger(PIPELINE, [])
+    group.add(OTHER)
+    written.generation = StreamGeneration(PIPELINE.name, 3, {}, {})
+    check_only_ledger(PIPELINE, [])
+    # Of a ledger that was made anew, and that a crash kept from committing anything.
+    written.generation = StreamGeneration(PIPELINE.name, 3, {}, {VIEW: "{}"})
+    monkeypatch.setattr(written_topics.micro_batches, "positions", lambda _: {})
+    check_only_ledger(PIPELINE, [])

@@ -90,7 +90,13 @@ def test_code_may_be_corrected_until_a_view_has_a_checkpoint(monkeypatch: pytest
     generation = StreamGeneration(pipeline.name, 0, {name: {"window length": "1 day"}}, {})
     checkpoints: list[str] = []
     noted: list[str] = []
-    for check in ("check_lake", "check_references", "check_compacted_topics", "create_written_topics"):
+    for check in (
+        "check_lake",
+        "check_references",
+        "check_own_topics",
+        "check_compacted_topics",
+        "create_written_topics",
+    ):
         monkeypatch.setattr(line_stream, check, lambda *_: None)
     for passed in ("check_checkpoints", "note_compacted_topics"):
         monkeypatch.setattr(line_stream, passed, lambda *_: None)
