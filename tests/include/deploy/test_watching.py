@@ -118,6 +118,16 @@ def test_metric_exists_with_its_labels_when_dashboard_or_alert_uses_it(exported:
             assert label in exported[name], f"{name} has no label {label}: {expression}"
 
 
+def test_rule_compares_metrics_of_one_installation_when_prometheus_reads_several() -> None:
+    matches = [each for rule in RULES for each in re.findall(r"\b(?:on|by) \(([^)]*)\)", rule["expr"])]
+    assert len(matches) >= 5
+    assert set(matches) == {"job, instance, pipeline"}
+    # Another installation's would let `absent` be silent.
+    [down] = [rule["expr"] for rule in RULES if rule["alert"] == "TidemarkPagesDown"]
+    [job] = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())["scrape_configs"]
+    assert f'up{{job="{job["job_name"]}"}} == 0' in down
+
+
 @pytest.mark.parametrize(
     ("every", "age", "waits"),
     [
@@ -134,7 +144,7 @@ def test_alert_waits_for_the_deadline_when_intervals_are_longer_than_hours(
     since_last, limit = rule["expr"].split(" and ")[0].split(" > ")
     # Without the second, a pipeline whose intervals never began would have no sample to compare.
     begins = ("last_registered_interval_end", "first_commit")
-    begin = " or on (pipeline) ".join(f"tidemark_{each}_timestamp_seconds" for each in begins)
+    begin = " or on (job, instance, pipeline) ".join(f"tidemark_{each}_timestamp_seconds" for each in begins)
     assert since_last == f"time() - ({begin})"
     values = {"tidemark_interval_seconds": every, "tidemark_registered_within_seconds": timedelta(minutes=20)}
     terms = re.findall(r"tidemark_\w+|\d+", limit)
