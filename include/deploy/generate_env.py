@@ -1,10 +1,11 @@
 """Write the `.env` of `docker-compose.yml`: fresh random secrets and the published ports, mode 0600.
 
-    python include/deploy/generate_env.py [--force] [--bucket] [PATH]
+    python include/deploy/generate_env.py [--force] [--bucket] [--name NAME] [PATH]
 
 It needs nothing but Python, so that it runs where only Docker is installed. An existing file is kept:
 the databases that were created with its passwords would not open with others. `--bucket` has Compose
-start an S3 server, with a bucket for the lake.
+start an S3 server, with a bucket for the lake. `--name` is that of Compose's project: a second checkout on
+one machine needs another one, or it takes over the containers and volumes of the first.
 """
 
 from __future__ import annotations
@@ -12,12 +13,16 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import secrets
 import sys
 from base64 import urlsafe_b64encode
 from pathlib import Path
 
 DEFAULT = Path(__file__).resolve().parents[2] / ".env"
+
+NAME = "tidemark"
+"""Of Compose's project: its containers, volumes and image have it."""
 
 PORTS = {
     "AIRFLOW_PORT": 8080,
@@ -58,9 +63,10 @@ def bucket_variables() -> dict[str, str]:
     }
 
 
-def environment(*, bucket: bool = False) -> str:
+def environment(*, bucket: bool = False, name: str = NAME) -> str:
     """Return the text of the file; single quotes keep Compose from reading `$` or `#` in a value."""
     lines = ["# Made by include/deploy/generate_env.py. Secrets: keep it 0600 and out of version control."]
+    lines += [f"COMPOSE_PROJECT_NAME='{name}'"]
     lines += [f"{name}='{value}'" for name, value in make_secrets().items()]
     lines += ["", "# Ports on 127.0.0.1"]
     lines += [f"{name}={port}" for name, port in PORTS.items()]
@@ -70,15 +76,22 @@ def environment(*, bucket: bool = False) -> str:
     return "\n".join(lines) + "\n"
 
 
-def write_environment(path: Path, *, force: bool = False, bucket: bool = False) -> None:
+def write_environment(path: Path, *, force: bool = False, bucket: bool = False, name: str = NAME) -> None:
     """Write the file with mode 0600. Raise FileExistsError when it exists and `force` is not given."""
     if path.exists() and not force:
         raise FileExistsError(path)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w") as file:
-        file.write(environment(bucket=bucket))
+        file.write(environment(bucket=bucket, name=name))
     temporary.replace(path)
+
+
+def _project(text: str) -> str:
+    """Return a name that Compose takes. Raise ValueError for any other text."""
+    if not re.fullmatch("[a-z0-9][a-z0-9_-]*", text):
+        raise ValueError(text)
+    return text
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -87,13 +100,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("path", nargs="?", type=Path, default=DEFAULT)
     parser.add_argument("--force", action="store_true", help="replace an existing file and its secrets")
     parser.add_argument("--bucket", action="store_true", help="start an S3 server, and have the lake in its bucket")
+    parser.add_argument("--name", type=_project, default=NAME, help="name of Compose's project, one for each checkout")
     options = parser.parse_args(arguments)
     try:
-        write_environment(options.path, force=options.force, bucket=options.bucket)
+        write_environment(options.path, force=options.force, bucket=options.bucket, name=options.name)
     except FileExistsError:
         print(
             f"{options.path} exists and was kept — --force replaces it, but databases created with its "
-            "passwords will not open with new ones (docker compose down --volumes removes all data)",
+            "passwords will not open with new ones (docker compose down --volumes removes all data of the project "
+            "that it names)",
             file=sys.stderr,
         )
         return 64

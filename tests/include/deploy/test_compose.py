@@ -76,6 +76,24 @@ def test_parser_refuses_when_secrets_were_not_generated(environment: dict[str, s
     assert "generate_env.py" in result.stderr
 
 
+def test_checkouts_share_neither_containers_nor_image_when_their_projects_have_names(tmp_path: Path) -> None:
+    found = {}
+    for name in ("tidemark", "staging"):
+        assert generate_env.main(["--name", name, str(tmp_path / name)]) == 0
+        result = parse(parser(), dotenv_values(tmp_path / name))
+        assert result.returncode == 0, result.stderr
+        model = json.loads(result.stdout)
+        found[model["name"]] = {
+            *(service["image"] for service in model["services"].values() if "build" in service),
+            *(volume["name"] for volume in model["volumes"].values()),
+        }
+    assert found.keys() == {"tidemark", "staging"}
+    assert found["staging"]
+    assert not found["tidemark"] & found["staging"]
+    with pytest.raises(SystemExit):
+        generate_env.main(["--name", "Staging 2", str(tmp_path / "other")])
+
+
 def test_bucket_reaches_all_readers_and_writers_when_the_lake_is_in_one(environment: dict[str, str | None]) -> None:
     bucket = {
         "TIDEMARK_LAKE": "s3a://lake/tidemark",
@@ -260,7 +278,11 @@ def test_secrets_come_only_from_the_environment_when_compose_starts(
 ) -> None:
     text = COMPOSE.read_text()
     used = set(re.findall(r"\$\{(\w+)", text.replace("$$", ""))) | {s["environment"] for s in model["secrets"].values()}
-    defaults = {("TIDEMARK_LAKE", ":-file:///srv/lake"), ("TIDEMARK_ARCHIVE_WAIT", ":-10m")}
+    defaults = {
+        ("TIDEMARK_LAKE", ":-file:///srv/lake"),
+        ("TIDEMARK_ARCHIVE_WAIT", ":-10m"),
+        ("COMPOSE_PROJECT_NAME", ":-tidemark"),
+    }
     assert used == {*environment, *(name for name, _ in defaults)}
     expressions = set(re.findall(r"(?<!\$)\$\{(\w+)([^}]*)\}", text)) - defaults
     assert all(expression.startswith(":?run ") for _, expression in expressions)
@@ -345,7 +367,8 @@ def test_no_secret_is_printed_when_written(tmp_path: Path, capsys: pytest.Captur
     generate_env.main([str(tmp_path / ".env")])
     printed = "".join(capsys.readouterr())
     values = dotenv_values(tmp_path / ".env")
-    assert not [name for name, value in values.items() if value and name not in generate_env.PORTS and value in printed]
+    secret = values.keys() - generate_env.PORTS.keys() - {"COMPOSE_PROJECT_NAME"}
+    assert not [name for name in secret if (value := values[name]) and value in printed]
 
 
 def test_secrets_are_long_and_different_when_made() -> None:
