@@ -10,6 +10,9 @@ from typing import Any
 
 from include.errors import TopicRecreated
 
+_SAME_CLUSTER = "set TIDEMARK_KAFKA_BOOTSTRAP to the cluster that was read; if it is this one"
+"""The first thing to look at: in another cluster each topic has another id."""
+
 
 @dataclass(frozen=True)
 class TopicIdentity:
@@ -20,21 +23,28 @@ class TopicIdentity:
     topic_partitions: int
 
 
-def check_same_topic(pipeline: str, identity: TopicIdentity | None, topic: str, stored_id: str) -> None:
-    """Raise TopicRecreated when the topic is gone or has another id than the stored one."""
+def check_same_topic(
+    pipeline: str, identity: TopicIdentity | None, topic: str, stored_id: str, *, asked_at: str = ""
+) -> None:
+    """Raise TopicRecreated when the topic is gone or has another id than the stored one.
+
+    `asked_at`: address of the brokers, which may be those of another cluster.
+    """
+    elsewhere = f", or the Kafka at {asked_at} is another cluster" if asked_at else ""
     if identity is None:
         raise TopicRecreated(
-            f"topic {topic} (id {stored_id}) no longer exists",
-            remedy=f'restore it, or create it again and adopt it: ./tidemark adopt {pipeline} {topic} --reason "…"; if '
-            "it will not come back, take it out of the source: "
+            f"topic {topic} (id {stored_id}) no longer exists{elsewhere}",
+            remedy=f"{_SAME_CLUSTER}: restore it, or create it again and adopt it: "
+            f'./tidemark adopt {pipeline} {topic} --reason "…"; if it will not come back, take it out of the source: '
             f'./tidemark unsubscribe {pipeline} {topic} --reason "…"',
             pipeline=pipeline,
         )
     if identity.topic_id != stored_id:
         raise TopicRecreated(
-            f"topic {topic} was deleted and created again: its id is {identity.topic_id}, but commits have the id "
-            f"{stored_id}, so the same offsets hold other records",
-            remedy=f'restore the topic, or continue with the new one: ./tidemark adopt {pipeline} {topic} --reason "…"',
+            f"topic {topic} was deleted and created again{elsewhere}: its id is {identity.topic_id}, but commits have "
+            f"the id {stored_id}, so the same offsets hold other records",
+            remedy=f"{_SAME_CLUSTER}: restore the topic, or continue with the new one: "
+            f'./tidemark adopt {pipeline} {topic} --reason "…"',
             pipeline=pipeline,
         )
 

@@ -9,6 +9,7 @@ from include.errors import UsageError
 from include.kafka import TopicIdentity
 from include.offsets import TopicPartition
 from include.pipelines.spec import KafkaTopics
+from include.settings import settings
 from include.times import parse_time
 
 
@@ -42,7 +43,8 @@ def check_topics_read(
             if topic not in topics:
                 # A pattern does not find a topic that this user must not describe; asked for by name, it is refused.
                 kafka.describe_topics([topic])
-            kafka.check_same_topic(pipeline, topics.get(topic), topic, topic_id)
+            asked_at = settings().kafka_address()
+            kafka.check_same_topic(pipeline, topics.get(topic), topic, topic_id, asked_at=asked_at)
     # Without this, what is archived of one that is read no longer would be in no interval, and nothing would say so.
     read = {tp for tp in archived if tp.topic in source.assign}
     if unread := sorted(tp for tp in read if tp.partition not in source.assign[tp.topic]):

@@ -4,10 +4,13 @@ import json
 
 import pytest
 
+from include.errors import TopicRecreated
 from include.offsets import (
     OffsetRange,
+    TopicIdentity,
     TopicPartition,
     assignment_json,
+    check_same_topic,
     intersection,
     merged,
     offsets_json,
@@ -66,3 +69,11 @@ def test_rest_is_kept_by_incarnation_when_others_do_not_hold_it() -> None:
     assert left == [span(0, 3), span(6, 8), span(4, 9), OffsetRange(A1, 1, 2)]
     assert [each.topic_id for each in left] == ["now", "now", "gone", "now"]
     assert not list(without([span(9, 12), span(4, 4)], held))
+
+
+@pytest.mark.parametrize("identity", [None, TopicIdentity("a", "other", 1)])
+def test_other_cluster_is_thought_of_before_the_topic_is_adopted(identity: TopicIdentity | None) -> None:
+    with pytest.raises(TopicRecreated, match="or the Kafka at broker:9092 is another cluster") as error:
+        check_same_topic("nest_cameras", identity, "a", "id", asked_at="broker:9092")
+    assert error.value.remedy.startswith("set TIDEMARK_KAFKA_BOOTSTRAP to the cluster that was read")
+    check_same_topic("nest_cameras", TopicIdentity("a", "id", 1), "a", "id", asked_at="broker:9092")
