@@ -10,15 +10,16 @@ from typing import Any
 from include import kafka, lake
 from include.airflow.api import AirflowApi
 from include.airflow.driver import logs
-from include.errors import ServiceUnreachable, TidemarkError, error_class
+from include.errors import ServiceUnreachable, TidemarkError, UsageError, error_class
 from include.kafka.sources import describe_source, source_topic_partitions
 from include.lake import object_store
 from include.ledger import lineage
 from include.ledger.archive.micro_batches import positions
 from include.ledger.streams import launches
 from include.pipelines.spec import Avro, Pipeline
-from include.producing.generate import check_producible, produce
+from include.producing.generate import check_producible, produce, topic_of
 from include.services import airflow, supervisor
+from include.settings import settings
 from include.spark.jars import ensure_fetched
 from include.times import describe_duration
 from include.waiting import wait_for
@@ -51,9 +52,11 @@ def run_demo(pipeline: Pipeline, progress: Callable[[str], None], *, topic: str 
     """Run the pipeline's stream and its last complete interval through Airflow and wait for the table.
 
     Messages go to `topic`, by default the first that the pipeline names. Raises UsageError before anything is started
-    when none can be produced, ServiceUnreachable when a part does not come up, and what a run failed with.
+    when none can be produced, or others have records there; ServiceUnreachable when a part does not come up; and what a
+    run failed with.
     """
     check_producible(pipeline, topic)
+    _check_broker(topic_of(pipeline, topic))
     _prepare_lake(progress)
     supervisor.up(["kafka", "postgres", *needed_by(pipeline), "airflow"], progress)
     # Two intervals back from now, the last complete one lies whole in the span.
@@ -77,6 +80,18 @@ def run_demo(pipeline: Pipeline, progress: Callable[[str], None], *, topic: str 
     run = _wait_for_run(api, pipeline.name, before, progress)
     verdict = lineage.verdict_of_run(pipeline.name, f"airflow {run}")
     return DemoResult(address, airflow.USER, airflow.password(), verdict)
+
+
+def _check_broker(topic: str) -> None:
+    """Raise UsageError when the broker is not the embedded one and its topic has records: of these, all may be real."""
+    if not (address := settings().kafka_bootstrap):
+        return
+    every = kafka.topic_partitions_of(kafka.describe_topics([topic]).values())
+    if any(low < end for low, end in kafka.offset_bounds(every).values()):
+        raise UsageError(
+            f"the topic {topic} at {address} has records, and the demo would add {EVENTS:,} that are made up",
+            remedy="unset TIDEMARK_KAFKA_BOOTSTRAP for the embedded broker; ./tidemark produce writes to this one",
+        )
 
 
 def _prepare_lake(progress: Callable[[str], None]) -> None:

@@ -15,9 +15,11 @@ from include.errors import ReconciliationFailed, UsageError
 from include.ledger import lineage
 from include.ledger.intervals import attempts
 from include.ledger.streams import launches
+from include.offsets import TopicIdentity
 from include.pipelines import load_pipeline
 from include.pipelines.spec import KafkaTopics
 from include.services import supervisor
+from include.settings import settings
 from include.times import every
 from tests.conftest import Home
 from tests.support import s3_server
@@ -114,6 +116,42 @@ def test_events_fill_the_last_complete_interval_when_a_demo_produces_them(
     hours = span // timedelta(hours=1)
     assert said == [f"producing 20000 messages over the last {hours} hours" if hours < 48 else
                     "producing 20000 messages over the last 2 days"]  # fmt: skip
+
+
+def test_demo_starts_nothing_when_the_settings_name_a_broker_whose_topic_has_records(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Started(Exception):
+        """Something is prepared."""
+
+    def prepare(_: object) -> None:
+        raise Started
+
+    def describe(topics: list[str]) -> dict[str, TopicIdentity]:
+        return {topic: TopicIdentity(topic, "id", 2) for topic in topics if topic in topics_there}
+
+    pipeline = load_pipeline("isp_hits")
+    ends, topics_there = {1: 7}, {pipeline.source.named[0]}
+    monkeypatch.setattr(demo_run, "_prepare_lake", prepare)
+    monkeypatch.setattr(demo_run.kafka, "describe_topics", describe)
+    monkeypatch.setattr(
+        demo_run.kafka, "offset_bounds", lambda every: {tp: (5, ends.get(tp.partition, 5)) for tp in every}
+    )
+    with pytest.raises(Started):
+        run_demo(pipeline, lambda _: None)
+    monkeypatch.setenv("TIDEMARK_KAFKA_BOOTSTRAP", "broker:9092")
+    settings.cache_clear()
+    try:
+        with pytest.raises(
+            UsageError, match=f"the topic {pipeline.source.named[0]} at broker:9092 has records"
+        ) as said:
+            run_demo(pipeline, lambda _: None)
+        assert "unset TIDEMARK_KAFKA_BOOTSTRAP" in said.value.remedy
+        ends.clear()
+        with pytest.raises(Started):
+            run_demo(pipeline, lambda _: None)
+    finally:
+        settings.cache_clear()
 
 
 @pytest.mark.slow
