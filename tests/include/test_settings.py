@@ -122,6 +122,7 @@ def test_contact_is_refused_when_nobody_can_be_reached(monkeypatch: pytest.Monke
         ("DATABASE_URL", "postgresql://u:42#hunter2@host", "write @ / . # of a password as %40"),
         ("DATABASE_URL", "postgresql://u:42/hunter2@host", "write @ / . # of a password as %40"),
         ("DATABASE_URL", "postgresql://u:a/hunter2@host", "write @ / . # of a password as %40"),
+        ("DATABASE_URL", "postgresql://u:hunter2@host:5432/staging", "an installation needs a server of its own"),
         ("REGISTRY_URL", "https://u:hun@hunter2@host:8081", "write @ / . # of a password as %40"),
         ("REGISTRY_URL", "https://u:42/hunter2@host:8081/x", "write @ / . # of a password as %40"),
     ],

@@ -38,7 +38,7 @@ NEW = "./tidemark new-generation isp_hits --reason"
 def checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The folder of the pipeline's checkpoints, of which the third generation is the current one."""
     monkeypatch.setenv("TIDEMARK_LAKE", tmp_path.as_uri())
-    monkeypatch.setenv("TIDEMARK_DATABASE_URL", "postgresql://ledger/tidemark")
+    monkeypatch.setenv("TIDEMARK_DATABASE_URL", "postgresql://ledger/ledger")
     settings.cache_clear()
     monkeypatch.setattr(generations, "current", lambda _: CURRENT)
     yield tmp_path / "checkpoints" / PIPELINE.name
