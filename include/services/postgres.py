@@ -45,7 +45,8 @@ WHERE datname = 'airflow' AND setrole = 0 AND setting LIKE %s
 
 
 def up() -> None:
-    """Start PostgreSQL and create missing databases and schemas. Raise ServiceUnreachable when it does not start."""
+    """Start PostgreSQL and create missing databases and schemas. Raise ServiceUnreachable, UsageError for a copy."""
+    process.check_shares_nothing()
     binaries = folder_of_binaries()
     state = process.read_state("postgres")
     data = settings().home / "postgres"
