@@ -135,7 +135,7 @@ def _outage_message(pipeline: Pipeline, untold: Untold) -> Message:
     state = "up" if change.is_up else "down"
     body = {
         **change.row,
-        "id": f"{pipeline.name}/outage-{untold.outage}/{state}",
+        "id": f"{pipeline.name}/{change.report}/outage-{untold.outage}/{state}",
         "pipeline": pipeline.name,
         "report": change.report,
         "state": state,

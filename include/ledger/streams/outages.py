@@ -64,8 +64,8 @@ class StateChange:
 class Untold:
     """A change that the operators have not been notified of."""
 
-    outage: int
-    """The ledger's number of the outage."""
+    outage: str
+    """Where it began, by Kafka's id of the topic: the same in every ledger that notes it."""
     change: StateChange
 
 
@@ -201,12 +201,13 @@ def sending_new(pipeline: str) -> Iterator[list[Untold]]:
 
 
 def _untold(row: OutageRow) -> Iterator[Untold]:
+    outage = f"{row.topic_id}-{row.topic_partition}-{row.record_offset}-{row.element}"
     if row.told_at is None:
-        yield Untold(row.id, StateChange(row.report, row.key, False, _begin(row), row.began_at, row.row))
+        yield Untold(outage, StateChange(row.report, row.key, False, _begin(row), row.began_at, row.row))
     ended = _end(row)
     if ended is not None and row.end_told_at is None:
         assert row.ended_at is not None
-        yield Untold(row.id, StateChange(row.report, row.key, True, ended, row.ended_at, row.end_row or {}))
+        yield Untold(outage, StateChange(row.report, row.key, True, ended, row.ended_at, row.end_row or {}))
 
 
 def _begin(row: OutageRow) -> Place:

@@ -7,6 +7,7 @@ import os
 import re
 import zlib
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -15,6 +16,8 @@ from include.intervals.reporting import notifications
 from include.intervals.reporting.notifications import fitting, listed_of, notify
 from include.ledger.intervals import attempts
 from include.ledger.intervals.pins import PinnedInterval
+from include.ledger.models import OutageRow
+from include.ledger.streams import outages
 from include.pipelines import load_pipeline
 from include.pipelines.spec import Listing, Pipeline
 from tests.conftest import Home
@@ -185,3 +188,25 @@ def test_others_are_told_when_the_text_of_one_is_too_large_for_a_message(in_proc
     assert {device: body.get("shortened") for device, body in told.items()} == {"a": None, "b": ["name"], "c": None}
     assert told["a"]["name"] == names["a"]
     assert names["b"].startswith(told["b"]["name"].removesuffix("…"))
+
+
+def test_outage_has_one_id_in_each_ledger_and_another_one_than_the_next() -> None:
+    """Two installations may read one topic, or a new ledger may begin: its rows are numbered from 1 again."""
+
+    def ids(number: int, offset: int, report: str = "Cameras offline", topic_id: str = "of-nest-logs") -> list[str]:
+        begin = {
+            "topic": "nest-logs",
+            "topic_id": topic_id,
+            "topic_partition": 0,
+            "record_offset": offset,
+            "element": 1,
+        }
+        end = {"end_topic": "nest-logs", "end_partition": 0, "end_offset": offset + 7, "end_element": 0, "end_row": {}}
+        times = dict.fromkeys(("began_at", "ended_at"), datetime(2026, 11, 20, tzinfo=UTC))
+        row = OutageRow(id=number, report=report, key="{}", row={}, **begin, **end, **times)
+        nest = load_pipeline("nest_cameras")
+        return [notifications._outage_message(nest, each)[1]["id"] for each in outages._untold(row)]
+
+    assert ids(17, 5) == ids(4, 5)
+    others = [ids(17, 5), ids(17, 6), ids(17, 5, report="Cameras gone"), ids(17, 5, topic_id="created-again")]
+    assert len({each for outage in others for each in outage}) == 2 * len(others)
