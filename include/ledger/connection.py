@@ -96,6 +96,11 @@ def check_known(migrated_to: str) -> None:
         )
 
 
+def newest_migration() -> str:
+    """Return the number of this code's last migration."""
+    return max(_known_migrations())
+
+
 @cache
 def _known_migrations() -> frozenset[str]:
     """Return the numbers of this code's migrations, with which their files' names begin: Alembic's import is slow."""

@@ -21,8 +21,17 @@ from sqlalchemy.exc import DBAPIError, OperationalError, ProgrammingError
 from sqlalchemy.orm import Session
 
 from include.errors import LockHeld, ServiceUnreachable, TidemarkError, UsageError, one_line
-from include.ledger.connection import LOCK_SECONDS, check_known, connect, does_not_answer, of_another_version
+from include.ledger.connection import (
+    LOCK_SECONDS,
+    check_known,
+    connect,
+    does_not_answer,
+    newest_migration,
+    of_another_version,
+)
+from include.processes import ProcessOnHost
 from include.settings import settings
+from include.waiting import wait_for
 
 _MIGRATION = 7411042
 """Key of the lock that lets one process at a time migrate."""
@@ -100,8 +109,8 @@ def clock() -> datetime:
 def migrate() -> None:
     """Bring the ledger's tables to this code's version; do nothing when they have it.
 
-    Raises UsageError when newer code has migrated them, or the user lacks a right, TidemarkError when they are not
-    those of any version.
+    Raises UsageError when newer code has migrated them, drivers of older code run, or the user lacks a right,
+    TidemarkError when they are not those of any version.
     """
     with _named_errors(), engine().begin() as connection:
         connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
@@ -111,6 +120,8 @@ def migrate() -> None:
         if inspect(connection).has_table("alembic_version"):
             for migrated_to in connection.scalars(text("SELECT version_num FROM alembic_version")).all():
                 check_known(migrated_to)
+                if migrated_to != (newest := newest_migration()):
+                    _check_no_driver(connection, migrated_to, newest)
         try:
             upgrade(connection)
         except ProgrammingError as error:
@@ -124,6 +135,24 @@ def migrate() -> None:
             raise
         if missing := _missing(connection):
             raise _incomplete(f"there is no {', no '.join(missing)}")
+
+
+def _check_no_driver(connection: Connection, migrated_to: str, newest: str) -> None:
+    """Raise UsageError while a driver holds a lease: it would go on, and its code could not be started again."""
+    # Not the model: its columns may be newer than the table.
+    held = text("SELECT pipeline, holder FROM writers WHERE holder <> '' AND expires_at > clock_timestamp()")
+
+    def writing() -> list[str]:
+        rows = connection.execute(held)
+        return sorted(pipeline for pipeline, holder in rows if not ProcessOnHost.parse(holder).is_dead)
+
+    # The lease of one that was killed in a container lapses.
+    if live := wait_for(writing, lambda found: not found, seconds=settings().lease_seconds, every=0.5):
+        raise UsageError(
+            f"drivers of older code write {', '.join(live)}, and this code would migrate the ledger at "
+            f"{settings().database_host()} from {migrated_to} to {newest}, which is not undone",
+            remedy="stop them: include/docs/runbook.md, “Upgrades”; or give this installation a ledger of its own",
+        )
 
 
 def _missing(connection: Connection) -> list[str]:

@@ -20,16 +20,17 @@ from include.cli.services import status
 from include.doctor.repair import repair
 from include.errors import AnotherWriter, ServiceUnreachable, TidemarkError, UsageError
 from include.intervals.lake_of_ledger import check_lake
-from include.ledger import connection
+from include.ledger import connection, database
 from include.ledger.connection import SILENT_SECONDS
 from include.ledger.database import engine, lock, migrate, session
 from include.ledger.held_locks import held_lock
 from include.ledger.quarantine import deciding
+from include.ledger.streams import writers
 from include.ledger.validation import approvals
 from include.monitor.streams.metrics import metrics_text
 from include.pipelines import load_pipeline
 from include.streams.generations import no_stream
-from tests.conftest import REPOSITORY, Home, wait_for
+from tests.conftest import REPOSITORY, Home, settings_of, wait_for
 
 pytestmark = pytest.mark.services
 
@@ -209,6 +210,38 @@ def test_older_code_refuses_a_ledger_when_newer_code_has_migrated_it(postgres: H
     finally:
         with engine().begin() as ledger:
             ledger.execute(text("UPDATE alembic_version SET version_num = :before"), {"before": before})
+
+
+def test_older_ledger_is_not_migrated_while_a_driver_of_its_code_runs(
+    postgres: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upgraded: list[object] = []
+    monkeypatch.setattr(database, "upgrade", upgraded.append)
+    with settings_of(postgres, TIDEMARK_LEASE_SECONDS="2"):
+        lease = writers.acquire("of_older_code")
+        with engine().begin() as ledger:
+            before = ledger.scalar(text("SELECT version_num FROM alembic_version"))
+        migrate()
+        assert upgraded.pop()
+        with engine().begin() as ledger:
+            ledger.execute(text("UPDATE alembic_version SET version_num = '0001'"))
+        try:
+            # Else it lapses while it is waited for, as of a driver that was killed on another host.
+            with engine().begin() as ledger:
+                ledger.execute(text("UPDATE writers SET expires_at = now() + interval '1 min'"))
+            with pytest.raises(UsageError, match=f"drivers of older code write of_older_code.*{before}"):
+                migrate()
+            assert not upgraded
+            with engine().begin() as ledger:
+                ledger.execute(text("UPDATE writers SET expires_at = now() + interval '1 s'"))
+            migrate()
+            assert upgraded.pop()
+            writers.release(lease)
+            migrate()
+            assert upgraded.pop()
+        finally:
+            with engine().begin() as ledger:
+                ledger.execute(text("UPDATE alembic_version SET version_num = :before"), {"before": before})
 
 
 def test_migrating_fails_when_the_ledger_lacks_what_it_counts_as_having(postgres: Home) -> None:
