@@ -55,7 +55,8 @@ class InFlight:
         """
         if self.last is None:
             return False
-        named = _NUMBERED.match([*lake.below_lake(location).split("/"), "", "", ""][2])
+        # A quarantine file that is being merged has the same name after a dot.
+        named = _NUMBERED.match([*lake.below_lake(location).split("/"), "", "", ""][2].removeprefix("."))
         return named is not None and named[1] == self.last.query_id[:8] and int(named[2]) <= self.last.batch_id
 
     def has_left(self, folder: Folder, before: datetime) -> bool:

@@ -150,7 +150,10 @@ def sweep_landing(
     if nobody_replays:
         in_flight = replace(in_flight, is_replaying=False)
     for folders in scan_landing(pipeline.name):
-        _sweep_folders(folders, merged, in_flight, times, done)
+        _sweep_folders([each for each in folders if each.has_content()], merged, in_flight, times, done)
+        for emptied in (each for each in folders if not each.has_content()):
+            if in_flight.has_committed(emptied.location):
+                _delete(emptied, done)
     for folder_parts in (("landing", pipeline.name, COMPACTED), ("quarantine", pipeline.name)):
         loose = {
             location: file
@@ -163,14 +166,24 @@ def sweep_landing(
             if lake.below_lake(location) not in known and in_flight.has_left(file, times.unknown):
                 done.orphans.append(lake.below_lake(location))
                 _let_go({location: file.bytes}, {location}, times, done)
-    left = compaction.leftovers(pipeline.name)
-    _let_go(left, (), times, done)
+    _let_go(compaction.leftovers(pipeline.name) | _half_merged(pipeline.name, in_flight, times), (), times, done)
     _sweep_set_aside(pipeline, times, done)
     if not done.dry_run:
         for part in ("landing", "quarantine"):
             # The live driver may be about to write to a folder that it has made since it took its lease.
             lake.delete_empty_folders(lake.uri(part, pipeline.name), min(times.unknown, in_flight.since))
     return True
+
+
+def _half_merged(pipeline: str, in_flight: InFlight, times: Times) -> dict[str, int]:
+    """Return quarantine files that drivers did not finish, as location to bytes: whole records that no reader sees."""
+    hidden = scan_files("quarantine", pipeline, hidden=True)
+    return {
+        location: file.bytes
+        for location, file in hidden.items()
+        if QUARANTINE_FILE.fullmatch(location.rsplit("/", 1)[-1].removeprefix("."))
+        and in_flight.has_left(file, times.orphans)
+    }
 
 
 def _sweep_folders(

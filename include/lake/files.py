@@ -246,7 +246,7 @@ def delete_file(location: str) -> None:
 def delete_empty_folders(location: str, before: datetime) -> list[str]:
     """Delete the folders below a URI that hold no file and have not changed since `before`; return their URIs.
 
-    In an object store there are none: a folder disappears with its last file.
+    Not in an object store, where the names of emptied folders have no age.
     """
     if object_store.is_bucket_uri(location):
         return []

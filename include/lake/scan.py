@@ -44,7 +44,8 @@ class Folder:
     def has_content(self) -> bool:
         """Return whether there is anything in it.
 
-        An object store also lists names of empty folders. They have no age, and a driver may be about to write there.
+        An object store also lists folders without a file: Arrow's client leaves an empty object with the folder's name
+        where it moves or deletes the last one. They have no age, and a driver may be about to write there.
         """
         return self.newest > _BEGINNING
 
@@ -121,7 +122,7 @@ def scan_landing(pipeline: str) -> Iterator[list[Folder]]:
     with ThreadPoolExecutor(_LISTINGS) as pool:
         for start in range(0, len(found), _AT_ONCE):
             folders = pool.map(partial(_landing_folder, root), found[start : start + _AT_ONCE])
-            yield [folder for folder in folders if folder.has_content()]
+            yield [*folders]
 
 
 def _landing_folder(root: str, listed: lake.Entry) -> Folder:
@@ -136,12 +137,15 @@ def _with_content(folders: dict[str, Folder]) -> dict[str, Folder]:
     return {location: folder for location, folder in folders.items() if folder.has_content()}
 
 
-def scan_files(*parts: str) -> dict[str, Folder]:
-    """Return the visible files of a folder below the lake by their location, each as a folder with one file."""
+def scan_files(*parts: str, hidden: bool = False) -> dict[str, Folder]:
+    """Return the visible files of a folder below the lake by their location, each as a folder with one file.
+
+    With `hidden` the others.
+    """
     root = lake.uri(*parts)
     folders = {}
     for entry in lake.list_entries(root):
-        if not entry.is_folder and lake.is_visible(entry.name):
+        if not entry.is_folder and lake.is_visible(entry.name) is not hidden:
             folders[f"{root}/{entry.name}"] = Folder(
                 f"{root}/{entry.name}",
                 {entry.name.rsplit("/", 1)[-1]: entry.bytes},
