@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient
 
 from include.errors import ServiceUnreachable
 from include.services import kafka_access, process
-from include.services.java_properties import escaped
+from include.services.java import escaped
 from include.services.process import ServiceStatus
 from include.settings import settings, write_private
 from include.spark.jars import classpath, java

@@ -12,8 +12,7 @@ import zipfile
 from sqlalchemy import Connection, create_engine, inspect, text
 
 from include.errors import ServiceUnreachable
-from include.services.java_properties import escaped
-from include.services.jdbc import jdbc_url
+from include.services.java import escaped, jdbc_url
 from include.settings import settings, write_private
 from include.spark.jars import SHORT_LIVED, classpath, java, pyspark_home
 

@@ -22,7 +22,7 @@ from psycopg2.errors import DuplicateDatabase, InsufficientPrivilege, UniqueViol
 
 from include.errors import ServiceUnreachable, UsageError, one_line
 from include.processes import wait_ended
-from include.services import process
+from include.services import copies, process
 from include.services.process import ServiceStatus
 from include.settings import settings, write_private
 from include.waiting import wait_for
@@ -46,11 +46,11 @@ WHERE datname = 'airflow' AND setrole = 0 AND setting LIKE %s
 
 def up() -> None:
     """Start PostgreSQL and create missing databases and schemas. Raise ServiceUnreachable, UsageError for a copy."""
-    process.check_shares_nothing()
+    copies.check_shares_nothing()
     binaries = folder_of_binaries()
     state = process.read_state("postgres")
     data = settings().home / "postgres"
-    process.check_password_kept("postgres", data / "PG_VERSION")
+    copies.check_password_kept("postgres", data / "PG_VERSION")
     password = unquote(urlsplit(state["address"]).password or "") if state else secrets.token_urlsafe(24)
     port = process.free_port(state.get("port"))
     account = _server_account(data, binaries)

@@ -18,14 +18,11 @@ from typing import Any
 import fasteners
 import psutil
 
-from include.errors import ServiceUnreachable, UsageError
+from include.errors import ServiceUnreachable
 from include.processes import ProcessIdentity, runs, wait_ended
 from include.setting_values import masked
 from include.settings import settings, write_private
 from include.waiting import wait_for
-
-_SHARED = ("lake", "kafka_bootstrap", "jdbc_properties")
-"""Settings of what a ledger writes outside of its home."""
 
 _FIRST_PORT = 15_000
 """Lowest port for an embedded service: well-known services listen below it."""
@@ -79,35 +76,6 @@ def read_state(name: str) -> dict[str, Any]:
     if running(state) is not None:
         settings().check_not_copied(name)
     return state
-
-
-def check_password_kept(name: str, data: Path) -> None:
-    """Raise UsageError when the service has data, and its state file is gone: a new password does not open them."""
-    if data.exists() and not read_state(name):
-        raise UsageError(
-            f"{data.parent} has data, and {settings().home / 'services' / name}.json "
-            "is gone, which alone has their password",
-            remedy="put a copy of it there",
-        )
-
-
-def check_shares_nothing() -> None:
-    """Raise UsageError when this home's ledger is a copy, and its settings name what the original may use, too.
-
-    Both ledgers would have the same state of one lake, and each would delete there what only the other one knows.
-    """
-    shared = [f"TIDEMARK_{name.upper()}" for name in _SHARED if getattr(settings(), name)]
-    if not shared or not settings().service_state("postgres"):
-        return
-    try:
-        settings().check_not_copied("postgres")
-    except UsageError as error:
-        state = settings().home / "services" / "postgres.json"
-        raise UsageError(
-            f"{error.message}: both would use {', '.join(shared)}",
-            remedy="name a lake, a cluster and connections that the original does not use, or move its folder away; "
-            f'then write this home as "home" into {state}',
-        ) from None
 
 
 def write_state(name: str, **state: Any) -> None:

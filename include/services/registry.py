@@ -13,8 +13,7 @@ import psycopg2
 
 from include.errors import ServiceUnreachable, TidemarkError, one_line
 from include.services import postgres, process
-from include.services.java_properties import escaped
-from include.services.jdbc import jdbc_url
+from include.services.java import escaped, jdbc_url
 from include.services.process import ServiceStatus
 from include.settings import settings, write_private
 from include.spark.jars import java, registry_application

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pyspark.sql import SparkSession
 
-from include.services.jdbc import jdbc_url
+from include.services.java import jdbc_url
 from include.serving import DATABASE
 from include.settings import settings
 

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from include import lake
 from include.errors import ServiceUnreachable
 from include.lake import object_store
-from include.services.jdbc import jdbc_url
+from include.services.java import jdbc_url
 from include.settings import Settings, settings
 from include.spark.submission import SHUFFLE_PARTITIONS
 

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from include.errors import UsageError
-from include.services import postgres, process, supervisor
+from include.services import copies, postgres, supervisor
 from include.services.process import read_state, start_detached, write_started, write_state
 from include.settings import settings
 from tests.conftest import lives
@@ -114,22 +114,22 @@ def test_copy_of_a_ledger_does_not_start_where_it_would_share_a_lake_or_a_broker
     home: Path, use: Use, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_state("postgres", address=ADDRESS, home=str(home), data=str(home / "postgres"))
-    process.check_shares_nothing()
+    copies.check_shares_nothing()
     copy = copied(home)
     use(copy)
-    process.check_shares_nothing()
+    copies.check_shares_nothing()
     monkeypatch.setenv("TIDEMARK_LAKE", "s3a://bucket/tidemark")
     use(copy)
     with pytest.raises(UsageError, match=f"{copy} is a copy of {home}.*: both would use TIDEMARK_LAKE") as refused:
         postgres.up()
     assert f"{copy}/services/postgres.json" in refused.value.remedy
     write_state("postgres", **{**read_state("postgres"), "home": str(copy)})
-    process.check_shares_nothing()
+    copies.check_shares_nothing()
     # As of the original itself, and of a home that never had a ledger.
     use(home)
-    process.check_shares_nothing()
+    copies.check_shares_nothing()
     (home / "services" / "postgres.json").unlink()
-    process.check_shares_nothing()
+    copies.check_shares_nothing()
 
 
 @pytest.mark.parametrize("unreadable", ["", "services/kafka.json"], ids=["home", "state"])

@@ -12,7 +12,7 @@ import psycopg2
 import pytest
 from sqlalchemy.engine import make_url
 
-from include.services.java_properties import escaped
+from include.services.java import escaped
 from include.spark.jars import java, pyspark_home
 from tests.conftest import Home
 

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from include.ledger.connection import LOCK_SECONDS, SILENT_SECONDS, STATEMENT_SECONDS
 from include.services import registry
-from include.services.jdbc import jdbc_url
+from include.services.java import jdbc_url
 from include.settings import Settings, settings
 from tests.conftest import Home
 
