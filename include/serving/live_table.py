@@ -115,7 +115,7 @@ def lost(shape: Shape) -> UsageError:
     return UsageError(
         f"the table {shape.table} of serving lacks rows that the stream has written: it was dropped, or put back from "
         "an older copy",
-        remedy=f"let all of them be computed from the archive and written again: {new_generation(shape)}",
+        remedy=f"let all of them be counted and written again: {new_generation(shape)}",
         pipeline=shape.pipeline,
     )
 
