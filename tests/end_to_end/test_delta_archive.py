@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import threading
 from collections import Counter
@@ -249,21 +250,22 @@ def test_interval_is_published_when_a_stream_appends_all_the_time(streamed: Home
     assert rows_of(shown.select(own)) == registered(first)
 
 
+def lacking(home: Home) -> list[dict[str, Any]]:
+    findings = home.json("doctor", "--json", expect=None)["findings"]
+    return [each for each in findings if each["kind"] == "Delta table lacks rows"]
+
+
 def test_doctor_puts_an_interval_into_the_table_when_its_publication_was_killed_before_it(
     streamed: Home, first: dict[str, Any]
 ) -> None:
-    def lacking() -> list[dict[str, Any]]:
-        findings = streamed.json("doctor", "--json", expect=None)["findings"]
-        return [each for each in findings if each["kind"] == "Delta table lacks rows"]
-
     bounds = ("--from", iso(FIRST), "--to", iso(SECOND))
     killed = streamed.run("interval", "gps_positions", *bounds, expect=None, TIDEMARK_CRASH_AT="registration_finished")
     assert killed.returncode != 0
     before = latest_version(delta(streamed))
-    (finding,) = lacking()
+    (finding,) = lacking(streamed)
     assert finding["what"].startswith(f"{VIEW} lacks the registered rows of ")
     streamed.run("doctor", "--repair", expect=None)
-    assert lacking() == []
+    assert lacking(streamed) == []
     assert latest_version(delta(streamed)) > before
     said = said_by(streamed, latest_version(delta(streamed)))
     assert (said["tidemark.from"], said["tidemark.to"]) == (first["interval"]["from"], first["interval"]["to"])
@@ -271,6 +273,23 @@ def test_doctor_puts_an_interval_into_the_table_when_its_publication_was_killed_
     # Newer code may have given the table a column more.
     own = [name for name in of_interval.column_names if name != "heading"]
     assert rows_of(of_interval.select(own)) == registered(first)
+
+
+def test_doctor_writes_the_rows_again_when_the_table_was_put_back_from_an_older_copy(
+    streamed: Home, first: dict[str, Any], tmp_path: Path
+) -> None:
+    table, copy = delta(streamed), tmp_path / "copy"
+    shutil.copytree(table, copy)
+    version = streamed.interval("gps_positions", FIRST)["delta"]["version"]
+    shutil.rmtree(table)
+    shutil.copytree(copy, table)
+    (finding,) = lacking(streamed)
+    assert finding["what"] == f"the view {VIEW} shows version {version}, which is gone, or is another commit by now"
+    streamed.run("doctor", "--repair", expect=None)
+    assert lacking(streamed) == []
+    assert said_by(streamed, latest_version(table))["tidemark.restored"]
+    assert rows_of(validated(read_delta(table))) == rows_of(validated(read_delta(copy)))
+    assert sql(streamed, f"SELECT count(*) AS rows FROM {VIEW}")["rows"] == validated(read_delta(table)).num_rows
 
 
 def test_housekeeping_and_doctor_leave_the_table_alone(streamed: Home, first: dict[str, Any]) -> None:
