@@ -68,7 +68,8 @@ def fewer_than_counted(pinned: PinnedInterval, fates: Mapping[TopicPartition, Fa
     """Compare the number of records that Kafka and the archive hold with those that the ledger counted before.
 
     A second reader proves that offsets hold no record, not that they never did: compaction removes records from within
-    a log. Where the archive's copy is gone as well, every missing record is unexplained.
+    a log. Where the archive's copy is gone as well, every missing record is unexplained. Where only micro-batches were
+    counted, those across the ends of the ranges are not: as many records as they hold may be missing unnoticed.
     """
     counted = [*evidence.recorded_fates(pinned), *evidence.committed_fates(pinned.pipeline, pinned.ranges)]
     gone: dict[TopicPartition, Difference] = {}
@@ -79,8 +80,9 @@ def fewer_than_counted(pinned: PinnedInterval, fates: Mapping[TopicPartition, Fa
         if count - held > missing.get(tp, 0):
             missing[tp] = count - held
             text = (
-                f"{noted.by} recorded {count} records, Kafka and the archive hold {held}: the others were removed from "
-                "the log since, and no archived file has them; restore the files that are missing or damaged"
+                f"{noted.by} recorded {count} records, Kafka and the archive hold {held} of the interval: the "
+                "others were removed from the log since, and no archived file has them; restore the files "
+                "that are missing or damaged"
             )
             gone[tp] = Difference(DifferenceClass.UNEXPLAINED, KAFKA_AGAINST_LEDGER, str(noted.range), text)
     replaced = (

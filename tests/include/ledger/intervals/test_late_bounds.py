@@ -106,7 +106,8 @@ def test_speed_view_awaits_its_base_only_until_it_begins_again_after_a_topic_was
     lease = writers.acquire(pipeline)
     topics = {"events": TopicIdentity("events", "id", 1)}
     micro_batches.commit(lease, BatchCommit(pipeline, ARCHIVE, f"query-{pipeline}", 0, topics=topics))
-    generations.current_or_first(pipeline, "test")
+    first = generations.current_or_first(pipeline, "test")
+    micro_batches.commit(lease, BatchCommit(pipeline, "by_zip", f"view-{pipeline}", first.version(0), topics=topics))
     assert not awaits_base(pipeline, "by_zip")
     successor = TopicIdentity("events", "other", 1)
     generations.open_with_topic(lease, successor, None, [], adopted_by="test", reason="test")
