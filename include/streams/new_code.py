@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass, replace
 from include.catalog.declared import check_storage_early
 from include.errors import TidemarkError, one_line
 from include.intervals.references import as_file
+from include.ledger import reference_versions
 from include.ledger.streams import generations, writers
 from include.pipelines import load_pipeline
 from include.pipelines.spec import Pipeline
@@ -171,12 +172,11 @@ def fit_now(pipeline: Pipeline) -> Fit:
     noted = facts_of_begun(generation) if generation else {}
     try:
         check_storage_early(pipeline)
-        contents = contents_of_generation(pipeline.name)
-        taken = {
-            name: as_file(pipeline, name, contents[name])
-            for name, reference in pipeline.references.items()
-            if reference.source and name in contents
-        }
+        sourced = [name for name, reference in pipeline.references.items() if reference.source]
+        # A view that has not begun will take what its source holds then; nothing of it is compared here.
+        newest = reference_versions.newest(pipeline.name) if sourced else {}
+        contents = {**newest, **contents_of_generation(pipeline.name)}
+        taken = {name: as_file(pipeline, name, contents[name]) for name in sourced if name in contents}
         known = replace(pipeline, references={**pipeline.references, **taken})
         check_event_time(known)
         for query, facts in fingerprint.fingerprints_of(known).items():

@@ -22,6 +22,7 @@ from include.pipelines import load_pipeline
 from include.pipelines.spec import CatalogTable, JdbcQuery, LakePath, Pipeline, Reference
 from include.settings import settings
 from include.streams.checkpoints import checkpoint_uri, contents_of_generation
+from include.streams.new_code import fit_now
 from include.versions import code_version
 from tests.conftest import Home
 
@@ -142,6 +143,7 @@ def test_content_of_the_generation_s_start_stays_when_a_stream_restarts(
     generations.note_start(generation, view.name, fingerprint.view_fingerprint(first, view), {})
     # It may be corrected until the view has begun.
     assert contents_of_generation(pipeline.name) == {}
+    assert fit_now(pipeline).needs == ""
     lake.write_text(f"{checkpoint_uri(generation, view.name)}/metadata", '{"id": "a"}')
     crm.execute("UPDATE places SET zip_code = 60601")
     assert taken_contents(taken(spark, pipeline)) != taken_contents(first)
