@@ -14,13 +14,14 @@ from httpx import codes
 
 from include import kafka
 from include.alerts.mail import SECONDS, send_email
+from include.alerts.message import message_of
 from include.errors import MessageRefused, one_line
 from include.ledger.alerts import Alert
 from include.ledger.alerts.noted import Send
 from include.settings import settings
 
 ALERTS = "tidemark-alerts"
-"""Topic of the alerts; key: pipeline, value: JSON object (`Alert.as_json`)."""
+"""Topic of the alerts; key: pipeline, value: JSON object (`message_of`)."""
 
 
 def configured_channels() -> Mapping[str, Send]:
@@ -66,7 +67,7 @@ def failure_of(error: Exception) -> Failure:
 def send_message(alert: Alert) -> None:
     """Write an alert into the topic. Raises ServiceUnreachable, MessageRefused."""
     kafka.create_topic(ALERTS, 1)
-    kafka.send(ALERTS, [(alert.pipeline.encode(), json.dumps(alert.as_json(), sort_keys=True).encode())])
+    kafka.send(ALERTS, [(alert.pipeline.encode(), json.dumps(message_of(alert), sort_keys=True).encode())])
 
 
 def post_webhook(alert: Alert) -> None:
@@ -76,7 +77,7 @@ def post_webhook(alert: Alert) -> None:
     """
     address = settings().alert_webhook
     assert address is not None
-    body = alert.as_json()
+    body = message_of(alert)
     text = f"{alert.pipeline} {alert.state}: {alert.what} ({alert.place}, since {body['since']}). {alert.todo}"
     line = escape(one_line(text, 2000), quote=False)
     # As for mail, the machine's authorities, to which an organisation adds its own; httpx has a list of others.

@@ -7,6 +7,7 @@ import os
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from include.alerts.message import message_of
 from include.errors import UsageError, one_line
 from include.settings import settings
 
@@ -41,7 +42,7 @@ def _as_html(alert: Alert) -> str:
     from markupsafe import Markup
 
     row = Markup('<tr><th align="left" valign="top">{}</th><td>{}</td></tr>')
-    rows = (row.format(name, one_line(str(value), 2000)) for name, value in alert.as_json().items())
+    rows = (row.format(name, one_line(str(value), 2000)) for name, value in message_of(alert).items())
     return "<table>\n{}\n</table>\n".format("\n".join(rows))
 
 

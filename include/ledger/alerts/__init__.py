@@ -50,7 +50,7 @@ class Alert:
         return f"{self.place}, until {until}" if until else self.place
 
     def as_json(self) -> dict[str, Any]:
-        """Return what every channel sends: state, pipeline, what, where, since, todo, over_at, and the facts."""
+        """Return what every channel sends of it: state, pipeline, what, where, since, todo, over_at, and the facts."""
         said = {
             "state": self.state,
             "pipeline": self.pipeline,

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
-from include import alerts
+from include import alerts, lake
 from include.airflow.backoff import StreamBackoff
 from include.airflow.notifier import (
     AlertNotifier,
@@ -44,6 +44,7 @@ from include.ledger.streams.restarts import failures_in_a_row
 from include.ledger.totals import note_keys
 from include.monitor.open_alerts import alerts_of
 from include.pipelines import Declarations, load_pipeline
+from include.settings import settings
 from include.times import Interval, every, format_time
 from tests.conftest import Home, settings_of
 from tests.support.attempts import START, begin_attempt, hour, note_build, register
@@ -94,6 +95,9 @@ def test_alert_says_what_where_since_when_and_what_to_do_on_every_channel_and_on
         "since": "2026-11-20T05:20:00Z",
         "todo": "look at the stream",
         "dag": "interval",
+        # Another installation may have the same receivers.
+        "lake": lake.root(),
+        "ledger": settings().database_host(),
     }
     text = "first raised: the archive is behind (interval 05, since 2026-11-20T05:20:00Z). look at the stream"
     assert receivers.posts == [{**said, "text": text}]
