@@ -21,7 +21,7 @@ import psutil
 from include.errors import ServiceUnreachable
 from include.processes import ProcessIdentity, runs, wait_ended
 from include.setting_values import masked
-from include.settings import settings, write_private
+from include.settings import REPOSITORY, settings, write_private
 from include.waiting import wait_for
 
 _FIRST_PORT = 15_000
@@ -91,7 +91,8 @@ def write_started(name: str, started: psutil.Process, **state: Any) -> None:
         # It has ended already, which `wait_until` reports.
         identity = ""
     log = _file_at(log_path(name))
-    write_state(name, **state, home=str(settings().home), pid=started.pid, process=identity, log=log)
+    whose = {"home": str(settings().home), "checkout": str(REPOSITORY)}
+    write_state(name, **state, **whose, pid=started.pid, process=identity, log=log)
 
 
 def running(state: Mapping[str, Any]) -> psutil.Process | None:

@@ -13,7 +13,7 @@ from include.processes import wait_ended
 from include.services import airflow, kafka, postgres, registry, yarn
 from include.services.process import ServiceStatus, log_path, read_state, services_lock, write_state
 from include.services.spark import jvm
-from include.settings import settings
+from include.settings import REPOSITORY, settings
 from include.waiting import wait_for
 
 ServiceName = Literal["kafka", "postgres", "registry", "spark", "yarn", "airflow"]
@@ -100,6 +100,11 @@ def _up(names: Sequence[str] | None, progress: Callable[[str], None]) -> None:
         elif name == "airflow":
             # The start that should have made it may have been interrupted.
             airflow.ensure_pool(current.address)
+            # With the DAGs of that one. Older versions did not note it.
+            if (started_in := read_state(name).get("checkout", str(REPOSITORY))) != str(REPOSITORY):
+                progress(
+                    f"airflow runs from the checkout {started_in}; for this one: ./tidemark down airflow, then up again"
+                )
 
 
 def _check_room(name: ServiceName) -> None:

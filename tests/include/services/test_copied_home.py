@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -16,7 +17,7 @@ import pytest
 
 from include.errors import UsageError
 from include.services import copies, postgres, supervisor
-from include.services.process import read_state, start_detached, write_started, write_state
+from include.services.process import ServiceStatus, read_state, start_detached, write_started, write_state
 from include.settings import settings
 from tests.conftest import lives
 
@@ -177,3 +178,18 @@ def test_home_is_its_own_when_it_is_reached_by_a_link(home: Path, broker: psutil
     (link := home.with_name("link")).symlink_to(home)
     use(link)
     assert read_state("kafka")["pid"] == broker.pid
+
+
+def test_airflow_is_told_to_run_from_another_checkout_when_this_one_asks_for_it(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = SimpleNamespace(status=lambda: ServiceStatus("http://airflow", True, os.getpid()))
+    monkeypatch.setitem(supervisor.SERVICES, "airflow", running)
+    monkeypatch.setattr(supervisor.airflow, "ensure_pool", lambda _: None)
+    said: list[str] = []
+    write_started("airflow", psutil.Process(), address="http://airflow")
+    supervisor.up(["airflow"], said.append)
+    assert not said
+    write_state("airflow", **{**read_state("airflow"), "checkout": "/srv/former"})
+    supervisor.up(["airflow"], said.append)
+    assert said == ["airflow runs from the checkout /srv/former; for this one: ./tidemark down airflow, then up again"]
