@@ -48,8 +48,8 @@ Kafka, quotes Java's options, or is a part of a jar's URL or of a variable."""
 
 _HEAP = re.compile(r"[1-9]\d{0,9}[kmgt]", re.ASCII | re.IGNORECASE)
 
-_STORES = ("s3", "s3a", "file", "hdfs", "abfs", "abfss", "gs")
-"""Schemes that both Hadoop and Arrow read."""
+_STORES = ("s3", "s3a", "file", "hdfs")
+"""Schemes that both Spark's jars and Arrow read: for those of other clouds Spark has no connector."""
 
 OF_OTHER_SERVERS = (
     *(

@@ -103,6 +103,9 @@ def test_contact_is_refused_when_nobody_can_be_reached(monkeypatch: pytest.Monke
         ("LAKE", "s3a://a bucket/x", "not a path in a bucket"),
         ("LAKE", "s3a:bucket/x", "s3a: begins no path"),
         ("LAKE", "file:/srv/lake", "file: begins no path"),
+        # The Spark that is used has no connector for them.
+        ("LAKE", "gs://bucket/lake", "gs:// is not a store"),
+        ("LAKE", "abfss://container@account.dfs.core.windows.net/lake", "abfss:// is not a store"),
         ("LAKE", "/", "not a folder of a lake"),
         ("LAKE", "file:///", "not a folder of a lake"),
         ("LAKE", "file://srv/lake", "not a folder of a lake"),
