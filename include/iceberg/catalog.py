@@ -19,6 +19,7 @@ from include import lake
 from include.catalog import DATABASE
 from include.errors import AnotherWriter, MetadataGone, ServiceUnreachable, UsageError, one_line
 from include.iceberg.sql_catalog import Catalog
+from include.lake import object_store
 from include.ledger.connection import driver_options, remedy_of
 from include.ledger.held_locks import held_lock
 from include.pipelines.spec import Pipeline
@@ -49,7 +50,7 @@ def opened() -> Iterator[SqlCatalog]:
                 NAME,
                 uri=url.render_as_string(hide_password=False),
                 warehouse=lake.uri("iceberg"),
-                **{"py-io-impl": "pyiceberg.io.pyarrow.PyArrowFileIO"},
+                **{"py-io-impl": "pyiceberg.io.pyarrow.PyArrowFileIO", **_store()},
             )
             catalog.create_namespace_if_not_exists(DATABASE)
         try:
@@ -61,6 +62,12 @@ def opened() -> Iterator[SqlCatalog]:
         raise ServiceUnreachable(
             f"the Iceberg catalog in PostgreSQL at {settings().database_host()}: {reason}", remedy=remedy_of(reason)
         ) from None
+
+
+def _store() -> dict[str, str]:
+    # PyIceberg does not read the variables: without these it sends the metadata to AWS.
+    address = object_store.client_address()
+    return {"s3.endpoint": address["endpoint_override"], "s3.region": address["region"]} if address else {}
 
 
 @contextmanager

@@ -24,10 +24,16 @@ _REFUSED = re.compile(
     # pyarrow; the status stands for the code where an answer has no body, as those to HEAD, each file's first request
     rf"AWS Error [A-Z_]+(?: \(HTTP status {_STATUS}\))? during"
     rf"|Unable to execute HTTP request|\(Service: S3, Status Code: {_STATUS}\b"  # the SDK under Spark
+    r"|Got the following \d+ errors when deleting objects in S3"  # pyarrow, where the answer is about each object
     r"|NoAuthWithAWSException|UnknownStoreException|NoSuchBucket"
 )
 
+TRIES = 10
+"""Of each request of Python's, with pauses that double: 25 seconds in which a store may start again."""
+
 REMEDY = "check the bucket, AWS_ENDPOINT_URL, AWS_REGION and the credentials, then start again"
+
+_SDK = "software.amazon.awssdk"
 
 _CLOUD = "org.apache.spark.internal.io.cloud"
 
@@ -45,8 +51,14 @@ def filesystem(location: str) -> tuple[fs.FileSystem, str]:
 
 @cache
 def _store(bucket: str) -> fs.FileSystem:
-    # `from_uri` uses the endpoint of the environment and looks up the bucket's region when none is set.
-    return fs.FileSystem.from_uri(f"s3://{bucket}")[0]
+    # AWS itself tells the bucket's region.
+    place = client_address() or {"region": fs.resolve_s3_region(bucket)}
+    return fs.S3FileSystem(retry_strategy=fs.AwsDefaultS3RetryStrategy(max_attempts=TRIES), **place)
+
+
+def client_address() -> dict[str, str]:
+    """Return the options of Arrow's client for a self-hosted store; none for AWS."""
+    return {"endpoint_override": endpoint(), "region": region()} if endpoint() else {}
 
 
 def spark_properties() -> dict[str, str]:
@@ -60,6 +72,8 @@ def spark_properties() -> dict[str, str]:
         "spark.hadoop.fs.s3a.input.stream.type": "classic",
         # Blocks are buffered in the driver's own folder, which is removed with it (include/spark/driver_folders.py).
         "spark.hadoop.fs.s3a.buffer.dir": "${java.io.tmpdir}/s3a",
+        # Hadoop's own list has neither profiles nor the role of a service account, which Python's clients find.
+        "spark.hadoop.fs.s3a.aws.credentials.provider": f"{_SDK}.auth.credentials.DefaultCredentialsProvider",
         "spark.hadoop.fs.s3a.committer.name": "magic",
         "spark.sql.sources.commitProtocolClass": f"{_CLOUD}.PathOutputCommitProtocol",
         "spark.sql.parquet.output.committer.class": f"{_CLOUD}.BindingParquetOutputCommitter",

@@ -137,3 +137,18 @@ def test_commit_is_refused_when_its_head_is_older(archive: OpenTable) -> None:
         with pytest.raises(CommitFailedException):
             catalog.commit_table(table, (expected,), (SetPropertiesUpdate(updates={"a": "b"}),))
         assert "a" not in archive.load().properties
+
+
+@pytest.mark.usefixtures("pipeline")
+def test_metadata_is_written_to_the_store_of_the_lake_when_it_is_self_hosted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyIceberg does not read the store's address from the environment, and would ask AWS for the bucket."""
+    for name, value in {"URL": "http://127.0.0.1:9", "URL_S3": ""}.items():
+        monkeypatch.setenv(f"AWS_ENDPOINT_{name}", value)
+    monkeypatch.setenv("AWS_REGION", "eu-central-1")
+    with iceberg_catalog.opened() as catalog:
+        properties = catalog.properties
+    assert properties["s3.endpoint"] == "http://127.0.0.1:9"
+    assert properties["s3.region"] == "eu-central-1"
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "")
+    with iceberg_catalog.opened() as catalog:
+        assert not [name for name in catalog.properties if name.startswith("s3.")]

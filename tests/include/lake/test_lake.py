@@ -10,8 +10,10 @@ from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
 from threading import Event, Thread
+from typing import Any
 
 import pytest
+from pyarrow import fs
 
 from include import lake
 from include.errors import ServiceUnreachable, UsageError
@@ -240,6 +242,8 @@ def test_store_that_refuses_is_named_without_its_secret(
             "HeadObject operation: No response body."
             for status in STATUSES
         ),
+        "Got the following 2 errors when deleting objects in S3 bucket 'b':\n"
+        "- key 'lake/x': AccessDenied: no\n- key 'lake/y': SlowDown: later\n",
         *(
             "[FAILED_READ_FILE.NO_HINT] Encountered error while reading file s3a://b/q.\n"
             f"S3Exception: slow down (Service: S3, Status Code: {status}, Request ID: 1)"
@@ -290,6 +294,23 @@ def test_location_is_refused_when_it_is_not_in_a_bucket(monkeypatch: pytest.Monk
     assert "hunter2" not in str(raised.value)
 
 
+@pytest.mark.parametrize("name", ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"])
+def test_python_waits_for_a_store_that_restarts(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    for each in [each for each in os.environ if each.startswith("AWS_")]:
+        monkeypatch.delenv(each)
+    monkeypatch.setenv(name, "http://127.0.0.1:9")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-central-1")
+    made: list[dict[str, Any]] = []
+    monkeypatch.setattr(fs, "S3FileSystem", lambda **options: made.append(options))
+    object_store._store.cache_clear()
+    object_store.filesystem("s3a://bucket/lake")
+    object_store._store.cache_clear()
+    (options,) = made
+    # Arrow's own gives up after six seconds.
+    assert options.pop("retry_strategy").max_attempts == object_store.TRIES
+    assert options == {"endpoint_override": "http://127.0.0.1:9", "region": "eu-central-1"}
+
+
 def test_spark_reaches_the_store_when_the_environment_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
@@ -300,3 +321,6 @@ def test_spark_reaches_the_store_when_the_environment_names_it(monkeypatch: pyte
     assert properties["spark.hadoop.fs.s3a.endpoint"] == "http://127.0.0.1:9000"
     assert properties["spark.hadoop.fs.s3a.path.style.access"] == "true"
     assert "hunter2" not in json.dumps(properties)
+    # As Python's clients, also with a profile and the role of a service account.
+    provider = properties["spark.hadoop.fs.s3a.aws.credentials.provider"]
+    assert provider == "software.amazon.awssdk.auth.credentials.DefaultCredentialsProvider"
