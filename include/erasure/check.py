@@ -183,8 +183,8 @@ def references_naming(pipeline: Pipeline, keys: Keys) -> list[str]:
     root = lake.uri("references", pipeline.name)
     naming = {
         file.name.split("/", 1)[0]
-        for file in lake.list_files(root)
-        if keys.named_in_bytes(lake.read_bytes(f"{root}/{file.name}"))
+        for file in lake.list_entries(root)
+        if file.is_file and keys.named_in_bytes(lake.read_bytes(f"{root}/{file.name}"))
     }
     return sorted(naming)
 

@@ -71,13 +71,13 @@ def _rows_of(location: str, gone: Collection[Coordinates]) -> Counter[Coordinate
 
 def _copy(source: str, target: str, gone: Collection[Coordinates]) -> int:
     """Copy the rows of other records, and return how many there are."""
-    system, at = lake.filesystem(target)
+    system, at = lake.filesystem(f"{target}.tmp")
     with (
         lake.open_parquet(source, page_by_page=True) as file,
-        pq.ParquetWriter(f"{at}.tmp", file.schema_arrow, filesystem=system, compression="zstd") as writer,
+        pq.ParquetWriter(at, file.schema_arrow, filesystem=system, compression="zstd") as writer,
     ):
         rows = lake.write_row_groups(writer, (_without(gone, each) for each in lake.portions_of(file)))
-    system.move(f"{at}.tmp", at)
+    lake.move(f"{target}.tmp", target)
     return rows
 
 

@@ -94,8 +94,8 @@ def files_of_others(pipeline: Pipeline) -> Iterator[str]:
     """Yield the paths below the lake of files in the tables' folders that Tidemark did not write."""
     for table in tables_of(pipeline):
         at = lake.uri("iceberg", table)
-        for file in lake.list_files(at):
-            if not (file.name.startswith("metadata/") and file.name.endswith(_OWN_FILES)):
+        for file in lake.list_entries(at):
+            if file.is_file and not (file.name.startswith("metadata/") and file.name.endswith(_OWN_FILES)):
                 yield lake.below_lake(f"{at}/{file.name}")
 
 

@@ -103,17 +103,15 @@ class LakeFile:
 
 @raises_unreachable()
 def list_files(location: str) -> list[LakeFile]:
-    """Return the visible files below a URI, sorted by name; none when the folder does not exist."""
-    system, path = filesystem(location)
-    infos = system.get_file_info(fs.FileSelector(path, recursive=True, allow_not_found=True))
-    return sorted(
-        (
-            LakeFile(info.path[len(path) :].lstrip("/"), info.size)
-            for info in infos
-            if info.type == fs.FileType.File and is_visible(info.base_name)
-        ),
-        key=lambda file: file.name,
-    )
+    """Return the visible files below a URI, sorted by name; none when the folder does not exist.
+
+    What lies in a hidden folder is not visible, as for Spark and Hive.
+    """
+    return [
+        LakeFile(entry.name, entry.bytes)
+        for entry in list_entries(location)
+        if entry.is_file and all(map(is_visible, entry.name.split("/")))
+    ]
 
 
 @dataclass(frozen=True)
@@ -271,16 +269,19 @@ def write_text(location: str, text: str) -> None:
 def write_bytes(location: str, content: bytes) -> None:
     """Write a file, replacing an existing one atomically."""
     system, path = filesystem(location)
-    # Each writer's own: several may write the same file at once.
-    temporary = f"{path}.{uuid.uuid4().hex}.tmp"
+    # Each writer's own: several may write the same file at once. In a bucket a file is there when it is complete.
+    is_moved = not object_store.is_bucket_uri(location)
+    temporary = f"{path}.{uuid.uuid4().hex}.tmp" if is_moved else path
     try:
         make_parents(location)
         with system.open_output_stream(temporary) as file:
             file.write(content)
-        system.move(temporary, path)
+        if is_moved:
+            system.move(temporary, path)
     except OSError as error:
-        with suppress(OSError):
-            system.delete_file(temporary)
+        if is_moved:
+            with suppress(OSError):
+                system.delete_file(temporary)
         if error.errno == errno.ENOSPC:
             raise full_disk(location) from error
         raise

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from include.errors import one_line
 from include.lake import object_store
-from include.lake.files import filesystem, raises_unreachable, root
+from include.lake.files import filesystem, move, raises_unreachable, root
 from include.offsets import OffsetRange
 from include.times import utc
 
@@ -89,7 +89,8 @@ def change_footer(location: str, changed: Callable[[bytes], bytes]) -> None:
         while part := file.read(min(_CHUNK, until - file.tell())):
             copy.write(part)
         copy.write(footer + len(footer).to_bytes(4, "little") + mark)
-    system.move(temporary, path)
+    # Of any size, which the file system's own move is not in a bucket.
+    move(f"{location}.tmp", location)
 
 
 _PAGES_AT_ONCE = 1 << 20

@@ -117,18 +117,18 @@ def reasons_of(files: Sequence[LandingFile]) -> dict[str, int]:
 
 def _merge(paths: Sequence[str], target: str, columns: list[str]) -> None:
     """Write these columns of several files (paths below the lake) to one file; no row group is of two of them."""
-    system, path = lake.filesystem(target)
     lake.make_parents(target)
-    folder, name = path.rsplit("/", 1)
+    folder, name = target.rsplit("/", 1)
     # A name beginning with a dot is invisible to every reader until it is complete.
     temporary = f"{folder}/.{name}"
+    system, path = lake.filesystem(temporary)
     with ExitStack() as opened:
         for each in paths:
             with lake.open_parquet(lake.uri(each), page_by_page=True) as parquet:
                 if each == paths[0]:
                     known = parquet.schema_arrow
                     schema = pa.schema([known.field(name) for name in columns], known.metadata)
-                    writer = opened.enter_context(pq.ParquetWriter(temporary, schema, filesystem=system))
+                    writer = opened.enter_context(pq.ParquetWriter(path, schema, filesystem=system))
                 # A batch may hold more bad records than fit into memory.
                 lake.write_row_groups(writer, lake.portions_of(parquet, columns))
-    system.move(temporary, path)
+    lake.move(temporary, target)

@@ -58,6 +58,13 @@ def test_text_is_replaced_whole_when_written_again(root: str) -> None:
     ]
 
 
+def test_files_below_a_hidden_folder_are_no_data(root: str) -> None:
+    """Spark and Hive pass over them: a committer may leave its pending uploads there."""
+    for name in ("fate=empty/x.parquet", "__magic_job-1/tasks/a/x.parquet.pending", ".hidden/x.parquet", "_SUCCESS"):
+        lake.write_text(f"{root}/landing/_p/{name}", "x")
+    assert [file.name for file in lake.list_files(f"{root}/landing/_p")] == ["fate=empty/x.parquet"]
+
+
 def test_file_is_whole_when_two_write_it_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIDEMARK_LAKE", tmp_path.as_uri())
     settings.cache_clear()

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import boto3
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from include import lake
@@ -86,6 +88,19 @@ def test_folder_with_large_and_small_objects_is_moved_whole(watched: Watched) ->
     assert lake.list_files(folder) == []
 
 
+def test_large_file_is_copied_in_parts_when_its_footer_is_changed(watched: Watched) -> None:
+    location = lake.uri("tables", "t", "large-footer.parquet")
+    with lake.filesystem(location)[0].open_output_stream(location.removeprefix("s3a://")) as file:
+        pq.write_table(pa.table({"value": [LARGE[:LIMIT], LARGE[LIMIT:]]}), file, compression="none")
+    before = lake.size(location)
+    watched.forget()
+    lake.change_footer(location, lambda footer: footer)
+    # Some are those of the new file, which is written from here in larger parts.
+    assert {*parts_of(watched)} == {1, 2, 3, 4}
+    assert lake.size(location) == before
+    assert not lake.exists(f"{location}.tmp")
+
+
 def test_object_stays_where_it_is_and_no_upload_is_left_when_the_store_fails_in_the_middle(
     server: s3_server.S3Server, watched: Watched
 ) -> None:
@@ -116,6 +131,24 @@ def test_object_stays_where_it_is_when_the_store_refuses_the_credentials(
         large_objects.copy_in_parts(path, f"{path}.copy")
     assert "wrong-canary" not in str(raised.value)
     assert server.filesystem().get_file_info(path).size == len(LARGE)
+
+
+def test_file_keeps_its_content_when_the_store_fails_while_it_is_written_again(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    location = lake.uri("reports", "hour.html")
+    watched.forget()
+    lake.write_text(location, "first")
+    # Nothing is copied or deleted: a put is atomic, and a store may deny deletes.
+    assert "DELETE" not in {each.split(" ", 1)[0] for each in watched.asked}
+    monkeypatch.setattr(object_store, "TRIES", 2)
+    object_store._store.cache_clear()
+    watched.refuse = b"partNumber="
+    for content in (b"second", LARGE):
+        with pytest.raises(ServiceUnreachable):
+            lake.write_bytes(location, content)
+    watched.refuse = b""
+    assert lake.read_text(location) == "first"
 
 
 def uploads(server: s3_server.S3Server) -> list[Any]:
