@@ -74,7 +74,7 @@ class Feed(threading.Thread, ABC):
 
 
 def feed_of(source: LineSource, lease: Lease, *, until_end: bool) -> Feed:
-    """Return the feed of a source. Raises UsageError for a folder that does not exist."""
+    """Return the feed of a source. Raises UsageError for a folder, or a bucket, that does not exist."""
     if isinstance(source, TextFiles):
         return FolderFeed(source, lease, until_end=until_end)
     return SocketFeed(source, lease, until_end=until_end)
@@ -95,7 +95,14 @@ class FolderFeed(Feed):
         self._check_folder()
 
     def _check_folder(self) -> None:
-        if not lake.is_folder(self._folder):
+        if lake.is_folder(self._folder):
+            return
+        if is_bucket_uri(self._folder):
+            # A folder without a file is none there, as before the first one, or after all were moved on.
+            bucket = "/".join(self._folder.split("/")[:3])
+            if not lake.exists(bucket):
+                raise UsageError(f"there is no bucket {bucket}", remedy="create it; files may appear in it later")
+        else:
             raise UsageError(f"there is no folder {self._folder}", remedy="create it; files may appear in it later")
 
     def feed(self) -> None:

@@ -138,5 +138,14 @@ class OpenConnection:
         if not end:
             return
         content = bytes(self._buffer[:end])
+        try:
+            self._received.write(content)
+        except Exception:
+            # The connection stays open in the ledger: the next driver notes what was written of it.
+            logging.getLogger("tidemark").warning(
+                "connection %s: the last %s lines that it brought could not be written or noted, and are lost unless "
+                "their file is there",
+                *(self._opened.name, content.count(b"\n")),
+            )
+            raise
         del self._buffer[:end]
-        self._received.write(content)

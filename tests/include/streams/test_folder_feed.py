@@ -15,7 +15,7 @@ from urllib.parse import quote
 import pytest
 
 from include import lake
-from include.errors import TidemarkError
+from include.errors import TidemarkError, UsageError
 from include.lake import Entry, filesystem, object_store
 from include.ledger.streams import lines
 from include.ledger.streams.lines import NotedFile
@@ -77,6 +77,19 @@ def test_file_of_a_bucket_is_noted_by_the_name_that_it_is_read_by_when_it_has_a_
     feed_of(TextFiles("s3a://bucket/in"), lease(), until_end=True).feed()
     monkeypatch.setattr(object_store, "_store", lambda _: None)
     assert sorted(filesystem(file.location)[1] for file in noted) == sorted(f"bucket/in/{e.name}" for e in entries)
+
+
+def test_stream_waits_for_files_when_a_folder_in_a_bucket_has_none(
+    monkeypatch: pytest.MonkeyPatch, noted: list[NotedFile]
+) -> None:
+    """A folder of a bucket is there while a file is in it."""
+    monkeypatch.setattr(lake, "is_folder", lambda _: False)
+    monkeypatch.setattr(lake, "list_entries", lambda *_, **__: [])
+    monkeypatch.setattr(lake, "exists", lambda location: location == "s3a://bucket")
+    feed_of(TextFiles("s3a://bucket/in"), lease(), until_end=True).feed()
+    assert noted == []
+    with pytest.raises(UsageError, match="there is no bucket s3a://none"):
+        feed_of(TextFiles("s3a://none/in"), lease(), until_end=True)
 
 
 def test_file_that_was_put_back_is_taken_as_unchanged_when_its_time_is_what_the_error_told(

@@ -12,7 +12,8 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from include.errors import TidemarkError
+from include import lake
+from include.errors import ServiceUnreachable, TidemarkError
 from include.ledger.streams import lines
 from include.pipelines.spec.lines import SocketLines
 from include.services.process import free_port
@@ -124,3 +125,18 @@ def test_end_of_a_connection_is_told_when_something_may_be_lost(
     ):
         feed.feed()
     assert [told in each.getMessage() for each in caplog.records] == ([True] if told else [])
+
+
+def test_lines_that_cannot_be_written_are_told_when_the_store_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise ServiceUnreachable("the lake does not answer")
+
+    monkeypatch.setattr(lake, "write_bytes", refuse)
+    feed = SocketFeed(SocketLines("127.0.0.1", 1), LEASE, until_end=True)
+    monkeypatch.setattr(socket, "create_connection", lambda *_, **__: Ending(b"one\ntwo\ncut", None))
+    with caplog.at_level(logging.WARNING, "tidemark"), pytest.raises(ServiceUnreachable):
+        feed.feed()
+    (told,) = caplog.records
+    assert "the last 2 lines that it brought could not be written or noted" in told.getMessage()
