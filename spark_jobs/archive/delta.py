@@ -91,8 +91,8 @@ def check_store(spark: SparkSession, pipeline: Pipeline) -> None:
     log_store = jvm._jvm.tidemark.ConditionalLogStore(jvm._jsc.hadoopConfiguration())
     if not log_store.isExclusive(lake.uri("delta")):
         raise UsageError(
-            f"the store of {lake.root()} overwrites an object despite a conditional put (If-None-Match), so two "
-            "drivers could commit the same version of its Delta table, and rows would be lost",
+            f"the store of {lake.root()} does not know conditional puts (If-None-Match), or overwrites an object "
+            "despite one, so two drivers could commit the same version of its Delta table, and rows would be lost",
             remedy="use a store with conditional puts, or declare the archive with iceberg=True, not delta=True",
             pipeline=pipeline.name,
         )

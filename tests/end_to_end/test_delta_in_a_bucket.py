@@ -166,10 +166,13 @@ def test_view_is_pinned_to_a_validated_version_when_intervals_ran_again(streamed
     assert shown == [{"rows": rows.num_rows}]
 
 
-def test_stream_is_refused_when_the_store_ignores_conditional_puts(tmp_path_factory: pytest.TempPathFactory) -> None:
+@pytest.mark.parametrize("answers_501", [False, True])
+def test_stream_is_refused_when_the_store_does_not_know_conditional_puts(
+    tmp_path_factory: pytest.TempPathFactory, answers_501: bool
+) -> None:
     with ExitStack() as stack:
         store = stack.enter_context(s3_server.serving(tmp_path_factory.mktemp("s3"), knows_users=False))
-        forgetful = stack.enter_context(s3_server.without_conditions(store))
+        forgetful = stack.enter_context(s3_server.without_conditions(store, answers_501=answers_501))
         home = Bucket(tmp_path_factory.mktemp("home"), forgetful, own_drivers=True)
         home.run("up", "kafka", "postgres", "registry")
         stack.callback(home.run, "down", expect=None)

@@ -23,6 +23,10 @@ from tests.support.tool_environment import tool_environment
 BUCKET = "tidemark-lake"
 HOP_BY_HOP = ("connection", "content-length", "expect", "transfer-encoding")
 CONDITIONS = ("if-none-match", "if-match")
+NOT_IMPLEMENTED = (
+    b"<Error><Code>NotImplemented</Code><Message>A header you provided implies functionality that is not implemented."
+    b"</Message></Error>"
+)
 SIGNATURES = (
     "authorization",
     "content-encoding",
@@ -140,8 +144,8 @@ def serving(folder: Path, *, knows_users: bool = True) -> Iterator[S3Server]:
 
 
 @contextmanager
-def without_conditions(store: S3Server) -> Iterator[S3Server]:
-    """Yield the store like one without conditional puts: `If-None-Match` does not reach it.
+def without_conditions(store: S3Server, *, answers_501: bool = False) -> Iterator[S3Server]:
+    """Yield the store like one without conditional puts: `If-None-Match` does not reach it, or is answered with 501.
 
     It must not have users: a signature would cover this header, so requests are passed on without one.
     """
@@ -153,6 +157,12 @@ def without_conditions(store: S3Server) -> Iterator[S3Server]:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             if "x-amz-decoded-content-length" in self.headers:
                 body = _without_chunks(body)
+            if answers_501 and any(name.lower() in CONDITIONS for name in self.headers):
+                self.send_response(501)
+                self.send_header("Content-Length", str(len(NOT_IMPLEMENTED)))
+                self.end_headers()
+                self.wfile.write(NOT_IMPLEMENTED)
+                return
             dropped = (*CONDITIONS, *SIGNATURES, *HOP_BY_HOP)
             headers = {name: value for name, value in self.headers.items() if name.lower() not in dropped}
             url = store.endpoint + self.path
