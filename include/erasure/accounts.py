@@ -11,16 +11,22 @@ import json
 import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from time import sleep
 
 from include import lake
 from include.erasure.keys import hashes_of
 from include.erasure.names import columns_now
+from include.errors import TidemarkError
 from include.ledger.erasures.unfinished import Begun, erasures
 from include.monitor.text import quantity
 from include.pipelines import load_pipeline
 from include.times import format_time, parse_time
 
 _FOLDER = "erasures"
+
+_MOST_AHEAD = 60
+"""Seconds."""
 
 
 @dataclass(frozen=True)
@@ -67,13 +73,33 @@ class Account:
         return lake.uri(_FOLDER, self.pipeline, f"{self.begun_at.replace(':', '')}-{self.salt[:16]}.json")
 
 
-def write(erasure: Begun) -> None:
-    """Write the account of an erasure that was begun; repeating it changes nothing."""
+def write(erasure: Begun) -> str:
+    """Write the account of an erasure that was begun, and return its URI; repeating it changes nothing."""
     mark = _mark(erasure.key_hashes, erasure.salt)
     counts = erasure.counts["keys"], erasure.counts["records"]
     begun = erasure.pipeline, format_time(erasure.begun_at), erasure.by, erasure.reason
     told = Account(*begun, *counts, erasure.salt, mark, erasure.columns)
     lake.write_text(told.location, json.dumps(asdict(told)))
+    return told.location
+
+
+def await_clock(written: str, pipeline: str) -> None:
+    """Wait until this machine's clock has passed the time of a file that was just written.
+
+    Files that killed jobs left are told from new ones by their times, which the lake's store gives them. Raises
+    TidemarkError when its clock is more than a minute ahead.
+    """
+    _, modified = lake.size_and_mtime(written)
+    ahead = (modified - datetime.now(UTC)).total_seconds()
+    if ahead > _MOST_AHEAD:
+        raise TidemarkError(
+            f"the clock of the lake's store is {ahead:.0f} seconds ahead of this machine's, so what killed jobs left "
+            "looks new: the erasure is unfinished",
+            remedy=f"set the clocks, then: ./tidemark erase {pipeline} --resume",
+            pipeline=pipeline,
+        )
+    if ahead > 0:
+        sleep(ahead)
 
 
 def unknown(pipeline: str) -> list[Account]:

@@ -10,6 +10,7 @@ from include.erasure.keys import Keys
 from include.erasure.names import columns_of, namesakes_of
 from include.errors import TidemarkError, UsageError
 from include.housekeeping.leftovers import left_tables
+from include.lake.object_store import is_bucket_uri
 from include.ledger import proofs
 from include.ledger.erasures import former, named_partitions
 from include.ledger.erasures.unfinished import Begun
@@ -65,6 +66,11 @@ def remaining(pipeline: Pipeline) -> list[str]:
         "copies of the tables that consumers of Airflow's asset events keep: no event tells of an erasure, nor of a "
         "partition that it removed; clear the task announce of the intervals' runs to announce what is registered now",
     ]
+    if is_bucket_uri(lake.root()):
+        told.append(
+            "earlier versions of deleted and replaced objects, and uploads that killed drivers left, where the lake's "
+            "bucket keeps them: let its lifecycle rules delete noncurrent versions and abort uploads"
+        )
     if pipeline.archive.partition_by:
         told.append(f"events of Airflow's assets, which list registered partitions with their values: {clean}")
     if pipeline.views:

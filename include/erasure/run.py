@@ -138,7 +138,7 @@ def resume(pipeline: Pipeline, tell: Tell) -> dict[str, Any]:
     if erasure is None:
         raise UsageError("no erasure is unfinished", remedy="name a key: --key KEY", pipeline=pipeline.name)
     check_may_delete(pipeline, left_tables(pipeline))
-    accounts.write(erasure)
+    accounts.await_clock(accounts.write(erasure), pipeline.name)
     counts = erasure.counts
     tell(
         f"{pipeline.name}: erasure {erasure.id}: no build reads the {quantity(counts['records'], 'record')} any more; "

@@ -8,7 +8,7 @@ its place and states the same.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException
@@ -23,13 +23,8 @@ from include.errors import TidemarkError
 from include.iceberg.catalog import find, metadata_gone, opened, writing
 from include.iceberg.commit import TRIES, folder_of, live_files, overwrite, roll_back_foreign
 from include.iceberg.metadata_sweep import sweep_metadata
-from include.iceberg.snapshot_retention import (
-    PREVIOUS_VERSIONS,
-    Expire,
-    build_of_tag,
-    delete_lists,
-    previous_versions,
-)
+from include.iceberg.snapshot_retention import Expire, build_of_tag, delete_lists
+from include.lake.scan import scan_files
 from include.ledger.erasures.former import tables_ever
 from include.ledger.erasures.to_forget import NamesToForget
 from include.ledger.lineage import BuiltRevision
@@ -62,7 +57,10 @@ def forget_files(pipeline: Pipeline, erased: Sequence[BuiltRevision], names: Nam
                 expired += _forget_in(catalog, pipeline, table, folders, names)
             except FileNotFoundError as error:
                 raise metadata_gone(pipeline.name, table, error) from None
-    swept = sweep_metadata(pipeline, datetime.now(UTC), dry_run=False, tables=tables)
+    # The store's clock may be ahead of this machine's.
+    written = (file.newest for table in tables for file in scan_files("iceberg", table, "metadata").values())
+    before = max(datetime.now(UTC), *written) + timedelta(microseconds=1)
+    swept = sweep_metadata(pipeline, before, dry_run=False, tables=tables)
     for why in swept.left:
         raise TidemarkError(
             f"{why}; the erasure is unfinished",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,9 +16,10 @@ from sqlalchemy import delete
 
 from include import lake
 from include.doctor.examine import unfinished_and_unknown_erasures
-from include.erasure import accounts
+from include.erasure import accounts, check
 from include.erasure.accounts import Account
 from include.erasure.keys import hashes_of
+from include.errors import TidemarkError
 from include.ledger.database import session
 from include.ledger.erasures.unfinished import Begun
 from include.ledger.models import Erasure
@@ -151,3 +154,30 @@ def test_accounts_are_read_when_one_beside_them_was_written_by_half(folder: Path
     path.with_name(f"{path.name}.tmp").write_text('{"pipeline": "nest')
     path.with_name("copied.txt").write_text("not an account")
     assert len(findings()) == 1
+
+
+@pytest.mark.parametrize(("ahead", "waits"), [(-3600, 0), (30, 30), (120, None)])
+def test_erasure_waits_for_its_clock_or_is_refused_when_the_clock_of_the_lake_s_store_is_ahead(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, ahead: int, waits: int | None
+) -> None:
+    """What a killed job has just left would look newer than the erasure, and stay."""
+    slept: list[float] = []
+    monkeypatch.setattr(accounts, "sleep", slept.append)
+    location = accounts.write(erased(SALTS[0]))
+    (path,) = folder.iterdir()
+    changed = datetime.now(UTC).timestamp() + ahead
+    os.utime(path, (changed, changed))
+    refused = pytest.raises(TidemarkError, match=r"clock .* is 1\d\d seconds ahead .*the erasure is unfinished")
+    with nullcontext() if waits is not None else refused:
+        accounts.await_clock(location, PIPELINE)
+    assert [round(each) for each in slept] == ([waits] if waits else [])
+
+
+def test_earlier_versions_of_objects_are_told_to_remain_when_the_lake_is_in_a_bucket(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = "earlier versions of deleted and replaced objects"
+    pipeline = load_pipeline(PIPELINE)
+    assert not any(told in line for line in check.remaining(pipeline))
+    monkeypatch.setattr(check, "is_bucket_uri", lambda _: True)
+    assert any(told in line for line in check.remaining(pipeline))

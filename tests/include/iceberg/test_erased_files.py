@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import time
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -115,6 +117,14 @@ def test_no_value_is_left_in_any_file_when_its_row_was_erased(erased: OpenTable)
     assert comparable(pl.scan_iceberg(after).select(NAMES).collect().to_arrow(), NAMES) == wanted
     # Later intervals are committed and reported as usual.
     erased.run(3, {DAY: rows_of(3, 2)})
+    assert_forgotten(erased)
+
+
+def test_no_value_is_left_in_any_file_when_the_clock_of_the_lake_s_store_is_ahead(erased: OpenTable) -> None:
+    ahead = time.time() + 600
+    for path in (folder(erased) / "metadata").iterdir():
+        os.utime(path, (ahead, ahead))
+    forget(erased)
     assert_forgotten(erased)
 
 
