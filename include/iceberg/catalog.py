@@ -65,9 +65,12 @@ def opened() -> Iterator[SqlCatalog]:
 
 
 def _store() -> dict[str, str]:
-    # PyIceberg does not read the variables: without these it sends the metadata to AWS.
-    address = object_store.client_address()
-    return {"s3.endpoint": address["endpoint_override"], "s3.region": address["region"]} if address else {}
+    kind = object_store.Patience
+    found = {"s3.retry-strategy-impl": f"{kind.__module__}.{kind.__qualname__}"}
+    if address := object_store.client_address():
+        # PyIceberg does not read the variables: without these it sends the metadata to AWS.
+        found |= {"s3.endpoint": address["endpoint_override"], "s3.region": address["region"]}
+    return found
 
 
 @contextmanager

@@ -49,11 +49,18 @@ def filesystem(location: str) -> tuple[fs.FileSystem, str]:
     return _store(path.split("/", 1)[0]), path
 
 
+class Patience(fs.AwsDefaultS3RetryStrategy):  # type: ignore[misc]
+    """How often Arrow's client asks a store again; PyIceberg makes one by this name, without arguments."""
+
+    def __init__(self) -> None:
+        super().__init__(max_attempts=TRIES)
+
+
 @cache
 def _store(bucket: str) -> fs.FileSystem:
     # AWS itself tells the bucket's region.
     place = client_address() or {"region": fs.resolve_s3_region(bucket)}
-    return fs.S3FileSystem(retry_strategy=fs.AwsDefaultS3RetryStrategy(max_attempts=TRIES), **place)
+    return fs.S3FileSystem(retry_strategy=Patience(), **place)
 
 
 def client_address() -> dict[str, str]:

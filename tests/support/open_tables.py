@@ -7,7 +7,6 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -114,11 +113,13 @@ class OpenTable:
         partition = f"date={date}/interval={spec.pinned.interval.label}"
         revision = f"r-{spec.id}"
         location = lake.uri("tables", self.pipeline.table, partition, revision)
-        file = Path(lake.filesystem(location)[1]) / "part-00000.zstd.parquet"
-        file.parent.mkdir(parents=True)
-        pq.write_table(rows, file, store_decimal_as_integer=True)
-        content = str(hash(file.read_bytes()))
-        files = {file.name: {"rows": rows.num_rows, "bytes": file.stat().st_size, "sha256": ""}}
+        name = "part-00000.zstd.parquet"
+        system, at = lake.filesystem(f"{location}/{name}")
+        lake.make_parents(f"{location}/{name}")
+        pq.write_table(rows, at, filesystem=system, store_decimal_as_integer=True)
+        written = lake.read_bytes(f"{location}/{name}")
+        content = str(hash(written))
+        files = {name: {"rows": rows.num_rows, "bytes": len(written), "sha256": ""}}
         return BuiltRevision(self.pipeline.table, partition, revision, location, rows.num_rows, content, files)
 
     def changes(self, spec: AttemptSpec, built: Sequence[BuiltRevision]) -> Changes:
