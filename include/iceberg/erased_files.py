@@ -23,7 +23,13 @@ from include.errors import TidemarkError
 from include.iceberg.catalog import find, metadata_gone, opened, writing
 from include.iceberg.commit import TRIES, folder_of, live_files, overwrite, roll_back_foreign
 from include.iceberg.metadata_sweep import sweep_metadata
-from include.iceberg.snapshot_retention import Expire, build_of_tag, delete_lists
+from include.iceberg.snapshot_retention import (
+    PREVIOUS_VERSIONS,
+    Expire,
+    build_of_tag,
+    delete_lists,
+    previous_versions,
+)
 from include.lake.scan import scan_files
 from include.ledger.erasures.former import tables_ever
 from include.ledger.erasures.to_forget import NamesToForget
