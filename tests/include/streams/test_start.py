@@ -14,6 +14,7 @@ from confluent_kafka.admin import NewPartitions
 
 from include import kafka, lake
 from include.errors import UsageError
+from include.kafka.consumer_group import ConsumerGroup
 from include.ledger.archive import micro_batches
 from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit
 from include.ledger.streams import generations, lines, writers
@@ -29,6 +30,7 @@ from include.streams.fingerprint import TABLE
 from include.streams.generations import adopt, new_generation
 from include.streams.new_code import fit_now
 from include.streams.start import StreamStart, begin
+from include.streams.written_topics import owner_of
 from spark_jobs.streaming.speed_base import load_base
 from tests.conftest import Home, settings_of, wait_for
 from tests.support.checkpoints import begin_checkpoint
@@ -127,6 +129,25 @@ def test_first_start_is_refused_when_another_installation_wrote_values_to_its_vi
     with pytest.raises(UsageError, match=f"the topic shared-counts has values that the view {VIEW} has not written"):
         begin(first)
     assert generations.current(first.name) is None
+
+
+def test_stream_is_refused_when_its_consumer_group_s_positions_are_of_another_ledger(pipeline: Pipeline) -> None:
+    begin(pipeline)
+    at = {TopicPartition(pipeline.source.named[0], 0): 0}
+
+    def commit(owner: str) -> None:
+        group = ConsumerGroup(pipeline.name, owner)
+        wait_for("the commit", lambda: not group.commit(at), 60)
+
+    commit(own := owner_of(pipeline.name))
+    begin(pipeline)
+    commit("2026-11-20T05:00:00Z db:5432")
+    with pytest.raises(UsageError, match="the stream of another ledger, of the one at db:5432"):
+        begin(pipeline)
+    new_generation(pipeline, reason="the other one is gone", started_by="test@host")
+    begin(pipeline)
+    commit(own)
+    begin(pipeline)
 
 
 def test_stream_is_refused_before_its_generation_is_asked_for_when_a_header_is_wrong(pipeline: Pipeline) -> None:
