@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from confluent_kafka import OFFSET_BEGINNING, KafkaException, Message
 
@@ -55,7 +56,7 @@ def check_only_ledger(pipeline: Pipeline, topic_partitions: Iterable[TopicPartit
         return
     own, _, _ = owner_of(pipeline.name).partition(" ")
     owners = (each.partition(" ") for each in owners_of(pipeline.name, topic_partitions))
-    if others := sorted((began, host) for began, _, host in owners if began != own):
+    if others := sorted((began, host) for began, _, host in owners if host and began != own):
         began, host = others[-1]
         raise UsageError(
             f"the stream of another ledger, of the one at {host} that began it at {began}, has committed to the group "
@@ -75,9 +76,8 @@ def check_own_topics(pipeline: Pipeline) -> None:
         for view in pipeline.views:
             _check_own(pipeline, view.speed.topic, f"values that the view {view.name} has not written", _is_value)
     if pipeline.flags and not flag_ledger.last_run(pipeline.name):
-        reads = pipeline.source.reads
         what = "flags that this ledger's stream has not raised, and no interval could explain"
-        _check_own(pipeline, pipeline.flags.topic, what, lambda message: reads(str(_text(message).get("kafka_topic"))))
+        _check_own(pipeline, pipeline.flags.topic, what, partial(_is_flag, pipeline))
 
 
 def _check_own(pipeline: Pipeline, topic: str, what: str, is_such: Callable[[Message], bool]) -> None:
@@ -93,6 +93,11 @@ def _check_own(pipeline: Pipeline, topic: str, what: str, is_such: Callable[[Mes
 
 def _is_value(message: Message) -> bool:
     return "version" in _text(message) or VERSION_HEADER in dict(message.headers() or ())
+
+
+def _is_flag(pipeline: Pipeline, message: Message) -> bool:
+    of = _text(message).get("kafka_topic")
+    return isinstance(of, str) and pipeline.source.reads(of)
 
 
 def _text(message: Message) -> dict[str, object]:
