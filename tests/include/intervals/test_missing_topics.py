@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from include import kafka
 from include.errors import OffsetsLost, TidemarkError, UsageError
 from include.intervals import boundaries
+from include.kafka import sources
 from include.ledger.intervals.pins import PinnedInterval
 from include.pipelines import load_pipeline
 from include.pipelines.spec import KafkaTopics
@@ -33,6 +35,7 @@ def test_offsets_are_lost_only_when_the_missing_topic_was_read_or_pinned(
 ) -> None:
     monkeypatch.setattr(boundaries, "describe_source", lambda _: {})
     monkeypatch.setattr(kafka, "describe_topics", lambda _: {})
+    monkeypatch.setattr(sources, "settings", lambda: SimpleNamespace(kafka_address=lambda: "broker:9092"))
     monkeypatch.setattr(boundaries, "stored_topics", lambda _: stored)
     monkeypatch.setattr(boundaries, "positions", lambda _: {})
     monkeypatch.setattr(boundaries, "topics_that_left", lambda _: frozenset())
