@@ -43,8 +43,10 @@ def check_topics_read(
             if topic not in topics:
                 # A pattern does not find a topic that this user must not describe; asked for by name, it is refused.
                 kafka.describe_topics([topic])
-            asked_at = settings().kafka_address()
-            kafka.check_same_topic(pipeline, topics.get(topic), topic, topic_id, asked_at=asked_at)
+            identity = topics.get(topic)
+            is_same = identity is not None and identity.topic_id == topic_id
+            asked_at = "" if is_same else settings().kafka_address()
+            kafka.check_same_topic(pipeline, identity, topic, topic_id, asked_at=asked_at)
     # Without this, what is archived of one that is read no longer would be in no interval, and nothing would say so.
     read = {tp for tp in archived if tp.topic in source.assign}
     if unread := sorted(tp for tp in read if tp.partition not in source.assign[tp.topic]):
