@@ -132,7 +132,8 @@ def test_key_is_counted_when_its_parts_are_arrays(spark: Any, tmp_path: Path, ki
 
 @pytest.mark.spark
 def test_counts_that_are_being_shown_do_not_change_when_the_next_micro_batch_comes(spark: Any, tmp_path: Path) -> None:
-    top = LiveTop(load_pipeline("isp_hits"), load_pipeline("isp_hits").top_report, 2, tmp_path / "top.json")
+    pipeline = load_pipeline("isp_hits")
+    top = LiveTop(pipeline, pipeline.top_report, 2, tmp_path / "top.json", SINCE)
     at, later = ((start, start + timedelta(minutes=10)) for start in (START, START + timedelta(minutes=5)))
     top.keep(spark.createDataFrame([("10001", at, 1)], f"zipcode STRING, {WINDOW}"), 0)
     shown = top.counts
