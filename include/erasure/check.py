@@ -43,15 +43,17 @@ def subject_columns(pipeline: Pipeline, named: Sequence[str]) -> tuple[str, ...]
     return columns
 
 
-def check_can_replace_proofs(pipeline: Pipeline, columns: Sequence[str]) -> None:
-    """Raise UsageError if signed proofs would have to be written again without a key to sign them."""
-    if columns_of(pipeline, columns) and proofs.any_signed(pipeline.name) and not own_public_key():
-        raise UsageError(
-            "the key is a partition column, which signed proofs name, and no key is set to sign others in their place; "
-            "nothing was changed",
-            remedy="set TIDEMARK_PROOF_KEY",
-            pipeline=pipeline.name,
-        )
+def check_can_sign_proofs(pipeline: Pipeline, columns: Sequence[str]) -> None:
+    """Raise UsageError if proofs would have to be signed, in the place of others or after them, without a key."""
+    if own_public_key():
+        return
+    if columns_of(pipeline, columns) and proofs.any_signed(pipeline.name):
+        what = "signed proofs name the key, a partition column, and no key is set to sign others in their place"
+    elif proofs.last_is_signed(pipeline.name, pipeline.tables):
+        what = "its proofs are signed, and no key is set to sign those of the intervals that are built again"
+    else:
+        return
+    raise UsageError(f"{what}; nothing was changed", remedy="set TIDEMARK_PROOF_KEY", pipeline=pipeline.name)
 
 
 def remaining(pipeline: Pipeline) -> list[str]:

@@ -57,9 +57,9 @@ def erase(pipeline: Pipeline, wish: Wish, tell: Tell) -> dict[str, Any]:
     """Erase what is kept of the keys and return the account of it.
 
     An unfinished erasure of the same keys in the same columns is finished instead. Raises the error of `check_lake`;
-    UsageError while files of another ledger are kept, for revisions outside of the lake, for signed proofs that cannot
-    be signed again, for a reason that names a key, for rows of others in the same messages, and while another erasure
-    is unfinished; AnotherWriter while a stream runs; the error of an interval that fails.
+    UsageError while files of another ledger are kept, for revisions outside of the lake, for signed proofs without a
+    key to sign others, for a reason that names a key, for rows of others in the same messages, and while another
+    erasure is unfinished; AnotherWriter while a stream runs; the error of an interval that fails.
     """
     await_ledger()
     columns = _columns_to_erase(pipeline, wish)
@@ -128,8 +128,8 @@ def dry_run(pipeline: Pipeline, wish: Wish) -> dict[str, Any]:
 def resume(pipeline: Pipeline, tell: Tell) -> dict[str, Any]:
     """Finish the unfinished erasure of a pipeline and return the account of it.
 
-    Raises UsageError without one, while files of another ledger are kept and for revisions outside of the lake, and
-    the error of `check_lake`.
+    Raises UsageError without one, while files of another ledger are kept, for revisions outside of the lake and for
+    signed proofs without a key to sign others, and the error of `check_lake`.
 
     A stream may run meanwhile, except for a pipeline with a Delta table: it reads the archive without the records.
     """
@@ -138,6 +138,8 @@ def resume(pipeline: Pipeline, tell: Tell) -> dict[str, Any]:
     if erasure is None:
         raise UsageError("no erasure is unfinished", remedy="name a key: --key KEY", pipeline=pipeline.name)
     check_may_delete(pipeline, left_tables(pipeline))
+    # Whoever resumes it may have another environment.
+    check.check_can_sign_proofs(pipeline, erasure.columns)
     accounts.await_clock(accounts.write(erasure), pipeline.name)
     counts = erasure.counts
     tell(
@@ -193,7 +195,7 @@ def _archive_lag(pipeline: Pipeline) -> int | None:
 def _columns_to_erase(pipeline: Pipeline, wish: Wish) -> tuple[str, ...]:
     check_may_delete(pipeline, left_tables(pipeline))
     columns = check.subject_columns(pipeline, wish.columns)
-    check.check_can_replace_proofs(pipeline, columns)
+    check.check_can_sign_proofs(pipeline, columns)
     if Keys(wish.keys).named_in(wish.reason):
         raise UsageError(
             "the reason names a key, and it is kept for ever; nothing was changed",

@@ -76,8 +76,7 @@ def extending(pipeline: str, build: int, tables: Sequence[str]) -> Iterator[Chai
         lock(ledger, f"proof:{pipeline}")
         known = ledger.scalar(select(ProofRow).where(ProofRow.build_id == build))
         heads = {table: _head(ledger, pipeline, table) for table in tables}
-        is_signed = any(head is not None and head.signed_by is not None for head in heads.values())
-        chain = Chain({table: _proof(head) for table, head in heads.items()}, is_signed, _proof(known))
+        chain = Chain({table: _proof(head) for table, head in heads.items()}, _is_signed(heads), _proof(known))
         yield chain
         if known is None and chain.written is not None:
             ledger.add(
@@ -99,6 +98,16 @@ def _head(ledger: Session, pipeline: str, table: str) -> ProofRow | None:
 
 def _proof(row: ProofRow | None) -> Proof | None:
     return Proof(row.path, row.sha256) if row is not None else None
+
+
+def _is_signed(heads: Mapping[str, ProofRow | None]) -> bool:
+    return any(head is not None and head.signed_by is not None for head in heads.values())
+
+
+def last_is_signed(pipeline: str, tables: Sequence[str]) -> bool:
+    """Return whether the last proof of one of these tables is signed, so that the next one must be, too."""
+    with session() as ledger:
+        return _is_signed({table: _head(ledger, pipeline, table) for table in tables})
 
 
 def any_signed(pipeline: str) -> bool:

@@ -66,6 +66,7 @@ from include.ledger.models import (
     ListedRow,
     MicroBatchRange,
     OutageRow,
+    ProofRow,
     Replay,
     Revision,
     RowOutput,
@@ -644,6 +645,26 @@ def test_erasure_is_refused_when_its_reason_names_a_key(pipeline: str) -> None:
         with pytest.raises(UsageError, match="the reason names a key"):
             refused()
     assert unfinished.erasures(pipeline) == []
+
+
+def test_erasure_neither_begins_nor_goes_on_when_proofs_are_signed_and_no_key_is_set(pipeline: str) -> None:
+    declared = replace(load_pipeline("nest_cameras"), name=pipeline)
+    attempt = made.begin_attempt(pipeline)
+    made.note_build(attempt)
+    build = attempts.load_attempt(attempt).build
+    with session() as ledger:
+        # Its place is in no lake.
+        ledger.query(Revision).where(Revision.attempt_id == attempt).delete()
+        proof = {"path": f"proofs/{pipeline}/1.json", "sha256": "00" * 32, "signed_by": "00" * 32}
+        ledger.add(ProofRow(pipeline=pipeline, build_id=build, tables=[declared.table], **proof))
+    wish = Wish(("cam-1",), ("device_id",), "asked", "me@here")
+    for refused in (partial(erase, declared, wish, lambda line: None), partial(dry_run, declared, wish)):
+        with pytest.raises(UsageError, match="no key is set to sign"):
+            refused()
+    assert unfinished.erasures(pipeline) == []
+    begin(pipeline, set(), set())
+    with pytest.raises(UsageError, match="no key is set to sign"):
+        resume(declared, lambda line: pytest.fail(line))
 
 
 def test_unfinished_erasure_is_not_taken_for_one_of_other_columns_when_the_keys_are_the_same(pipeline: str) -> None:
