@@ -76,17 +76,22 @@ def log_error(pipeline: Pipeline, lags: Iterable[Lag]) -> TidemarkError | None:
     except TidemarkError:
         # A service that is away tells of itself, and a start of the stream of a source that does not fit.
         return None
-    return unread_loss(pipeline.name, committed_offsets(pipeline.name).get(ARCHIVE, {}), bounds)
+    return unread_loss(pipeline, committed_offsets(pipeline.name).get(ARCHIVE, {}), bounds)
 
 
 def unread_loss(
-    pipeline: str, archived: Mapping[TopicPartition, int], bounds: Mapping[TopicPartition, tuple[int, int]]
+    pipeline: Pipeline, archived: Mapping[TopicPartition, int], bounds: Mapping[TopicPartition, tuple[int, int]]
 ) -> OffsetsLost | None:
-    """Return that offsets from the archive's positions on were removed: not all of its lag waits. None if none was."""
+    """Return that offsets from the archive's positions on were removed: not all of its lag waits.
+
+    None if none was, and for a pipeline whose stream accepts such a loss when it starts.
+    """
+    if not pipeline.source.fail_on_data_loss:
+        return None
     lost = [
         OffsetRange(tp, at, bounds[tp][0]) for tp, at in sorted(archived.items()) if tp in bounds and at < bounds[tp][0]
     ]
-    return kafka.unread_error(pipeline, lost) if lost else None
+    return kafka.unread_error(pipeline.name, lost) if lost else None
 
 
 def open_transactions(lags: Iterable[Lag]) -> dict[TopicPartition, tuple[int, int]]:

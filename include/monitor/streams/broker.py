@@ -188,7 +188,7 @@ def _seen_now(known: _Pipeline) -> BrokerView:
     known.timestamps = _timestamps(known, firsts, bounds)
     since = {query: _since(known, each, now) for query, each in firsts.items()}
     directions = {query: _direction(known, query, offsets) for query, offsets in behind.items()}
-    lost = None if known.log_error else unread_loss(known.declared.name, committed[ARCHIVE], bounds)
+    lost = None if known.log_error else unread_loss(known.declared, committed[ARCHIVE], bounds)
     return BrokerView(
         lags,
         since.pop(ARCHIVE),

@@ -508,6 +508,10 @@ def test_loss_is_exact_per_topic_partition_and_on_record_when_it_is_found_grows_
     seen = broker._seen_now(broker._Pipeline(log.pipeline, 0.0, 0.0))
     assert str(told) == str(raised.value)
     assert (seen.log_error, seen.log_remedy) == (raised.value.message, raised.value.remedy)
+    # Where a start of the stream accepts it, nobody has to do anything.
+    accepts = replace(log.pipeline, source=replace(log.pipeline.source, fail_on_data_loss=False))
+    assert log_error(accepts, lag_of(accepts)) is None
+    assert broker._seen_now(broker._Pipeline(accepts, 0.0, 0.0)).log_error == ""
     cut(log, 0, 7)
     with pytest.raises(OffsetsLost, match=rf"\[2, 7\) \(5 offsets\).*accept-loss {log.pipeline.name}"):
         check_retention(log.pipeline, None)
