@@ -225,13 +225,15 @@ def unproved(pipeline: Pipeline) -> Iterator[Finding]:
 
 
 def lost_proofs(pipeline: Pipeline) -> Iterator[Finding]:
-    """Yield a finding when files of proofs that were written are gone: no later one verifies without them."""
+    """Yield a finding when the last proof's file is gone, a note for earlier ones, of which no copy may be left."""
     # The ledger is read first: a proof is noted after its file.
     written = [lake.uri(path) for path in proofs.paths(pipeline.name)]
     there = scan_files("proofs", pipeline.name) if written else {}
     if lost := [each for each in written if each not in there]:
         what = f"{pipeline.name}: proofs whose files are gone: {len(lost)}, such as {lake.below_lake(lost[0])}"
-        yield Finding(False, what, "put them back from the lake's last copy: those after them do not verify until then")
+        remedy = "put them back from the lake's last copy, if it has them: those after them do not verify until then"
+        are_earlier = lost[-1] != written[-1]
+        yield Finding(are_earlier, what, remedy, notice=are_earlier)
 
 
 def unrenamed(pipeline: Pipeline) -> Iterator[Finding]:
@@ -274,8 +276,7 @@ def cut_back(pipeline: Pipeline) -> Iterator[Finding]:
 
 def _missing(pipeline: Pipeline) -> Iterator[Finding]:
     # Nobody has to build them: an operator may want the last hours only.
-    summary = summarize_missing(pipeline)
-    if summary.count:
+    if (summary := summarize_missing(pipeline)).count:
         yield Finding(True, str(summary), building_commands(pipeline), notice=True)
 
 
@@ -294,7 +295,6 @@ def unfinished_and_unknown_erasures(pipeline: Pipeline) -> Iterator[Finding]:
     """Yield a finding for each erasure that is not finished, or that this ledger, an older copy, does not know."""
     for each in accounts.unknown(pipeline.name):
         yield Finding(False, str(each), each.remedy)
-    begun = unfinished.unfinished(pipeline.name)
-    if begun is not None:
+    if (begun := unfinished.unfinished(pipeline.name)) is not None:
         what = f"{pipeline.name}: erasure {begun.id} is unfinished: files still hold records that nobody reads any more"
         yield Finding(False, what, f"./tidemark erase {pipeline.name} --resume")

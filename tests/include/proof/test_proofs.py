@@ -23,6 +23,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from include.doctor.examine import lost_proofs, unproved
 from include.errors import UsageError
 from include.intervals import steps
+from include.ledger import proofs
 from include.ledger.intervals import pins
 from include.pipelines import load_pipeline
 from include.proof import signing, verify
@@ -621,14 +622,18 @@ def forget_last_proof(home: Home) -> None:
         cursor.execute("UPDATE builds SET proved = FALSE WHERE id = %s", cursor.fetchall()[0])
 
 
-def test_doctor_names_a_proof_when_its_file_is_gone(signed: list[Path]) -> None:
+@pytest.mark.parametrize("is_last", [True, False])
+def test_doctor_names_a_proof_when_its_file_is_gone(signed: list[Path], is_last: bool) -> None:
     assert [*lost_proofs(NAMES)] == []
-    content = signed[1].read_bytes()
-    signed[1].unlink()
+    lost = signed[1].parents[2] / proofs.paths(PIPELINE)[-1] if is_last else signed[1]
+    content = lost.read_bytes()
+    lost.unlink()
     [found] = lost_proofs(NAMES)
-    signed[1].write_bytes(content)
-    where = signed[1].relative_to(signed[1].parents[2])
-    assert (found.ok, found.what) == (False, f"{PIPELINE}: proofs whose files are gone: 1, such as {where}")
+    lost.write_bytes(content)
+    where = lost.relative_to(lost.parents[2])
+    assert found.what == f"{PIPELINE}: proofs whose files are gone: 1, such as {where}"
+    # Without a copy the others are lost for ever.
+    assert (found.ok, found.notice) == (not is_last, not is_last)
 
 
 def test_file_is_written_again_when_the_ledger_has_no_note_of_it(postgres: Home, signed: list[Path]) -> None:
