@@ -10,6 +10,7 @@ from include.errors import LockLost
 from include.lake.delta_log import forget_values
 from include.ledger.erasures.unfinished import records_of, twins_of
 from include.ledger.intervals import attempts
+from include.ledger.intervals.revisions import left_out_of_delta
 from include.ledger.streams import writers
 from include.ledger.streams.writers import Lease
 from include.pipelines.spec import Pipeline
@@ -44,7 +45,9 @@ def _erase_alone(spark: SparkSession, pipeline: Pipeline, erasure: int, lease: L
     erased = {each.coordinates for each in records_of(erasure)}
     with attempts.publishing_delta(pipeline.name) as check:
         pinned = pinned_version(spark, pipeline)
-        if pinned is not None and has_foreign_writes(spark, pipeline, pinned, latest_version(spark, pipeline), ()):
+        # A killed publication may have put rows that no view was pinned to: the next one puts them again.
+        put = {each.interval.label for each in left_out_of_delta(pipeline.name)}
+        if pinned is not None and has_foreign_writes(spark, pipeline, pinned, latest_version(spark, pipeline), put):
             restore_rows(spark, pipeline, {})
         delete_records(spark, pipeline, erased, twins_of(erasure))
         crash_point("delta_rows_erased")

@@ -23,9 +23,11 @@ from include.ledger.database import session
 from include.ledger.intervals import attempts, locks
 from include.ledger.intervals.revisions import left_out_of_delta
 from include.ledger.models import Revision
+from include.ledger.streams import writers
 from include.pipelines import load_pipeline
 from include.pipelines.spec import Pipeline
 from spark_jobs.archive import delta as archive_delta
+from spark_jobs.erasure import delta as erasure
 from spark_jobs.publication import damaged, delta, delta_versions, repair
 from tests.conftest import Home, wait_for
 from tests.support.attempts import begin_attempt, hour, note_build, register
@@ -103,6 +105,31 @@ def test_rows_of_a_killed_publication_are_put_into_the_table_when_another_interv
     assert left_out_of_delta(table.pipeline.name) == []
     table.publish(table.register(4))
     assert table.done[5:] == [f"interval = '{hour(4).label}'", 6]
+
+
+def test_commit_of_a_killed_publication_is_not_foreign_when_records_are_erased(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table.register(0)
+    done: list[str] = []
+
+    def note(name: str) -> Callable[..., None]:
+        return lambda *_: done.append(name)
+
+    names = ("restore_rows", "delete_records", "write_checkpoint", "pin_view", "delete_older_files", "forget_values")
+    for name in names:
+        monkeypatch.setattr(erasure, name, note(name))
+    monkeypatch.setattr(erasure, "pinned_version", lambda *_: 0)
+    monkeypatch.setattr(erasure, "latest_version", lambda *_: 1)
+    # Version 1 has that interval's rows.
+    monkeypatch.setattr(erasure, "has_foreign_writes", lambda *arguments: hour(0).label not in arguments[-1])
+    lease = writers.acquire(table.pipeline.name)
+    spark: Any = None
+    try:
+        erasure.erase_from_delta(spark, table.pipeline, 0, lease)
+    finally:
+        writers.release(lease)
+    assert done == [*names[1:]]
 
 
 def test_rows_of_all_intervals_are_put_into_the_table_at_once_when_it_lacks_many(
