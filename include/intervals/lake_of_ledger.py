@@ -125,17 +125,25 @@ def _older_generations(current: StreamGeneration, newest: int) -> UsageError | N
     if newest < 0 or all(at <= began.get(tp, at) for tp, at in positions(current.pipeline).items()):
         return None
     what = f"micro-batches of generation {current.number}, the lake {lake.root()} ends at generation {newest}"
-    return _of_older_lake(current, what)
+    error = _of_older_lake(current, what)
+    return UsageError(
+        f"{error.message}, or somebody removed this generation's checkpoints",
+        remedy=f"where only the checkpoints are gone: {_read_on(current)}; else {error.remedy}",
+        pipeline=current.pipeline,
+    )
 
 
 def _of_older_lake(current: StreamGeneration, what: str) -> UsageError:
     return UsageError(
         f"the ledger at {settings().database_host()} has {what}: the lake is an older copy than the ledger",
         remedy="set TIDEMARK_LAKE to this ledger's lake, or restore its last copy; only if that is gone for good: "
-        f'./tidemark new-generation {current.pipeline} --reason "…" reads on where the ledger ends, and files that the '
-        "copy lacks: include/docs/runbook.md, “Files that are gone for good”",
+        f"{_read_on(current)}, and files that the copy lacks: include/docs/runbook.md, “Files that are gone for good”",
         pipeline=current.pipeline,
     )
+
+
+def _read_on(current: StreamGeneration) -> str:
+    return f'./tidemark new-generation {current.pipeline} --reason "…" reads on where the ledger ends'
 
 
 def check_checkpoints(current: StreamGeneration, queries: Iterable[str]) -> None:
