@@ -5,6 +5,7 @@ Modules are counted, not seconds: what a second holds depends on the machine.
 
 from __future__ import annotations
 
+import ast
 import json
 import subprocess
 import sys
@@ -113,3 +114,13 @@ def test_list_of_verbs_equals_their_modules_when_both_are_read() -> None:
         command = group.get_command(context, name)
         assert command.get_short_help_str(1000).rstrip(".") == verb.summary, name
         assert (command.context_settings == PASS_ARGUMENTS_ON) == verb.passes_on, name
+
+
+def test_no_function_is_left_over_when_its_verb_was_removed() -> None:
+    for module in {verb.module for verb in VERBS.values()}:
+        verbs = {verb.defined_as or name.replace("-", "_") for name, verb in VERBS.items() if verb.module == module}
+        tree = ast.parse((REPOSITORY / "include" / "cli" / f"{module}.py").read_text())
+        # Those of a group are decorated.
+        defined = {each.name for each in tree.body if isinstance(each, ast.FunctionDef) and not each.decorator_list}
+        used = {each.id for each in ast.walk(tree) if isinstance(each, ast.Name)}
+        assert {name for name in defined - used - verbs if not name.startswith("_")} == set(), module
