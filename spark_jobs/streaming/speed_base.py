@@ -51,14 +51,14 @@ def load_base(
 
     The base does not count until its row is in the ledger, so after an earlier crash it is made again. The archive
     query must not run yet: what is archived now is what lies below. Where only the view had committed anything, the
-    base is empty: the state below its position is that of an older generation.
+    base is empty: the state below its position is that of an older generation. So it is where nothing was committed
+    and a later generation begins: the topic may have values of a ledger that is lost, which are to be deleted.
     """
     generation = start.generation
     query_id = f"base-{pipeline.name}-{view.name}-g{generation.number}"
     token = micro_batches.token_of(query_id, generation.version(-1))
     if token is None:
-        has_read = micro_batches.positions(pipeline.name) or micro_batches.positions(pipeline.name, view.name)
-        if has_started(generation, view.name) or not has_read:
+        if has_started(generation, view.name) or (generation.number == 0 and not _has_read(pipeline, view)):
             return None
         # Before the base is: the next driver may have other code, or another content of a reference.
         start.note_base(view.name)
@@ -81,6 +81,10 @@ def load_base(
             pipeline=pipeline.name,
         )
     return base
+
+
+def _has_read(pipeline: Pipeline, view: AdditiveView) -> bool:
+    return bool(micro_batches.positions(pipeline.name) or micro_batches.positions(pipeline.name, view.name))
 
 
 def _location(generation: StreamGeneration, view: AdditiveView, token: int) -> str:

@@ -42,25 +42,26 @@ def speed_values(spark: SparkSession, view: AdditiveView, last_batch: int, since
     that is not a value of the view, counts as a last value with null measures, because readers get it too. Where topic
     partitions were added, a key may have values in two of them: the one with the larger version is the last.
     """
-    committed = _committed(spark, view, last_batch, since)
+    committed = _committed(spark, view, since).where(F.col("version") <= last_batch)
     # Wrapped in a struct, because max_by skips nulls and would return the value before a deletion.
     lasts = committed.groupBy("key", "partition").agg(F.max_by(F.struct("value", "version"), "offset").alias("last"))
     last = lasts.groupBy("key").agg(F.max_by("last", "last.version")["value"].alias("value"))
     return last.select("key", *(F.col("value")[name].alias(name) for name in view.measures))
 
 
-def key_places(spark: SparkSession, view: AdditiveView, last_batch: int) -> DataFrame:
+def key_places(spark: SparkSession, view: AdditiveView) -> DataFrame:
     """Return the keys that the speed view wrote, with each topic partition that holds one. Columns: key, partition.
 
     Where topic partitions were added, a key may lie in two of them, and a deletion reaches only the one it is in. Keys
-    that only others wrote, without a version, are not among them.
+    that only others wrote, without a version, are not among them; those of any version are, since a lost ledger may
+    have had more generations.
     """
-    written = _committed(spark, view, last_batch).where(F.col("version") > _NO_VERSION)
+    written = _committed(spark, view).where(F.col("version") > _NO_VERSION)
     return written.select("key", "partition").distinct()
 
 
-def _committed(spark: SparkSession, view: AdditiveView, last_batch: int, since: datetime | None = None) -> DataFrame:
-    """Return what the speed view committed. Columns: key, partition, offset, value, version."""
+def _committed(spark: SparkSession, view: AdditiveView, since: datetime | None = None) -> DataFrame:
+    """Return what speed views committed to the topic. Columns: key, partition, offset, value, version."""
     declared = struct_of(view.columns)
     # As the sums were made: in a declared type that is too small for one, `from_json` would give null instead of it.
     measures = [StructField(name, _widest(declared[name].dataType)) for name in view.measures]
@@ -73,7 +74,7 @@ def _committed(spark: SparkSession, view: AdditiveView, last_batch: int, since: 
         F.from_json(F.col("value").cast("string"), schema).alias("value"),
     )
     version = F.coalesce(F.col("value.version"), F.col("deleted_by"), F.lit(_NO_VERSION)).alias("version")
-    return values.select("key", "partition", "offset", "value", version).where(F.col("version") <= last_batch)
+    return values.select("key", "partition", "offset", "value", version)
 
 
 def _widest(kind: DataType) -> DataType:

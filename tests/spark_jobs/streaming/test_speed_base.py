@@ -21,8 +21,8 @@ from spark_jobs.streaming.speed_base import load_base
 
 PIPELINE = load_pipeline("nest_cameras")
 VIEW = PIPELINE.views[0]
-GENERATION = StreamGeneration(PIPELINE.name, 3, {}, {})
-START = StreamStart(GENERATION, {VIEW.name: {"transform sightings": "of this code"}})
+FIRST, GENERATION = (StreamGeneration(PIPELINE.name, number, {}, {}) for number in (0, 3))
+FACTS = {VIEW.name: {"transform sightings": "of this code"}}
 TP = TopicPartition("nest-logs", 0)
 
 
@@ -66,7 +66,7 @@ class Made:
         self.commits.append((lease, batch))
 
     def note(self, generation: StreamGeneration, query: str, facts: Any, began_at: Any) -> None:
-        assert (generation, facts, began_at) == (GENERATION, START.fingerprints[query], {})
+        assert (generation, facts, began_at) == (GENERATION, FACTS[query], {})
         self.steps.append(f"noted {query}")
 
     def stored_base(self) -> Any:
@@ -90,11 +90,12 @@ class Made:
         if self.crashes:
             raise RuntimeError("killed")
 
-    def load(self, token: int) -> Any:
+    def load(self, token: int, generation: StreamGeneration = GENERATION) -> Any:
         """Load the base as a driver that holds the lease with this token."""
         unused: Any = None
         target: Any = self
-        return load_base(unused, PIPELINE, VIEW, Lease(PIPELINE.name, token, "here"), START, [target])
+        start = StreamStart(generation, FACTS)
+        return load_base(unused, PIPELINE, VIEW, Lease(PIPELINE.name, token, "here"), start, [target])
 
 
 @pytest.fixture
@@ -167,10 +168,20 @@ def test_base_is_empty_and_the_former_position_forgotten_when_nothing_was_archiv
     assert batch.ranges == []
 
 
-@pytest.mark.parametrize(("archived", "has_started"), [({}, False), ({TP: 9}, True)])
+def test_base_is_empty_when_a_new_generation_takes_over_what_another_ledger_wrote(made: Made) -> None:
+    made.archived = {}
+    at = f"{VIEW.name}-g3.base-7"
+    assert made.load(7).location == at
+    # Which deletes the other's keys.
+    assert made.steps[-2:] == [f"emitted {at}", "committed"]
+
+
+@pytest.mark.parametrize(
+    ("generation", "archived", "has_started"), [(FIRST, {}, False), (FIRST, {TP: 9}, True), (GENERATION, {TP: 9}, True)]
+)
 def test_view_has_no_base_when_it_counts_from_the_beginning(
-    made: Made, archived: dict[TopicPartition, int], has_started: bool
+    made: Made, generation: StreamGeneration, archived: dict[TopicPartition, int], has_started: bool
 ) -> None:
     made.archived, made.has_started = archived, has_started
-    assert made.load(7) is None
+    assert made.load(7, generation) is None
     assert made.steps == []
