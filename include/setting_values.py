@@ -245,14 +245,13 @@ def master_url(text: str) -> str:
 def postgresql_url(text: str) -> Secret:
     """Return the URL of a PostgreSQL server. Raise ValueError for any other text."""
     _check_escaped(text)
-    if (parsed := _parse_url(text)) is None:
+    parsed = _parse_url(text)
+    if parsed is None:
         raise ValueError("not a URL; write postgresql://user:password@host:port")
     if parsed.scheme.partition("+")[0] != "postgresql":
         raise ValueError("only PostgreSQL is supported: postgresql://user:password@host:port")
     if _NO_ESCAPE.search(text):
         raise ValueError("a % that two hexadecimal digits do not follow, or %00; write a % of a password as %25")
-    if parsed.path.strip("/") not in ("", "postgres", "ledger", "catalog", "airflow", "serving"):
-        raise ValueError("its databases have fixed names, so leave out /…: an installation needs a server of its own")
     return Secret(text)
 
 
