@@ -142,6 +142,8 @@ class _Queries(StreamQueries):
         }
         self._names = (ARCHIVE, *(v.name for v in pipeline.views), *((FLAGS,) if pipeline.flags else ()))
         self._begins = {query: start.note(pipeline, query) for query in self._names}
+        # A driver that is killed after its first commit must find its own ledger named there.
+        self._show_position(self._begins[ARCHIVE])
         self._queries = [self._start_archive(), *(self._start_beside(name) for name in self._names[1:])]
 
     def running(self) -> bool:

@@ -7,12 +7,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from include.errors import OffsetsLost
+from include.ledger.streams.generations import StreamGeneration
 from include.ledger.streams.writers import Lease
+from include.offsets import TopicPartition
 from include.pipelines import load_pipeline
 from include.pipelines.spec import KafkaTopics
 from spark_jobs.streaming import kafka_stream
@@ -56,3 +58,29 @@ def test_lost_offsets_are_accepted_only_when_the_pipeline_declares_it(
     with pytest.raises(OffsetsLost):
         kafka_stream.run_stream(lambda: pytest.fail("Spark was started"), declared, until_caught_up=True)
     assert accepted == ([(declared.name, LEASE)] if accepts else [])
+
+
+def test_consumer_group_names_the_ledger_before_the_first_micro_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver that is killed after it must find its own ledger there when it starts again."""
+    begins = {TopicPartition("nest-logs", 0): 4}
+    told: list[tuple[str, object]] = []
+
+    class Group:
+        def __init__(self, _: str, owner: str) -> None:
+            self.owner = owner
+
+        def commit(self, positions: object) -> str:
+            told.append((self.owner, positions))
+            return ""
+
+    monkeypatch.setattr(kafka_stream, "ConsumerGroup", Group)
+    monkeypatch.setattr(kafka_stream, "owner_of", lambda _: "this one")
+    monkeypatch.setattr(kafka_stream, "topics_that_left", lambda _: frozenset())
+    monkeypatch.setattr(kafka_stream.micro_batches, "positions", lambda _: {})
+    monkeypatch.setattr(kafka_stream, "prepare_code", lambda *_: None)
+    monkeypatch.setattr(kafka_stream._Queries, "_start_archive", lambda _: told.append(("archive", "started")))
+    pipeline = replace(load_pipeline("nest_cameras"), views=(), reports=())
+    start = SimpleNamespace(generation=StreamGeneration(pipeline.name, 1, {}, {}), note=lambda *_: begins)
+    unused: Any = None
+    kafka_stream._Queries(unused, pipeline, LEASE, cast(Any, start), unused, unused, until_caught_up=True)
+    assert told[-2:] == [("this one", begins), ("archive", "started")]
