@@ -58,11 +58,13 @@ def check_only_ledger(pipeline: Pipeline, topic_partitions: Iterable[TopicPartit
     owners = (each.partition(" ") for each in owners_of(pipeline.name, topic_partitions))
     if others := sorted((began, host) for began, _, host in owners if host and began != own):
         began, host = others[-1]
+        flags = pipeline.flags.topic if pipeline.flags and not flag_ledger.last_run(pipeline.name) else ""
         raise UsageError(
             f"the stream of another ledger, of the one at {host} that began it at {began}, has committed to the group "
             f"{group_of(pipeline.name)} and writes the same topics: {', '.join(sorted(pipeline.written_topics))}",
             remedy=f"{_APART}; only if that ledger is gone for good: ./tidemark new-generation {pipeline.name} "
-            '--reason "…" takes the topics over',
+            '--reason "…" takes the topics over'
+            + (f", once the records are deleted, by kafka-delete-records.sh, of {flags}" if flags else ""),
             pipeline=pipeline.name,
         )
 
@@ -73,20 +75,23 @@ def check_own_topics(pipeline: Pipeline) -> None:
     The first visible record of each topic partition is looked at.
     """
     if generations.current(pipeline.name) is None:
+        way = f'./tidemark new-generation {pipeline.name} --reason "…" takes the topic over'
         for view in pipeline.views:
-            _check_own(pipeline, view.speed.topic, f"values that the view {view.name} has not written", _is_value)
+            _check_own(pipeline, view.speed.topic, f"values that the view {view.name} has not written", _is_value, way)
     if pipeline.flags and not flag_ledger.last_run(pipeline.name):
         what = "flags that this ledger's stream has not raised, and no interval could explain"
-        _check_own(pipeline, pipeline.flags.topic, what, partial(_is_flag, pipeline))
+        way = "delete the topic's records by kafka-delete-records.sh"
+        _check_own(pipeline, pipeline.flags.topic, what, partial(_is_flag, pipeline), way)
 
 
-def _check_own(pipeline: Pipeline, topic: str, what: str, is_such: Callable[[Message], bool]) -> None:
+def _check_own(pipeline: Pipeline, topic: str, what: str, is_such: Callable[[Message], bool], way: str) -> None:
+    """Raise UsageError when the topic has such records. `way`: how to go on where nobody writes them any more."""
     every = kafka.topic_partitions_of(kafka.describe_topics([topic]).values())
     found = first_messages(dict.fromkeys(every, OFFSET_BEGINNING), kafka.TIMEOUT) if every else {}
     if any(each.error() is None and is_such(each) for each in found.values()):
         raise UsageError(
             f"the topic {topic} has {what}: another pipeline or installation writes it, or did",
-            remedy=f"{_APART}; if nobody writes or reads the topic any more, delete it",
+            remedy=f"{_APART}; only if its writer is gone for good: {way}",
             pipeline=pipeline.name,
         )
 
@@ -96,8 +101,8 @@ def _is_value(message: Message) -> bool:
 
 
 def _is_flag(pipeline: Pipeline, message: Message) -> bool:
-    of = _text(message).get("kafka_topic")
-    return isinstance(of, str) and pipeline.source.reads(of)
+    topic = _text(message).get("kafka_topic")
+    return isinstance(topic, str) and pipeline.source.reads(topic)
 
 
 def _text(message: Message) -> dict[str, object]:

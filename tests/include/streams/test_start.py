@@ -123,12 +123,14 @@ def test_stream_goes_on_when_a_table_was_taken_out_and_is_refused_when_it_comes_
 
 def test_first_start_is_refused_when_another_installation_wrote_values_to_its_view_s_topic(pipeline: Pipeline) -> None:
     view = replace(pipeline.views[0], speed=replace(pipeline.views[0].speed, topic="shared-counts"))
-    first = replace(pipeline, name="begins_first", views=(view,), reports=())
+    first = replace(pipeline, name="begins_first", declared_as=pipeline.name, views=(view,), reports=())
     kafka.create_topic("shared-counts", 2, compacted=True)
     kafka.send("shared-counts", [(b"{}", b'{"count": 3, "version": 0}')])
     with pytest.raises(UsageError, match=f"the topic shared-counts has values that the view {VIEW} has not written"):
         begin(first)
     assert generations.current(first.name) is None
+    assert new_generation(first, reason="it is gone for good", started_by="test@host") == 1
+    assert begin(first).generation.number == 1
 
 
 def test_stream_is_refused_when_its_consumer_group_s_positions_are_of_another_ledger(pipeline: Pipeline) -> None:

@@ -15,6 +15,7 @@ from include.ledger.streams import generations
 from include.ledger.streams.generations import StreamGeneration
 from include.offsets import TopicIdentity
 from include.pipelines import load_pipeline
+from include.pipelines.spec import KafkaTopics
 from include.streams import written_topics
 from include.streams.written_topics import (
     check_compacted_topics,
@@ -180,19 +181,23 @@ def test_first_start_is_refused_when_its_view_s_topic_has_values_already(
     holds(monkeypatch, *FOREIGN)
     check_own_topics(PIPELINE)
     holds(monkeypatch, *FOREIGN, first)
-    with pytest.raises(UsageError, match=f"the topic {TOPIC} has values that the view {VIEW} has not written"):
+    with pytest.raises(UsageError, match=f"the topic {TOPIC} has values that the view {VIEW} has not written") as error:
         check_own_topics(PIPELINE)
+    assert "gone for good: ./tidemark new-generation nest_cameras" in error.value.remedy
     # Its own, not committed yet; or those that a new generation replaces.
     for number in (0, 1):
         written.generation = StreamGeneration(PIPELINE.name, number, {}, {})
         check_own_topics(PIPELINE)
 
 
+@pytest.mark.parametrize("pattern", ["", "auction-bids|[A-Z].*"])
 def test_stream_is_refused_when_its_flags_topic_has_flags_before_it_raised_any(
-    written: Written, monkeypatch: pytest.MonkeyPatch
+    written: Written, monkeypatch: pytest.MonkeyPatch, pattern: str
 ) -> None:
     pipeline = load_pipeline("auction_bids")
     assert pipeline.flags is not None
+    if pattern:
+        pipeline = replace(pipeline, source=KafkaTopics(pattern=pattern))
     written.topics[pipeline.flags.topic] = "of another"
     written.generation = StreamGeneration(pipeline.name, 1, {}, {})
     runs = {pipeline.name: 0}
@@ -200,8 +205,11 @@ def test_stream_is_refused_when_its_flags_topic_has_flags_before_it_raised_any(
     holds(monkeypatch, *FOREIGN)
     check_own_topics(pipeline)
     holds(monkeypatch, *FOREIGN, FLAG)
-    with pytest.raises(UsageError, match="the topic auction-flags has flags that this ledger's stream has not raised"):
+    with pytest.raises(UsageError, match="the topic auction-flags has flags that this ledger's stream has") as error:
         check_own_topics(pipeline)
+    # Unlike those of views: no new generation deletes flags.
+    assert "kafka-delete-records.sh" in error.value.remedy
+    assert "new-generation" not in error.value.remedy
     runs[pipeline.name] = 1
     check_own_topics(pipeline)
 
@@ -231,6 +239,18 @@ def test_stream_is_refused_when_another_ledger_s_has_committed_to_its_group(writ
         assert "./tidemark new-generation nest_cameras" in error.value.remedy
     # Several may read what nobody writes.
     check_only_ledger(replace(PIPELINE, views=(), reports=()), [])
+
+
+def test_way_to_take_over_names_the_flags_of_the_other_ledger_when_its_stream_raised_any(
+    written: Written, group: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = load_pipeline("auction_bids")
+    group.add(OTHER)
+    for runs, is_named in ((0, True), (1, False)):
+        monkeypatch.setattr(written_topics.flag_ledger, "last_run", lambda _, runs=runs: runs)
+        with pytest.raises(UsageError, match="the stream of another ledger") as error:
+            check_only_ledger(pipeline, [])
+        assert ("kafka-delete-records.sh, of auction-flags" in error.value.remedy) == is_named
 
 
 def test_stream_goes_on_when_its_own_ledger_committed_or_a_new_generation_takes_over(
