@@ -168,10 +168,12 @@ def _blamed(error: Exception) -> str:
     while cause is not None and not _is_of_connection(cause):
         cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
     if cause is not None:
+        what, remedy = "the decoder's function cannot connect", "start that service"
+        if isinstance(cause, TimeoutError) and cause.errno is None:
+            what = "the decoder's function timed out"
+            remedy += '; for a value that takes too long, raise another error "from None"'
         # Without its context, which would hide what it is from those who read it in Spark's words.
-        raise ServiceUnreachable(
-            f"the decoder's function cannot connect: {told}", remedy="start that service; nothing was committed"
-        ) from None
+        raise ServiceUnreachable(f"{what}: {told}", remedy=f"{remedy}; nothing was committed") from None
     return told
 
 

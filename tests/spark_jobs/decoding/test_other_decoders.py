@@ -236,11 +236,19 @@ def test_no_record_is_blamed_when_the_user_s_function_cannot_connect(spark: Any,
     assert str(meaning).startswith("the decoder's function cannot connect: LookupError: no schema")
 
 
-@pytest.mark.parametrize("kind", [TimeoutError("timed out"), OSError(errno.EHOSTUNREACH, "No route to host")], ids=repr)
-def test_no_record_is_blamed_when_the_host_of_a_service_is_down(kind: OSError) -> None:
+@pytest.mark.parametrize(
+    ("kind", "what"),
+    [
+        # Perhaps of a limit for one value: nothing tells.
+        (TimeoutError("timed out"), "timed out"),
+        (OSError(errno.ETIMEDOUT, "Connection timed out"), "cannot connect"),
+        (OSError(errno.EHOSTUNREACH, "No route to host"), "cannot connect"),
+    ],
+)
+def test_no_record_is_blamed_when_the_host_of_a_service_is_down(kind: OSError, what: str) -> None:
     failed = LookupError("no schema")
     failed.__cause__ = kind
-    with pytest.raises(ServiceUnreachable, match="cannot connect: LookupError: no schema"):
+    with pytest.raises(ServiceUnreachable, match=f"the decoder's function {what}: LookupError: no schema"):
         python_function._blamed(failed)
     assert python_function._blamed(FileNotFoundError(errno.ENOENT, "no table")).startswith("FileNotFoundError")
 
