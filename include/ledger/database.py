@@ -143,15 +143,16 @@ def _check_no_driver(connection: Connection, migrated_to: str, newest: str) -> N
     held = text("SELECT pipeline, holder FROM writers WHERE holder <> '' AND expires_at > clock_timestamp()")
 
     def writing() -> list[str]:
-        rows = connection.execute(held)
-        return sorted(pipeline for pipeline, holder in rows if not ProcessOnHost.parse(holder).is_dead)
+        holders = [(pipeline, ProcessOnHost.parse(holder)) for pipeline, holder in connection.execute(held)]
+        return sorted(f"{pipeline} ({holder.short})" for pipeline, holder in holders if not holder.is_dead)
 
     # The lease of one that was killed in a container lapses.
     if live := wait_for(writing, lambda found: not found, seconds=settings().lease_seconds, every=0.5):
         raise UsageError(
             f"drivers of older code write {', '.join(live)}, and this code would migrate the ledger at "
             f"{settings().database_host()} from {migrated_to} to {newest}, which is not undone",
-            remedy="stop them: include/docs/runbook.md, “Upgrades”; or give this installation a ledger of its own",
+            remedy="if they are another installation's, give this one a PostgreSQL server of its own; else stop them, "
+            "and let commands end: include/docs/runbook.md, “Upgrades”",
         )
 
 

@@ -219,6 +219,7 @@ def test_older_ledger_is_not_migrated_while_a_driver_of_its_code_runs(
     monkeypatch.setattr(database, "upgrade", upgraded.append)
     with settings_of(postgres, TIDEMARK_LEASE_SECONDS="2"):
         lease = writers.acquire("of_older_code")
+        host, pid, start = lease.holder.rsplit(":", 2)
         with engine().begin() as ledger:
             before = ledger.scalar(text("SELECT version_num FROM alembic_version"))
         migrate()
@@ -229,9 +230,14 @@ def test_older_ledger_is_not_migrated_while_a_driver_of_its_code_runs(
             # Else it lapses while it is waited for, as of a driver that was killed on another host.
             with engine().begin() as ledger:
                 ledger.execute(text("UPDATE writers SET expires_at = now() + interval '1 min'"))
-            with pytest.raises(UsageError, match=f"drivers of older code write of_older_code.*{before}"):
+            with pytest.raises(UsageError, match=rf"older code write of_older_code \({host}:{pid}\).*{before}"):
                 migrate()
             assert not upgraded
+            # One that has ended here is not waited for.
+            with engine().begin() as ledger:
+                ledger.execute(text("UPDATE writers SET holder = :dead"), {"dead": f"{host}:4194305:{start}"})
+            migrate()
+            assert upgraded.pop()
             with engine().begin() as ledger:
                 ledger.execute(text("UPDATE writers SET expires_at = now() + interval '1 s'"))
             migrate()
