@@ -90,7 +90,8 @@ def _check_broker(topic: str) -> None:
     if any(low < end for low, end in kafka.offset_bounds(every).values()):
         raise UsageError(
             f"the topic {topic} at {address} has records, and the demo would add {EVENTS:,} that are made up",
-            remedy="unset TIDEMARK_KAFKA_BOOTSTRAP: the demo then starts the embedded broker",
+            remedy="unset TIDEMARK_KAFKA_BOOTSTRAP: the demo then starts the embedded broker; if this home has read "
+            "from that one, set a TIDEMARK_HOME of its own, too",
         )
 
 

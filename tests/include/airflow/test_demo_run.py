@@ -147,6 +147,8 @@ def test_demo_starts_nothing_when_the_settings_name_a_broker_whose_topic_has_rec
         ) as said:
             run_demo(pipeline, lambda _: None)
         assert "unset TIDEMARK_KAFKA_BOOTSTRAP" in said.value.remedy
+        # The ledger of the present one may know the topic of that broker.
+        assert "a TIDEMARK_HOME of its own" in said.value.remedy
         ends.clear()
         with pytest.raises(Started):
             run_demo(pipeline, lambda _: None)
