@@ -31,6 +31,7 @@ from include.errors import ServiceUnreachable, TidemarkError, UsageError, error_
 from include.ledger.streams import launches, restarts, writers
 from include.monitor.lag import lag_of
 from include.pipelines import load_pipeline, pipeline_names
+from include.spark import yarn
 from include.spark.driver_lines import DriverLines
 from include.spark.submission import JOBS, SparkSubmission
 
@@ -155,12 +156,18 @@ class StreamOperator(SparkSubmitOperator):
         )
 
     def on_kill(self) -> None:
-        """Stop the driver: the task was ended before it was deferred. Raises AirflowException.
+        """Stop the driver: the task was ended before it was deferred. Raises AirflowException, ServiceUnreachable.
 
         Airflow goes on with the task after this until it kills it: it would launch a driver that nobody watches.
         """
         if self._watched is not None:
             launching.stop_driver(self.pipeline, self._watched, patience=10)
+        elif self._hook is not None:
+            # Not by the hook, which asks the command `yarn`: it need not be here.
+            application, self._hook._yarn_application_id = self._hook._yarn_application_id, None
+            self._hook.on_kill()
+            if application:
+                yarn.kill(yarn.resource_manager(), application)
         raise AirflowException("the task was ended before it watched its driver")
 
     def _adopt_or_launch(self) -> str:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
+from airflow.sdk.exceptions import AirflowException, AirflowRuntimeError, ErrorType
 from airflow.sdk.execution_time.comms import ErrorResponse
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
@@ -103,3 +103,28 @@ def test_driver_is_stopped_in_airflow_s_time_when_airflow_answers_too_late(
     monkeypatch.setattr(launching, "stop_driver", lambda _pipeline, launch: (stopped.append(launch), ended.set()))
     end()
     assert stopped == ["launch-1"]
+
+
+@pytest.mark.parametrize(("application", "left"), [(None, ["spark-submit"]), ("app_1", ["spark-submit", "app_1"])])
+def test_no_driver_is_left_on_yarn_when_its_task_is_ended_while_it_is_handed_over(
+    monkeypatch: pytest.MonkeyPatch, application: str | None, left: list[str]
+) -> None:
+    operator = streams.StreamOperator(task_id="stream", pipeline="nest_cameras")
+    ended: list[str] = []
+
+    def end_submission() -> None:
+        # It would ask the command `yarn` to end the application, which need not be here.
+        assert hook._yarn_application_id is None
+        ended.append("spark-submit")
+
+    hook = SimpleNamespace(_is_yarn_cluster_mode=True, _yarn_application_id=application, on_kill=end_submission)
+    monkeypatch.setattr(streams.writers, "live_writer", lambda _: None)
+    monkeypatch.setattr(streams.launches, "last", lambda _: None)
+    monkeypatch.setattr(streams, "has_connection", lambda _: False)
+    monkeypatch.setattr(streams.yarn, "resource_manager", lambda: "http://rm:8088")
+    monkeypatch.setattr(streams.yarn, "kill", lambda _, application: ended.append(application))
+    monkeypatch.setattr(operator, "_get_hook", lambda: hook)
+    monkeypatch.setattr(streams.applications, "launch", lambda *_: operator.on_kill())
+    with pytest.raises(AirflowException, match="was ended"):
+        operator._adopt_or_launch()
+    assert ended == left
