@@ -296,7 +296,7 @@ def test_owner_is_told_to_let_others_read_the_set_up_when_it_keeps_it_to_itself(
     assert (refused.returncode, refused.stdout) == (64, "")
     assert refused.stderr == (
         f"tidemark: this user cannot read the set-up in {state} — its owner must let others: chmod go+rx {state}; "
-        f"chmod -R go+rX {state}/classes {state}/jars {state}/tools {state}/setup.stamp\n"
+        f"chmod -R go+rX {state}/classes {state}/jars {state}/tools {state}/setup.stamp {checkout}/.venv\n"
     )
     assert (state / "setup.stamp").exists()
 
