@@ -88,8 +88,8 @@ def write_environment(path: Path, *, force: bool = False, bucket: bool = False, 
 
 
 def _project(text: str) -> str:
-    """Return a name that Compose takes. Raise ValueError for any other text."""
-    if not re.fullmatch("[a-z0-9][a-z0-9_-]*", text):
+    """Return a name that Compose takes, also as that of an image. Raise ValueError for any other text."""
+    if not re.fullmatch("[a-z0-9]+((__?|-+)[a-z0-9]+)*", text):
         raise ValueError(text)
     return text
 

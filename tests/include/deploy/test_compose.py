@@ -90,8 +90,10 @@ def test_checkouts_share_neither_containers_nor_image_when_their_projects_have_n
     assert found.keys() == {"tidemark", "staging"}
     assert found["staging"]
     assert not found["tidemark"] & found["staging"]
-    with pytest.raises(SystemExit):
-        generate_env.main(["--name", "Staging 2", str(tmp_path / "other")])
+    # Compose takes the latter ones, for an image's name they are none.
+    for name in ("Staging 2", "staging-", "a___b"):
+        with pytest.raises(SystemExit):
+            generate_env.main(["--name", name, str(tmp_path / "other")])
 
 
 def test_bucket_reaches_all_readers_and_writers_when_the_lake_is_in_one(environment: dict[str, str | None]) -> None:
