@@ -31,8 +31,10 @@ from include.streams.generations import adopt, new_generation
 from include.streams.new_code import fit_now
 from include.streams.start import StreamStart, begin
 from include.streams.written_topics import owner_of
+from spark_jobs.sinks.speed_view import targets_of
 from spark_jobs.streaming.speed_base import load_base
 from tests.conftest import Home, settings_of, wait_for
+from tests.support import audit
 from tests.support.checkpoints import begin_checkpoint
 from tests.support.topic_log import Log
 
@@ -244,22 +246,32 @@ def test_archive_begins_where_it_first_began_when_a_generation_opens_before_anyt
 
 
 @pytest.mark.spark
-def test_view_begins_where_the_archive_does_when_it_alone_had_committed_before_a_generation(
-    request: pytest.FixtureRequest, in_process: Home, spark: Any
+@pytest.mark.parametrize("has_committed", [True, False])
+def test_view_begins_where_the_archive_does_with_an_empty_base_when_nothing_was_archived_before_a_generation(
+    request: pytest.FixtureRequest, in_process: Home, spark: Any, has_committed: bool
 ) -> None:
     pipeline = reading(request, subscribe=("{}-only",))
+    speed = replace(pipeline.views[0].speed, topic=f"{pipeline.name}-counts")
+    pipeline = replace(pipeline, views=(replace(pipeline.views[0], speed=speed),))
     log = topic_of(pipeline, "only")
-    begin(pipeline).note(pipeline, ARCHIVE)
-    log.archive(query=VIEW)
+    if has_committed:
+        begin(pipeline).note(pipeline, ARCHIVE)
+        log.archive(query=VIEW)
+    # Of a lost ledger, which had more generations.
+    kafka.create_topic(speed.topic, 2, compacted=True)
+    kafka.send(speed.topic, [(b"{}", b'{"count": 3, "version": 9000000000000}')])
     new_generation(pipeline, reason="the archive query failed", started_by="test@host")
     start = begin(pipeline)
     # Nobody renews it.
     with settings_of(in_process, TIDEMARK_LEASE_SECONDS="600"):
         lease = writers.acquire(pipeline.name)
-        base = load_base(spark, pipeline, pipeline.views[0], lease, start, [])
+        targets = targets_of(pipeline, pipeline.views[0], lease)
+        base = load_base(spark, pipeline, pipeline.views[0], lease, start, targets)
         writers.release(lease)
     assert base is not None
     assert base.every().count() == 0
+    written = audit.read_topic(in_process.kafka, speed.topic).values()
+    assert [(each.key, each.value is None) for each in written] == [(b"{}", False), (b"{}", True)]
     assert [start.note(pipeline, query) for query in (ARCHIVE, VIEW)] == [at(log, 0), at(log, 0)]
 
 
