@@ -65,7 +65,7 @@ def forget_files(pipeline: Pipeline, erased: Sequence[BuiltRevision], names: Nam
                 raise metadata_gone(pipeline.name, table, error) from None
     # The store's clock may be ahead of this machine's.
     written = (file.newest for table in tables for file in scan_files("iceberg", table, "metadata").values())
-    before = max(datetime.now(UTC), *written) + timedelta(microseconds=1)
+    before = max([datetime.now(UTC), *written]) + timedelta(microseconds=1)
     swept = sweep_metadata(pipeline, before, dry_run=False, tables=tables)
     for why in swept.left:
         raise TidemarkError(

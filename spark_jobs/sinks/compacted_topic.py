@@ -41,7 +41,9 @@ class CompactedTopicTarget:
         remove the one of the key's new topic partition, and the value in the older one would be its last again.
         """
         messages = values.select("key", value_json(self.view, version).alias("value"))
-        gone = key_places(values.sparkSession, self.view).join(values, "key", "left_anti")
+        # The first generation takes no topic over: later versions are another installation's.
+        last = version if version < 0 else None
+        gone = key_places(values.sparkSession, self.view, last).join(values, "key", "left_anti")
         deletions = gone.select("key", "partition", F.lit(None).cast("string").alias("value"))
         self._send(messages)
         self._send(deletions, {VERSION_HEADER: str(version).encode()})

@@ -16,7 +16,8 @@ from spark_jobs.spark.kafka_source import read_topic
 from spark_jobs.spark.schemas import struct_of
 from spark_jobs.views.windows import Window
 
-_NO_VERSION = -1
+_NO_VERSION = -2
+"""Below that of the first generation's base, which is -1."""
 
 _MOST_DIGITS = 38
 """Of a decimal in Spark."""
@@ -49,14 +50,18 @@ def speed_values(spark: SparkSession, view: AdditiveView, last_batch: int, since
     return last.select("key", *(F.col("value")[name].alias(name) for name in view.measures))
 
 
-def key_places(spark: SparkSession, view: AdditiveView) -> DataFrame:
+def key_places(spark: SparkSession, view: AdditiveView, last: int | None = None) -> DataFrame:
     """Return the keys that the speed view wrote, with each topic partition that holds one. Columns: key, partition.
+
+    Only versions up to `last` count, if it is given.
 
     Where topic partitions were added, a key may lie in two of them, and a deletion reaches only the one it is in. Keys
     that only others wrote, without a version, are not among them; those of any version are, since a lost ledger may
     have had more generations.
     """
     written = _committed(spark, view).where(F.col("version") > _NO_VERSION)
+    if last is not None:
+        written = written.where(F.col("version") <= last)
     return written.select("key", "partition").distinct()
 
 

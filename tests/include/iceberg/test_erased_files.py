@@ -193,6 +193,12 @@ def test_table_forgets_too_when_it_is_no_longer_declared(archive: OpenTable) -> 
     assert archive.load().scan().to_arrow().num_rows == 9
 
 
+def test_nothing_is_forgotten_when_only_the_folder_of_a_table_is_left(archive: OpenTable) -> None:
+    folder(archive).mkdir(parents=True)
+    retired = BuiltRevision(archive.pipeline.table, f"date={DAY}", "r1", lake.uri("tables", "r1"), 1, "v2:0", {})
+    assert open_tables.forget(archive.pipeline, [retired]) == 0
+
+
 def test_nothing_is_forgotten_when_a_pipeline_has_no_iceberg_tables(archive: OpenTable) -> None:
     assert open_tables.forget(archive.pipeline, []) == 0
     assert open_tables.files_of_others(archive.pipeline) == 0

@@ -42,6 +42,8 @@ def test_base_deletes_no_key_that_only_others_wrote(spark: Any, monkeypatch: pyt
         ("unreadable", "no object", [("version", b"none")]),
         ("gone", None, []),
         ("94103", '{"hits":3,"version":1}', []),
+        # Of the first generation's base.
+        ("81001", '{"hits":3,"version":-1}', []),
         ("10001", None, header),
         # Others wrote over a value of the view.
         ("60601", '{"hits":3,"version":1}', []),
@@ -55,4 +57,6 @@ def test_base_deletes_no_key_that_only_others_wrote(spark: Any, monkeypatch: pyt
     ]
     topic = spark.createDataFrame(rows, KAFKA_COLUMNS)
     monkeypatch.setattr(speed_topic, "read_topic", lambda *_: topic)
-    assert {row["key"] for row in key_places(spark, view).collect()} == {"94103", "10001", "60601", "73301"}
+    assert {row["key"] for row in key_places(spark, view).collect()} == {"94103", "81001", "10001", "60601", "73301"}
+    # The first generation's base takes over what no stream but its own wrote.
+    assert {row["key"] for row in key_places(spark, view, -1).collect()} == {"81001"}
