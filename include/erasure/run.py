@@ -63,6 +63,7 @@ def erase(pipeline: Pipeline, wish: Wish, tell: Tell) -> dict[str, Any]:
     """
     await_ledger()
     columns = _columns_to_erase(pipeline, wish)
+    check.check_can_sign_proofs(pipeline, columns)
     reason = " ".join(wish.reason.split())
     if not reason:
         raise UsageError("a reason is needed, it is kept for ever", remedy='--reason "…"', pipeline=pipeline.name)
@@ -195,7 +196,6 @@ def _archive_lag(pipeline: Pipeline) -> int | None:
 def _columns_to_erase(pipeline: Pipeline, wish: Wish) -> tuple[str, ...]:
     check_may_delete(pipeline, left_tables(pipeline))
     columns = check.subject_columns(pipeline, wish.columns)
-    check.check_can_sign_proofs(pipeline, columns)
     if Keys(wish.keys).named_in(wish.reason):
         raise UsageError(
             "the reason names a key, and it is kept for ever; nothing was changed",
