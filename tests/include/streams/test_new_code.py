@@ -103,7 +103,7 @@ def test_question_is_asked_later_when_its_thread_could_not_start(monkeypatch: py
     monkeypatch.setattr(new_code, "_ask", lambda _: fit)
     asked, newer = new_code._Asked(), new_code.NewCode(NAME, 7, ((MODULE, "0123456789ab"),), None)
     with no_thread_starts():
-        asked.answer(newer)
+        assert asked.answer(newer) != fit
     wait_for("the answer", lambda: asked.answer(newer) == fit, 30)
 
 
