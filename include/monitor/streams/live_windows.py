@@ -28,9 +28,6 @@ WIDTH = 600
 _MOST = Decimal(10) ** 38
 """Spark's sums have fewer digits."""
 
-_NO_VERSION = -1
-"""Version of a key that was not read yet."""
-
 Window = tuple[datetime, datetime]
 Key = tuple[Any, ...]
 
@@ -66,8 +63,8 @@ class LiveWindows:
     """What was read from a view's topic about its newest windows."""
 
     view: AdditiveView
-    values: dict[Window, dict[Key, tuple[int, Mapping[str, Any] | None]]] = field(default_factory=dict)
-    """By window and key: version and measures; None is a deletion, which an older value must not undo."""
+    values: dict[Window, dict[Key, dict[int, tuple[int, Mapping[str, Any] | None]]]] = field(default_factory=dict)
+    """By window, key and topic partition: version and measures, None for a deletion, of the last message."""
 
     @property
     def by(self) -> tuple[str, ...]:
@@ -87,11 +84,13 @@ class LiveWindows:
         """When the oldest of the kept windows begins; None without any."""
         return min((window[0] for window in self.values if self._measures(window)), default=None)
 
-    def note(self, key: bytes | None, value: bytes | None, deleted_by: int | None = None) -> bool:
+    def note(
+        self, key: bytes | None, value: bytes | None, deleted_by: int | None = None, *, partition: int = 0
+    ) -> bool:
         """Take a message; return False for one that another program wrote: it is no key and value of the view.
 
-        If a key lies in two topic partitions, its higher version counts; null deletes it. `deleted_by` is the version
-        that a deletion names; one that names none deletes what was read until then.
+        The last message of a topic partition counts, and null deletes. If a key lies in several, its highest version
+        does. `deleted_by` is the version that a deletion names; one that names none deletes what was read until then.
         """
         try:
             told = _object(key)
@@ -100,11 +99,14 @@ class LiveWindows:
         except (ValueError, RecursionError, UsageError):
             return False
         plain = tuple(_hashable(told.get(name)) for name in self.by)
-        of_window = self.values.setdefault(window, {})
-        known = of_window[plain][0] if plain in of_window else _NO_VERSION
-        version = measures.get("version", 0) if measures is not None else known if deleted_by is None else deleted_by
-        if known <= version:
-            of_window[plain] = (version, measures)
+        read = self.values.setdefault(window, {}).setdefault(plain, {})
+        if measures is not None:
+            version = measures.get("version", 0)
+        else:
+            version = max((each for each, _ in read.values()), default=0) if deleted_by is None else deleted_by
+        # The newest is the first of equal versions: a deletion that names none.
+        others = {each: told for each, told in read.items() if each != partition}
+        self.values[window][plain] = {partition: (version, measures), **others}
         return True
 
     def forget_old(self) -> None:
@@ -149,7 +151,12 @@ class LiveWindows:
 
     def _measures(self, window: Window) -> dict[Key, Mapping[str, Any]]:
         """Return the measures of a window's keys that are not deleted."""
-        return {key: told for key, (_, told) in self.values.get(window, {}).items() if told is not None}
+        lasts = {key: max(read.values(), key=_version)[1] for key, read in self.values.get(window, {}).items()}
+        return {key: told for key, told in lasts.items() if told is not None}
+
+
+def _version(last: tuple[int, Mapping[str, Any] | None]) -> int:
+    return last[0]
 
 
 def _hashable(part: Any) -> Any:

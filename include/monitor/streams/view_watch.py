@@ -157,9 +157,10 @@ class ViewWatch:
         with known.lock:
             for each in messages:
                 if (error := each.error()) is None:
-                    if not known.windows.note(each.key(), each.value(), _deleted_by(each)):
+                    partition = each.partition() or 0
+                    if not known.windows.note(each.key(), each.value(), _deleted_by(each), partition=partition):
                         known.foreign += 1
-                        known.last_foreign = f"{each.topic()}-{each.partition()} offset {each.offset()}"
+                        known.last_foreign = f"{each.topic()}-{partition} offset {each.offset()}"
                 elif error.code() == KafkaError._PARTITION_EOF:
                     at_end.add(each.partition() or 0)
                 elif each.topic() is not None:  # else it is about the reader's group

@@ -33,7 +33,7 @@ def test_last_value_counts_when_a_key_has_several_and_null_deletes_it() -> None:
     live.note(key(BEGIN, zipcode="10001"), value(1, hits=3))
     live.note(key(BEGIN, zipcode="10001"), value(2, hits=8))
     # From another topic partition, which is read later.
-    live.note(key(BEGIN, zipcode="10001"), value(1, hits=99))
+    live.note(key(BEGIN, zipcode="10001"), value(1, hits=99), partition=1)
     live.note(key(BEGIN, zipcode="20002"), value(1, hits=4))
     live.note(key(BEGIN, zipcode="30003"), value(1, hits=1))
     live.note(key(BEGIN, zipcode="30003"), None)
@@ -41,10 +41,20 @@ def test_last_value_counts_when_a_key_has_several_and_null_deletes_it() -> None:
     assert [(row.key, row.value, row.width) for row in rows] == [(("10001",), "8", WIDTH), (("20002",), "4", WIDTH / 2)]
 
 
+def test_last_value_of_a_topic_partition_counts_when_a_lost_ledger_wrote_a_higher_version() -> None:
+    live, at = windows(), (BEGIN, BEGIN + timedelta(minutes=10))
+    live.note(key(BEGIN, zipcode="10001"), value(30, hits=99))
+    live.note(key(BEGIN, zipcode="10001"), value(1, hits=3))
+    assert [row.value for row in live.top(at, "hits")] == ["3"]
+    live.note(key(BEGIN, zipcode="10001"), value(2, hits=5), partition=1)
+    live.note(key(BEGIN, zipcode="10001"), None)
+    assert live.top(at, "hits") == ()
+
+
 def test_value_stays_when_an_older_deletion_of_another_topic_partition_is_read_after_it() -> None:
     live, at = windows(), (BEGIN, BEGIN + timedelta(minutes=10))
     live.note(key(BEGIN, zipcode="10001"), value(11, hits=7))
-    live.note(key(BEGIN, zipcode="10001"), None, 10)
+    live.note(key(BEGIN, zipcode="10001"), None, 10, partition=1)
     assert [(row.key, row.value) for row in live.top(at, "hits")] == [(("10001",), "7")]
     live.note(key(BEGIN, zipcode="10001"), None, 12)
     assert (live.top(at, "hits"), live.distribution("hits"), live.newest_full(BEGIN)) == ((), (), None)
@@ -53,7 +63,7 @@ def test_value_stays_when_an_older_deletion_of_another_topic_partition_is_read_a
 def test_key_stays_deleted_when_an_older_value_of_another_topic_partition_is_read_after_the_deletion() -> None:
     live, at = windows(), (BEGIN, BEGIN + timedelta(minutes=10))
     live.note(key(BEGIN, zipcode="10001"), None, 10)
-    live.note(key(BEGIN, zipcode="10001"), value(9, hits=7))
+    live.note(key(BEGIN, zipcode="10001"), value(9, hits=7), partition=1)
     live.note(key(BEGIN, zipcode="20002"), value(9, hits=1))
     assert [row.key for row in live.top(at, "hits")] == [("20002",)]
     assert [(bar.total, bar.keys) for bar in live.distribution("hits")] == [("1", 1)]
