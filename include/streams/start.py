@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from include import kafka
+from include import kafka, lake
 from include.catalog.declared import check_storage_early
 from include.errors import OffsetsLost, UsageError
 from include.intervals.boundaries import check_sources
@@ -200,8 +200,11 @@ class StreamStart:
         }
         # A topic that ends before is another one, created again before anything was read.
         begun = {tp: max(low, noted[tp]) for tp, (low, end) in bounds.items() if noted.get(tp, end + 1) <= end}
-        # A query is noted before its checkpoint is made: an older one is of another ledger.
-        is_lost = is_first and any(number < self.generation.number for number in generation_folders(pipeline.name))
+        # The archive query is noted before its checkpoint is made: an older one is of another ledger.
+        is_lost = is_first and any(
+            number < self.generation.number and lake.list_entries(f"{folder}/{ARCHIVE}", recursive=False)
+            for number, folder in generation_folders(pipeline.name).items()
+        )
         unknown = {tp: span for tp, span in bounds.items() if tp not in joined}
         declared = first_offsets(pipeline.source, unknown, is_lost=is_lost)
         return {**declared, **joined, **begun, **positions}

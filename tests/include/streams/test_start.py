@@ -309,6 +309,20 @@ def test_all_that_kafka_has_is_read_when_the_ledger_was_lost_and_the_source_begi
     assert [start.note(pipeline, query) for query in (ARCHIVE, VIEW)] == [at(log, 0), at(log, 0)]
 
 
+def test_source_begins_at_the_end_when_a_generation_that_only_made_a_base_was_replaced(
+    request: pytest.FixtureRequest,
+) -> None:
+    pipeline = reading(request, subscribe=("{}-only",), starting_offsets="latest")
+    log = topic_of(pipeline, "only")
+    begin(pipeline)
+    assert new_generation(pipeline, reason="a base of nothing", started_by="test@host") == 1
+    begin(pipeline).note_base(VIEW)
+    # Its driver ended before the archive query started.
+    lake.write_text(lake.uri("checkpoints", pipeline.name, "g1", VIEW, "base", "0"), "")
+    assert new_generation(pipeline, reason="another view", started_by="test@host") == 2
+    assert begin(pipeline).note(pipeline, ARCHIVE) == at(log, 3)
+
+
 def test_topic_partition_that_was_added_before_anything_was_read_begins_at_its_start(
     request: pytest.FixtureRequest,
 ) -> None:
