@@ -28,6 +28,7 @@ from include.offsets import TopicPartition
 from include.pipelines import load_pipeline
 from include.processes import user_at_host
 from include.quarantine import Selection
+from include.quarantine.misfits import misfits
 
 Topic = Annotated[str | None, typer.Option("--topic", help="records of this topic")]
 Partition = Annotated[int | None, typer.Option("--partition", min=0, help="records of this topic partition")]
@@ -110,10 +111,11 @@ def show(
     headers = [(quarantine.printable(name), quarantine.printable(value)) for name, value in _pairs(record["headers"])]
     safe = {name: quarantine.printable(record[name]) for name in ("key", "value")}
     facts = {**record, **safe, "headers": headers, "detail": quarantine.printable(record["detail"].encode())}
+    wrong = misfits(declared.decoder, record)
     if as_json:
-        print_json(facts)
+        print_json({**facts, "misfits": wrong})
     else:
-        print_facts(facts)
+        print_facts({**facts, "misfits": "; ".join(wrong)} if wrong else facts)
         named = f"--topic {topic} --partition {partition} --offset {offset}"
         of_id = f" --topic-id {topic_id}" if topic_id else ""
         suggest(f"./tidemark quarantine replay {declared.name} {named}{of_id}")

@@ -135,6 +135,12 @@ def test_record_is_shown_whole_and_its_bytes_are_written_unchanged_when_it_is_na
             "quarantine", "show", "nest_cameras", *coordinates, "--raw", str(target), expect=64 * (value is None)
         )
         assert value is None or target.read_bytes() == value
+    row = by_reason["wrong_type"]
+    named_there = (row["kafka_topic"], str(row["kafka_partition"]), str(row["kafka_offset"]))
+    (wrong,) = landed.json("quarantine", "show", "nest_cameras", *named_there, "--json")["misfits"]
+    assert wrong.endswith("is declared")
+    told = landed.run("quarantine", "show", "nest_cameras", *named_there).stdout
+    assert "".join(wrong.split()) in "".join(told.split())
 
 
 def test_record_is_discarded_once_with_who_and_why_when_discard_is_repeated(

@@ -83,8 +83,16 @@ NOT_STORED = (
 )
 """Those that cannot be written to Parquet, or hashed."""
 
-NOT_IN_JSON = ("GEOMETRY(4326)", "GEOGRAPHY(ANY)", "MAP<INT, STRING>", "STRUCT<b: ARRAY<MAP<DATE, INT>>>")
-"""Those that `from_json` does not read."""
+NOT_IN_JSON = (
+    "GEOMETRY(4326)",
+    "GEOGRAPHY(ANY)",
+    "MAP<INT, STRING>",
+    "STRUCT<b: ARRAY<MAP<DATE, INT>>>",
+    "byte",
+    "TinyInt",
+    "STRUCT<b: TINYINT>",
+)
+"""Those that `from_json` does not read, or not as they were sent."""
 
 NOT_IN_CSV = ("VOID", "GEOMETRY(4326)", "GEOGRAPHY(ANY)", "ARRAY<INT>", "MAP<STRING, INT>", "STRUCT<a: INT>")
 """Those that `from_csv` does not read."""

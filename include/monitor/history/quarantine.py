@@ -15,6 +15,7 @@ from include.ledger.quarantine import is_being_decided
 from include.monitor.history.plot import Trend, largest_series
 from include.pipelines.spec import Pipeline
 from include.quarantine import Selection, printable
+from include.quarantine.misfits import misfits
 
 DAYS = 30
 RECORDS = 50
@@ -147,6 +148,8 @@ class RecordWhole:
     topic_id: str
     reason: str
     detail: str
+    misfits: tuple[str, ...]
+    """Fields that are not of their declared types, as far as that can be told."""
     state: str
     since: str | None
     by: str | None
@@ -171,6 +174,7 @@ def read_whole(pipeline: Pipeline, record: Mapping[str, Any], *, may_act: bool, 
         record["topic_id"],
         record["reason"],
         visible(record["detail"]),
+        tuple(misfits(pipeline.decoder, record)),
         record["state"],
         record["since"],
         record["by"],

@@ -201,13 +201,19 @@ def check_decoder(decoder: Decoder) -> None:
 
 
 def _check_json(fields: tuple[Field, ...], above: str = "") -> None:
-    """Raise UsageError for a type that `from_json` does not read, at any depth."""
+    """Raise UsageError for a type that `from_json` does not read, or not as it was sent, at any depth."""
     for each in fields:
         path = ".".join(part for part in (above, each.name) if part)
         if each.kind in ("GEOMETRY", "GEOGRAPHY"):
             raise UsageError(
                 f"{_MESSAGE} has the column {path} of the type {each.kind}, which Spark does not read from JSON",
                 remedy="declare it as STRING, and let the rows function read it",
+            )
+        if each.kind in ("BYTE", "TINYINT"):
+            raise UsageError(
+                f"{_MESSAGE} has the column {path} of the type {each.kind}: Spark takes the numbers 128 to 255 of JSON "
+                "for those from -128 to -1",
+                remedy="declare it as SMALLINT",
             )
         if each.kind == "MAP" and each.inner[0].kind.split(" ")[0] != "STRING":
             raise UsageError(

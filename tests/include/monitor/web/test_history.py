@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from sqlalchemy import select, update
 
-from include import lake
+from include import lake, quarantine
 from include.doctor.watch import doctor_watch
 from include.errors import UsageError
 from include.ledger import quarantine as ledger_quarantine
@@ -416,6 +416,16 @@ def test_record_is_shown_and_downloaded_whole_when_it_is_in_quarantine(client: h
     assert download.headers["content-disposition"].startswith("attachment")
     assert client.get(f"/quarantine/{NAME}/download", params=record_at(world, 2)).status_code == 404
     assert client.get(f"/quarantine/{NAME}/record", params=record_at(world, 5)).status_code == 404
+
+
+def test_fields_are_named_when_a_record_is_of_the_wrong_type(
+    client: httpx.Client, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raw = quarantine.find(NAME, world.tp, 0)
+    wrong = {**raw, "reason": "wrong_type", "value": b'{"hittime": "<b>noon", "zipcode": 10001}'}
+    monkeypatch.setattr(quarantine, "find", lambda *_: wrong)
+    page = client.get(f"/quarantine/{NAME}/record", params=record_at(world, 0)).text
+    assert "<li>hittime is text, &#34;&lt;b&gt;noon&#34;, and TIMESTAMP is declared</li>" in page
 
 
 class Structure(HTMLParser):
