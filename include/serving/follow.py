@@ -23,11 +23,12 @@ from include.ledger.streams import generations
 from include.pipelines.spec import Pipeline
 from include.serving import DATABASE, transaction
 from include.serving.dependents import DROP_THEM
+from include.serving.followed import followed_shapes
 from include.serving.live_rows import ROWS_A_STATEMENT, note_windows
 from include.serving.live_table import Found, find, lacks_rows, lost, new_generation
 from include.serving.query import both_layers
 from include.serving.relations import ensure, ensure_states, kept_by_dependents, lock_view, other_declaration
-from include.serving.shape import Shape, names, quoted, served_shapes
+from include.serving.shape import Shape, names, quoted
 from include.serving.stored import stored_rows
 
 LEFT = "is left as it is"
@@ -67,7 +68,7 @@ def follow_ledger(pipeline: Pipeline, *, counted: bool = False) -> list[str]:
     With `counted`, intervals of which it holds another number of rows than were built are loaded again too. Raises
     ServiceUnreachable, and TidemarkError when a revision's files are not as they were built, or cannot be read.
     """
-    views = served_shapes(pipeline).items()
+    views = followed_shapes(pipeline).items()
     return [line for view, shape in views if (line := _follow_view(pipeline, view, shape, counted=counted))]
 
 
@@ -118,7 +119,7 @@ def differences(pipeline: Pipeline) -> Iterator[tuple[str, str, str]]:
     which neither the stream nor an interval has rows is left out: it may never have been served.
     """
     generation = generations.current(pipeline.name)
-    for view, shape in served_shapes(pipeline).items():
+    for view, shape in followed_shapes(pipeline).items():
         written = last_emitted(pipeline.name, view, generation.version(-1)) if generation and shape.has_live else None
         with transaction("./tidemark doctor --repair") as asked:
             is_lost = lacks_rows(asked, shape, written)

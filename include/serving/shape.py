@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from include.errors import UsageError
@@ -165,18 +166,20 @@ def _check_apart(columns: Iterable[Column], pipeline: Pipeline, view: AdditiveVi
 
 
 def served_shapes(pipeline: Pipeline) -> dict[str, Shape]:
-    """Return the pipeline's served views by name, without those of types, or names, that PostgreSQL cannot hold.
+    """Return by name the shapes of the views that are to be served: those with a `JdbcTable`, or by the setting all."""
+    shapes = possible_shapes(pipeline)
+    return shapes if settings().serve == "all" else {name: each for name, each in shapes.items() if each.has_live}
+
+
+def possible_shapes(pipeline: Pipeline) -> dict[str, Shape]:
+    """Return the shapes of the pipeline's views by name, without those of types, or names, that PostgreSQL cannot hold.
 
     The stream reports such a view if it has a `JdbcTable`.
     """
     shapes = {}
     for view in pipeline.views:
-        try:
-            shape = shape_of(pipeline, view)
-        except UsageError:
-            continue
-        if shape.has_live or settings().serve == "all":
-            shapes[view.name] = shape
+        with suppress(UsageError):
+            shapes[view.name] = shape_of(pipeline, view)
     return shapes
 
 

@@ -9,7 +9,7 @@ from include.errors import UsageError
 from include.monitor.text import plain
 from include.pipelines.spec import AdditiveView, Pipeline
 from include.serving.answers import Question, ask, serves
-from include.serving.shape import served_shapes
+from include.serving.shape import possible_shapes
 
 ROWS = 200
 """How many keys are shown."""
@@ -59,7 +59,7 @@ class AnswerPage:
 
 def answer_page(pipeline: Pipeline, view: AdditiveView, column: str = "", key: str | None = None) -> AnswerPage:
     """Return the page of a value of a key's column, else of the newest windows. Raises UsageError for a wrong value."""
-    shape = served_shapes(pipeline).get(view.name)
+    shape = possible_shapes(pipeline).get(view.name)
     by = view.plain_key
     if shape is None or not serves(shape):
         return AnswerPage(pipeline.name, view.name, view.description, by, view.measures, is_served=False)

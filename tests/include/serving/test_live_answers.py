@@ -625,6 +625,36 @@ def test_proved_part_is_served_when_the_stream_has_no_table_and_all_views_are_se
     settings.cache_clear()
 
 
+def test_view_stays_followed_when_a_process_without_the_setting_publishes(
+    postgres: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = world_of("t_all_once", Console())
+    world.produce("1", DAY, DAY)
+    with monkeypatch.context() as everywhere:
+        everywhere.setenv("TIDEMARK_SERVE", "all")
+        settings.cache_clear()
+        world.register(0)
+    settings.cache_clear()
+    world.register(0, factor=0, follow=False)
+    assert len(list(check_served_views(world.pipeline))) == 1
+    world.follow()
+    assert world.answers() == {}
+    assert list(check_served_views(world.pipeline)) == []
+    asked(f"DROP VIEW live.{world.table}; DROP TABLE proved.{world.table}")
+    world.register(0)
+    assert asked("SELECT to_regclass(%s)", [f"proved.{world.table}"]) == [(None,)]
+
+
+def test_view_with_a_table_of_the_stream_is_left_when_code_that_declares_no_table_publishes(world: World) -> None:
+    world.produce("1", DAY, DAY)
+    world.stream()
+    world.register(0)
+    older = replace(world.pipeline, views=(replace(world.view, sinks=(Console(),)),))
+    world.register(0, factor=2, follow=False)
+    assert follow_ledger(older) == []
+    assert world.answers() == {("1", DAY): (1, "proved")}
+
+
 def test_reader_sees_each_row_once_when_reruns_go_on(world: World) -> None:
     for number in range(20):
         world.produce(str(number), DAY, DAY)
