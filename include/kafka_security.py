@@ -17,6 +17,19 @@ _MODULES = {
     "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
     "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
 }
+_OF_SPARK = frozenset(
+    {
+        "auto.offset.reset",
+        "enable.auto.commit",
+        "interceptor.classes",
+        "key.deserializer",
+        "key.serializer",
+        "value.deserializer",
+        "value.serializer",
+    }
+)
+"""Options that Spark sets itself, and refuses from others when a stream or an interval has begun."""
+
 _QUOTED = r'"((?:[^"\\]|\\.)*)"'
 
 
@@ -70,6 +83,21 @@ def beside(options: Mapping[str, str], file: Path | None) -> dict[str, str]:
     """Return the options of a file, the names of files that lie beside it with its folder, whoever runs where."""
     found = {name: file.parent / value for name, value in options.items() if name.endswith(".location")} if file else {}
     return {**options, **{name: str(path) for name, path in found.items() if path.is_file()}}
+
+
+def without_own(options: Mapping[str, str], bootstrap: str) -> dict[str, str]:
+    """Return the options of a file. Raises UsageError for those that Spark sets, and for other brokers than the set."""
+    named = dict(options)
+    brokers = named.pop("bootstrap.servers", "")
+    if brokers.replace(" ", "") not in ("", bootstrap):
+        raise UsageError(
+            f"TIDEMARK_KAFKA_PROPERTIES: it has bootstrap.servers={brokers}, TIDEMARK_KAFKA_BOOTSTRAP is "
+            f"{bootstrap or 'not set'}",
+            remedy="write the brokers to TIDEMARK_KAFKA_BOOTSTRAP alone",
+        )
+    if refused := sorted(_OF_SPARK & named.keys()):
+        raise UsageError(f"TIDEMARK_KAFKA_PROPERTIES: {refused[0]} is set by Spark itself", remedy="take it out")
+    return named
 
 
 def _in_quotes(value: str) -> str:

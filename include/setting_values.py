@@ -26,9 +26,9 @@ _PARAMETER = re.compile(r"([?&](?:ssl)?password=)[^&\s]*")
 
 _HOST_AND_PORT = r"(\[[0-9a-fA-F:]+\]|[\w.-]+):\d{1,5}"
 
-_MASTER = re.compile(
-    rf"local(\[(\d+|\*)(\s*,\s*\d+)?\])?|yarn|spark://{_HOST_AND_PORT}(,{_HOST_AND_PORT})*|k8s://(https?://)?[\w.\[-]\S*"
-)
+_ADDRESSES = rf"{_HOST_AND_PORT}(,{_HOST_AND_PORT})*"
+
+_MASTER = re.compile(rf"local(\[([1-9]\d*|\*)(\s*,\s*\d+)?\])?|yarn|spark://{_ADDRESSES}|k8s://(https?://)?[\w.\[-]\S*")
 """The masters that Spark knows by these words, except those of its own tests."""
 
 _BUCKET_PATH = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9_][A-Za-z0-9._=-]*)*")
@@ -52,17 +52,8 @@ _STORES = ("s3", "s3a", "file", "hdfs")
 """Schemes that both Spark's jars and Arrow read: for those of other clouds Spark has no connector."""
 
 OF_OTHER_SERVERS = (
-    *(
-        "PGHOSTADDR",
-        "PGSERVICE",
-        "PGSSLMODE",
-        "PGSSLROOTCERT",
-        "PGREQUIRESSL",
-        "PGSSLNEGOTIATION",
-        "PGGSSENCMODE",
-        "PGCHANNELBINDING",
-    ),
-    *("PGCHANNELBINDING", "PGREQUIREAUTH", "PGTARGETSESSIONATTRS", "PGOPTIONS", "PGCLIENTENCODING"),
+    *("PGHOSTADDR", "PGSERVICE", "PGSSLMODE", "PGSSLROOTCERT", "PGREQUIRESSL", "PGSSLNEGOTIATION"),
+    *("PGGSSENCMODE", "PGCHANNELBINDING", "PGREQUIREAUTH", "PGTARGETSESSIONATTRS", "PGOPTIONS", "PGCLIENTENCODING"),
 )
 """Variables by which PostgreSQL's clients add to an address, or connect to another one than it names.
 
@@ -161,6 +152,14 @@ def heap(text: str) -> str:
     return text
 
 
+def brokers(text: str) -> str:
+    """Return addresses of brokers without blanks. Raise ValueError for what not both of Kafka's clients take."""
+    addresses = ",".join(each.strip() for each in text.split(","))
+    if not re.fullmatch(_ADDRESSES, addresses, re.ASCII):
+        raise ValueError(f"not brokers: {text!r}; write host:port[,host:port]")
+    return addresses
+
+
 def one_of(*words: str) -> Callable[[str], str]:
     """Return a converter that accepts one of these words."""
 
@@ -205,6 +204,8 @@ def _check_readable(path: str, refused: str) -> None:
             f"{path} has {found[0]!r}, with which Java, Spark or Kafka read another path; name one without it, and in "
             "a URI, too, write each character as it is"
         )
+    if other := [each for each in path.split("/")[1:] if not each.strip(" .")]:
+        raise ValueError(f"{path} has '/{other[0]}', with which Hadoop names another path; write it without")
 
 
 def program(text: str) -> Path:
@@ -229,7 +230,7 @@ def store_uri(text: str) -> str:
         if not _BUCKET_PATH.fullmatch(rest):
             raise ValueError("not a path in a bucket; write s3a://bucket/path, and credentials as AWS_… variables")
         return f"s3a://{rest}"
-    if scheme == "file" and not rest.startswith("/"):
+    if not rest or (scheme == "file" and not rest.startswith("/")):
         raise ValueError("not a folder of a lake; write file:///path, or a path; / itself cannot be one")
     _check_readable(rest, NOT_IN_LAKES)
     return f"{scheme}://{rest}"
@@ -246,7 +247,7 @@ def postgresql_url(text: str) -> Secret:
     """Return the URL of a PostgreSQL server. Raise ValueError for any other text."""
     _check_escaped(text)
     parsed = _parse_url(text)
-    if parsed is None:
+    if parsed is None or not parsed.hostname:
         raise ValueError("not a URL; write postgresql://user:password@host:port")
     if parsed.scheme.partition("+")[0] != "postgresql":
         raise ValueError("only PostgreSQL is supported: postgresql://user:password@host:port")

@@ -16,12 +16,13 @@ from urllib.parse import urlsplit
 
 from include import service_states
 from include.errors import ServiceUnreachable, UsageError
-from include.kafka_security import beside, for_java, for_librdkafka
+from include.kafka_security import beside, for_java, for_librdkafka, without_own
 from include.setting_values import (
     OF_OTHER_SERVERS,
     Secret,
     absolute_path,
     between,
+    brokers,
     check_contact,
     duration,
     file_uri,
@@ -55,7 +56,7 @@ class Settings:
 
     home: Path = setting(REPOSITORY / ".tidemark", "state and logs of the embedded services", folder_of_programs)
     lake: str = setting("", "URI of the lake; default: <home>/lake", store_uri)
-    kafka_bootstrap: str = setting("", "host:port[,host:port]; default: the embedded broker")
+    kafka_bootstrap: str = setting("", "host:port[,host:port]; default: the embedded broker", brokers)
     kafka_properties: Path | None = setting(None, "0600 file with client options and secrets", absolute_path)
     database_url: Secret | None = setting(
         None,
@@ -82,9 +83,7 @@ class Settings:
         "folder of driver.yaml and executor.yaml, the templates of Spark's pods on Kubernetes",
         absolute_path,
     )
-    secrets: Path | None = setting(
-        None, "0600 file with the settings that are secret, TIDEMARK_…=value a line", absolute_path
-    )
+    secrets: Path | None = setting(None, "0600 file of the secret settings, TIDEMARK_…=value a line", absolute_path)
     spark_submit: Path | None = setting(None, "the spark-submit to use; default: PySpark's own", program)
     driver_memory: str = setting("1g", "heap of a Spark driver", heap)
     spark_ui: bool = setting(False, "whether drivers serve Spark's own pages, without a login", yes_or_no)
@@ -155,7 +154,7 @@ class Settings:
         """
         if self.kafka_bootstrap:
             return self.kafka_bootstrap
-        secured = read_properties(self.kafka_properties).get("security.protocol", "").upper() == "SASL_SSL"
+        secured = self.kafka_file_options().get("security.protocol", "").upper() == "SASL_SSL"
         return str(self._embedded_state("kafka")["secured_address" if secured else "address"])
 
     def kafka_client_options(self) -> dict[str, str]:
@@ -168,7 +167,7 @@ class Settings:
 
     def kafka_file_options(self) -> dict[str, str]:
         """Return the options of the properties file; it may name files that lie beside it without their folder."""
-        return beside(read_properties(self.kafka_properties), self.kafka_properties)
+        return without_own(beside(read_properties(self.kafka_properties), self.kafka_properties), self.kafka_bootstrap)
 
     def database(self, name: str) -> URL:
         """Return the SQLAlchemy URL of a database: `ledger`, `catalog`, `airflow`, `serving` or another on that server.
@@ -201,9 +200,8 @@ class Settings:
         """
         from sqlalchemy.engine import make_url
 
-        return make_url(
-            self.registry_url.get_secret_value() if self.registry_url else self._embedded_state("registry")["address"]
-        )
+        own = self.registry_url
+        return make_url(own.get_secret_value() if own else self._embedded_state("registry")["address"])
 
     def _embedded_state(self, name: str) -> dict[str, Any]:
         self.check_not_copied(name)
@@ -246,7 +244,7 @@ def settings() -> Settings:
     """Return the settings of this process; an empty variable is unset.
 
     With the embedded PostgreSQL, what the caller's shell exports for another server is taken out of this process's
-    environment, and so out of all that it starts.
+    environment, and so out of all that it starts; paths are made absolute there.
 
     Raise UsageError naming the variable that is wrong, or the checkout when its path cannot be used.
     """
@@ -263,6 +261,9 @@ def settings() -> Settings:
                 values[name] = each.metadata["of"](text)
             except ValueError as error:
                 raise UsageError(f"{variable}: {error}", remedy=f"correct or unset {variable}") from None
+    # Whatever this process starts may work in another folder.
+    paths = {name: str(each) for name, each in values.items() if name == "lake" or isinstance(each, Path)}
+    os.environ |= {f"TIDEMARK_{name.upper()}": each for name, each in paths.items()}
     if "database_url" not in values:
         for name in OF_OTHER_SERVERS:
             os.environ.pop(name, None)

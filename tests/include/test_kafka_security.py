@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from include.errors import UsageError
 from include.kafka_security import for_java, for_librdkafka
-from include.settings import Settings
+from include.settings import Settings, write_private
 
 LIBRDKAFKA = {
     "security.protocol": "SASL_SSL",
@@ -81,3 +82,22 @@ def test_mechanism_is_named_when_it_is_missing() -> None:
 def test_trust_store_is_refused_when_only_java_can_read_it() -> None:
     with pytest.raises(UsageError, match=r"ssl\.ca\.location"):
         for_librdkafka({"ssl.truststore.location": "/etc/kafka/trust.jks"})
+
+
+@pytest.mark.parametrize("bootstrap", ["", "other:9092"])
+def test_brokers_of_the_file_are_refused_when_they_are_not_those_that_are_set(tmp_path: Path, bootstrap: str) -> None:
+    write_private(tmp_path / "kafka.properties", "bootstrap.servers=cloud:9092\nclient.id=x\n")
+    settings = Settings(home=tmp_path, kafka_bootstrap=bootstrap, kafka_properties=tmp_path / "kafka.properties")
+    for asked in (settings.kafka_client_options, settings.kafka_java_options):
+        with pytest.raises(UsageError, match=r"bootstrap\.servers=cloud:9092.*to TIDEMARK_KAFKA_BOOTSTRAP"):
+            asked()
+    same = replace(settings, kafka_bootstrap="cloud:9092")
+    assert same.kafka_client_options() == {"bootstrap.servers": "cloud:9092", "client.id": "x"}
+
+
+@pytest.mark.parametrize("name", ["auto.offset.reset", "enable.auto.commit", "value.serializer"])
+def test_option_of_the_file_is_refused_when_spark_sets_it(tmp_path: Path, name: str) -> None:
+    write_private(tmp_path / "kafka.properties", f"{name}=x\n")
+    settings = Settings(kafka_bootstrap="b:9093", kafka_properties=tmp_path / "kafka.properties")
+    with pytest.raises(UsageError, match=f"TIDEMARK_KAFKA_PROPERTIES: {name} is set by Spark"):
+        settings.kafka_client_options()

@@ -97,9 +97,13 @@ def test_contact_is_refused_when_nobody_can_be_reached(monkeypatch: pytest.Monke
         ("ARCHIVE_WAIT", "10 min", "write it like 10s"),
         ("MAX_OFFSETS_PER_TRIGGER", "1.5", "valid integer"),
         ("MAX_OFFSETS_PER_TRIGGER", "0", "greater than or equal to 1"),
+        ("KAFKA_BOOTSTRAP", " ", "write host:port"),
+        ("KAFKA_BOOTSTRAP", "broker", "write host:port"),
+        ("KAFKA_BOOTSTRAP", "one:9092;two:9092", "write host:port"),
         ("SPARK_UI", "perhaps", "valid boolean"),
         ("UNUSUAL", "loud", "'info', 'warn' or 'fail'"),
         ("SPARK_MASTER", "local[many]", "not a master"),
+        ("SPARK_MASTER", "local[0]", "not a master"),
         ("SPARK_MASTER", "spark:/host:7077", "not a master"),
         ("SPARK_MASTER", "spark://host", "not a master"),
         ("SPARK_MASTER", "spark://host:7077,", "not a master"),
@@ -117,12 +121,20 @@ def test_contact_is_refused_when_nobody_can_be_reached(monkeypatch: pytest.Monke
         ("LAKE", "file://srv/lake", "not a folder of a lake"),
         ("LAKE", "file:///srv/my%20lake", "has '%'"),
         ("LAKE", "/srv/lake\\x", "another path"),
+        ("LAKE", "file:///srv//lake", "has '/'"),
+        ("LAKE", "file:///srv/../lake", "has '/..'"),
+        ("LAKE", "hdfs://name:8020/./lake", "has '/.'"),
+        ("LAKE", "hdfs://", "not a folder of a lake"),
+        ("LAKE", "../lake", "has '/..'"),
+        ("HOME", "../home", "has '/..'"),
+        ("HOME", " ", "has '/ '"),
         ("HOME", "/srv/a,b", "has ','"),
         ("HOME", "/srv/a\udcff", "another path"),
         ("REGISTRY_URL", "ftp://hunter2@host", "not a URL"),
         ("ALERT_SMTP", "https://hunter2@host", "not a URL"),
         ("OPENLINEAGE_URL", "file://", "not a URL"),
         ("DATABASE_URL", "postgresql://u:hunter2@host:port", "not a URL"),
+        ("DATABASE_URL", "postgresql:///ledger", "not a URL"),
         ("DATABASE_URL", "postgresql://u:hunter2%@host", "a % of a password as %25"),
         ("DATABASE_URL", "postgresql://u:hunter2%zz@host", "a % of a password as %25"),
         ("DATABASE_URL", "postgresql://u:%00hunter2@host", "a % of a password as %25"),
@@ -197,6 +209,29 @@ def test_lake_has_one_spelling_when_its_path_has_blanks_and_signs(monkeypatch: p
         monkeypatch.setenv("TIDEMARK_LAKE", text)
         settings.cache_clear()
         assert (settings().lake_uri, lake.filesystem(lake.root())[1]) == (f"file://{path}", path)
+
+
+def test_processes_find_the_same_folders_when_paths_are_relative(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    paths = {"TIDEMARK_LAKE": "lake", "TIDEMARK_PROOF_KEY": "key.pem"}
+    for name, path in paths.items():
+        monkeypatch.setenv(name, path)
+    before = settings()
+    monkeypatch.chdir("/")
+    settings.cache_clear()
+    assert settings() == before
+    assert {name: os.environ[name] for name in paths} == {
+        "TIDEMARK_LAKE": f"file://{tmp_path}/lake",
+        "TIDEMARK_PROOF_KEY": f"{tmp_path}/key.pem",
+    }
+
+
+@pytest.mark.parametrize("text", ["broker.example.net:9092", "10.0.0.1:9092, [::1]:9093"])
+def test_brokers_are_taken_when_each_has_a_port(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setenv("TIDEMARK_KAFKA_BOOTSTRAP", text)
+    assert settings().kafka_address() == text.replace(" ", "")
 
 
 def test_checkout_is_refused_when_java_would_read_another_path(monkeypatch: pytest.MonkeyPatch) -> None:
