@@ -173,7 +173,7 @@ def main() -> int:
         _check_utf8(sys.argv[1:])
         code = app(arguments, standalone_mode=False, prog_name="tidemark")
     except TidemarkError as error:
-        if os.environ.get("TIDEMARK_DEBUG"):
+        if os.environ.get("TIDEMARK_DEBUG") == "1":
             traceback.print_exc()
         if not error.is_reported:
             print(f"tidemark: {error}", file=sys.stderr)
@@ -182,7 +182,7 @@ def main() -> int:
         from include.lake import disks, object_store
         from include.settings import settings
 
-        if os.environ.get("TIDEMARK_DEBUG"):
+        if os.environ.get("TIDEMARK_DEBUG") == "1":
             traceback.print_exc()
         if error.errno == errno.ENOSPC:
             failed: TidemarkError = disks.full_disk(str(error.filename or ""))
@@ -202,7 +202,7 @@ def main() -> int:
     except (typer.Abort, KeyboardInterrupt):
         return 130
     except Exception as error:
-        if os.environ.get("TIDEMARK_DEBUG"):
+        if os.environ.get("TIDEMARK_DEBUG") == "1":
             traceback.print_exc()
         said = f"{type(error).__name__}: {one_line(str(error))}"
         unexpected = TidemarkError(said, remedy="a defect of Tidemark: --debug shows where")

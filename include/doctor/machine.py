@@ -1,12 +1,14 @@
-"""The machine and the set-up: Java, packages, jars, memory, disk and files with secrets."""
+"""The machine and the set-up: Java, packages, jars, memory, disk, files with secrets, and variables without effect."""
 
 from __future__ import annotations
 
+import os
 import platform
 import re
 import subprocess
 import tomllib
 from collections.abc import Callable, Iterator
+from difflib import get_close_matches
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -14,9 +16,13 @@ import psutil
 
 from include.doctor.finding import Finding
 from include.lake.disks import LEAST, amount, disks
-from include.settings import REPOSITORY, settings
+from include.services import supervisor
+from include.settings import REPOSITORY, Settings, settings
 from include.spark import class_archive, jars
 from include.spark.class_training import ensure_class_archive
+
+_NOT_SETTINGS = ("CRASH_AT", "DB_PASSWORD", "DEBUG", "HANG_AT", "JVM_OPTIONS", "PAUSE_AT")
+"""What other variables begin with `TIDEMARK_`, as include/docs/deployment.md lists them."""
 
 _ROOM = 2 * 2**30
 """Bytes of disk that are needed beside what is installed."""
@@ -30,6 +36,7 @@ def examine_machine() -> Iterator[Finding]:
     yield from _jars()
     yield from _class_archive()
     yield from _secrets()
+    yield from examine_settings()
 
 
 def repair_machine(progress: Callable[[str], None]) -> None:
@@ -115,3 +122,27 @@ def _secrets() -> Iterator[Finding]:
     files, open_ones = len(_secret_files()), _open_secrets()
     what = f"{files - len(open_ones)} of {files} files with secrets are private"
     yield Finding(not open_ones, what, "./tidemark doctor --repair" if open_ones else "")
+
+
+def examine_settings() -> Iterator[Finding]:
+    """Yield a note for each variable that is taken for a setting, for mail without a receiver, and for Airflow's own.
+
+    The last for an embedded Airflow that was started with other settings than this process has.
+    """
+    names = [name.upper() for name in Settings.declared()]
+    words = (name.removeprefix("TIDEMARK_") for name in sorted(os.environ) if name.startswith("TIDEMARK_"))
+    for word in words:
+        if word not in (*names, *_NOT_SETTINGS):
+            like = get_close_matches(word, names, 1)
+            remedy = f"do you mean TIDEMARK_{like[0]}?" if like else "include/docs/deployment.md lists the settings"
+            yield Finding(True, f"TIDEMARK_{word} is no setting: it has no effect", remedy, notice=True)
+    is_set = {
+        "TIDEMARK_ALERT_SMTP": settings().alert_smtp is not None,
+        "TIDEMARK_ALERT_EMAIL_TO": bool(settings().alert_email_to),
+    }
+    if len({*is_set.values()}) > 1:
+        there, missing = sorted(is_set, key=lambda name: not is_set[name])
+        yield Finding(True, f"{there} is set and {missing} is not: no mail is sent", f"set {missing}", notice=True)
+    if others := supervisor.unlike_airflow():
+        remedy = "where this process has the right ones: ./tidemark down airflow, then ./tidemark up airflow"
+        yield Finding(True, others, remedy, notice=True)

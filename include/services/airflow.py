@@ -29,6 +29,9 @@ from include.spark.jars import pyspark_home
 
 USER = "admin"
 
+ARCHIVE_WAIT = "10m"
+"""How long its intervals wait where nobody says it: a run may begin while the stream is still starting."""
+
 _STARTS = 3
 """How often Airflow is started at most while other programs take its port."""
 
@@ -74,10 +77,10 @@ def airflow_environment(port: int | None = None) -> dict[str, str]:
     jwt = _kept("jwt.secret", secrets.token_hex(48))
     airflow = {
         # Another folder may link to this one, and hold DAGs beside it that are scheduled on Tidemark's assets.
-        "CORE__DAGS_FOLDER": os.environ.get("AIRFLOW__CORE__DAGS_FOLDER", str(REPOSITORY / "dags")),
+        "CORE__DAGS_FOLDER": os.environ.get("AIRFLOW__CORE__DAGS_FOLDER") or str(REPOSITORY / "dags"),
         "CORE__LOAD_EXAMPLES": "False",
         "CORE__PLUGINS_FOLDER": str(REPOSITORY / "include" / "airflow" / "plugins"),
-        "CORE__PARALLELISM": os.environ.get("AIRFLOW__CORE__PARALLELISM", "4"),
+        "CORE__PARALLELISM": os.environ.get("AIRFLOW__CORE__PARALLELISM") or "4",
         "CORE__FERNET_KEY": fernet,
         "CORE__EXECUTION_API_SERVER_URL": f"http://127.0.0.1:{port}/execution/",
         "CORE__SIMPLE_AUTH_MANAGER_USERS": f"{USER}:admin",
@@ -129,8 +132,7 @@ def airflow_environment(port: int | None = None) -> dict[str, str]:
             }
         ),
         "TIDEMARK_HOME": str(current.home),
-        # A run may begin while the stream is still starting.
-        "TIDEMARK_ARCHIVE_WAIT": os.environ.get("TIDEMARK_ARCHIVE_WAIT") or "10m",
+        "TIDEMARK_ARCHIVE_WAIT": os.environ.get("TIDEMARK_ARCHIVE_WAIT") or ARCHIVE_WAIT,
         # Its parts and its tasks ask its API server.
         **_no_proxy(os.environ),
         # Its tasks submit with the Spark that is installed here, whatever the caller's shell exports.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence, Set
 from types import ModuleType
 from typing import Literal, get_args
@@ -10,10 +11,10 @@ import psutil
 
 from include.errors import ServiceUnreachable, TidemarkError, UsageError
 from include.processes import wait_ended
-from include.services import airflow, kafka, postgres, registry, yarn
+from include.services import airflow, kafka, postgres, process, registry, yarn
 from include.services.process import ServiceStatus, log_path, read_state, services_lock, write_state
 from include.services.spark import jvm
-from include.settings import REPOSITORY, settings
+from include.settings import REPOSITORY, Settings, settings
 from include.waiting import wait_for
 
 ServiceName = Literal["kafka", "postgres", "registry", "spark", "yarn", "airflow"]
@@ -105,6 +106,24 @@ def _up(names: Sequence[str] | None, progress: Callable[[str], None]) -> None:
                 progress(
                     f"airflow runs from the checkout {started_in}; for this one: ./tidemark down airflow, then up again"
                 )
+            if others := unlike_airflow():
+                progress(f"{others}; for those of this process: ./tidemark down airflow, then up again")
+
+
+def unlike_airflow() -> str:
+    """Return in words which settings the running embedded Airflow has otherwise than this process; empty for none."""
+    started = process.running(read_state("airflow"))
+    try:
+        there = started.environ() if started else None
+    except psutil.Error:
+        # It has ended, or is another user's.
+        there = None
+    if there is None:
+        return ""
+    here = {"TIDEMARK_ARCHIVE_WAIT": airflow.ARCHIVE_WAIT, **{name: each for name, each in os.environ.items() if each}}
+    names = (f"TIDEMARK_{name.upper()}" for name in Settings.declared() if name != "home")
+    others = [name for name in names if there.get(name, "") != here.get(name, "")]
+    return f"airflow was started with other settings: {', '.join(others)}" if others else ""
 
 
 def _check_room(name: ServiceName) -> None:
@@ -196,8 +215,8 @@ def _stop_streams(progress: Callable[[str], None], only: Set[psutil.Process] | N
     for pipeline in drivers:
         progress(f"stopping the stream of {pipeline}")
         writers.request_stop(pipeline)
-    for process in wait_ended(drivers.values(), _STREAM_SECONDS):
-        progress(f"process {process.pid} is still running; it will end when it misses its services")
+    for each in wait_ended(drivers.values(), _STREAM_SECONDS):
+        progress(f"process {each.pid} is still running; it will end when it misses its services")
 
 
 def status() -> dict[ServiceName, ServiceStatus]:

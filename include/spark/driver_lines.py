@@ -148,7 +148,7 @@ class DriverLines:
     def passes(self, line: str) -> bool:
         """Return whether a line is shown at once; others are kept in `held`. TIDEMARK_DEBUG shows all."""
         self.note(line)
-        if os.environ.get("TIDEMARK_DEBUG") or not line.strip():
+        if os.environ.get("TIDEMARK_DEBUG") == "1" or not line.strip():
             return bool(line.strip())
         self._is_held = self._is_foreign(line) or (self._is_held and _CONTINUED.match(line) is not None)
         if self._is_held:

@@ -31,7 +31,7 @@ def configure() -> None:
     logger = logging.getLogger(_NAME)
     logger.handlers = [handler]
     logger.propagate = False
-    logger.setLevel(logging.DEBUG if os.environ.get("TIDEMARK_DEBUG") else logging.INFO)
+    logger.setLevel(logging.DEBUG if os.environ.get("TIDEMARK_DEBUG") == "1" else logging.INFO)
 
 
 def log_of(pipeline: str = "", query: str = "") -> logging.LoggerAdapter[logging.Logger]:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from include.doctor.examine import effective_settings
+from include.doctor.machine import examine_settings
 from include.setting_values import masked
 from include.settings import settings, write_private
 
@@ -75,3 +76,26 @@ def test_secret_of_a_setting_is_masked_when_it_is_shown(monkeypatch: pytest.Monk
 
     assert "canary" not in str(shown)
     assert "(embedded" not in shown["TIDEMARK_DATABASE_URL"]
+
+
+def test_variable_is_noted_when_it_is_no_setting(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("KAFKA_BOOTSTRAP_SERVERS", "LAKE_URI", "lease_seconds", "DEBUG", "UNUSUAL"):
+        monkeypatch.setenv(f"TIDEMARK_{name}", "warn")
+    found = {each.what: each.remedy for each in examine_settings() if "no setting" in each.what}
+    assert found == {
+        "TIDEMARK_KAFKA_BOOTSTRAP_SERVERS is no setting: it has no effect": "do you mean TIDEMARK_KAFKA_BOOTSTRAP?",
+        "TIDEMARK_LAKE_URI is no setting: it has no effect": "do you mean TIDEMARK_LAKE?",
+        "TIDEMARK_lease_seconds is no setting: it has no effect": "include/docs/deployment.md lists the settings",
+    }
+
+
+@pytest.mark.parametrize(("there", "missing"), [("ALERT_SMTP", "ALERT_EMAIL_TO"), ("ALERT_EMAIL_TO", "ALERT_SMTP")])
+def test_mail_is_noted_when_its_server_or_its_receivers_are_not_set(
+    home: Path, monkeypatch: pytest.MonkeyPatch, there: str, missing: str
+) -> None:
+    monkeypatch.setenv(f"TIDEMARK_{there}", "smtp://mail.example.org")
+    (note,) = examine_settings()
+    assert note.what == f"TIDEMARK_{there} is set and TIDEMARK_{missing} is not: no mail is sent"
+    monkeypatch.setenv(f"TIDEMARK_{missing}", "smtp://mail.example.org")
+    settings.cache_clear()
+    assert not [*examine_settings()]

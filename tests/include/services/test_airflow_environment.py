@@ -123,6 +123,8 @@ def test_own_values_hold_when_the_environment_has_others(monkeypatch: pytest.Mon
     monkeypatch.setenv("AIRFLOW__CORE__EXECUTOR", "CeleryExecutor")
     monkeypatch.setenv("AIRFLOW__API__PORT", "9090")
     monkeypatch.setenv("AIRFLOW_HOME", "/elsewhere")
+    for unset in ("DAGS_FOLDER", "PARALLELISM"):
+        monkeypatch.setenv(f"AIRFLOW__CORE__{unset}", "")
     environment = environment_of_process()
     assert json.loads(environment["AIRFLOW_CONN_SPARK_DEFAULT"])["host"] == "local[*]"
     assert "AIRFLOW__CORE__EXECUTOR" not in environment
@@ -131,6 +133,8 @@ def test_own_values_hold_when_the_environment_has_others(monkeypatch: pytest.Mon
     assert environment["SPARK_HOME"] == str(pyspark_home())
     assert environment["LC_ALL"] == "C.UTF-8"
     assert environment["TIDEMARK_ARCHIVE_WAIT"] == "10m"
+    assert environment["AIRFLOW__CORE__DAGS_FOLDER"] == str(REPOSITORY / "dags")
+    assert environment["AIRFLOW__CORE__PARALLELISM"] == "4"
 
 
 @pytest.mark.parametrize(("tls", "answer"), [("disable", "."), ("require", "rejected SSL upgrade")])

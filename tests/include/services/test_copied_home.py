@@ -186,6 +186,7 @@ def test_airflow_is_told_to_run_from_another_checkout_when_this_one_asks_for_it(
     running = SimpleNamespace(status=lambda: ServiceStatus("http://airflow", True, os.getpid()))
     monkeypatch.setitem(supervisor.SERVICES, "airflow", running)
     monkeypatch.setattr(supervisor.airflow, "ensure_pool", lambda _: None)
+    monkeypatch.setattr(supervisor, "unlike_airflow", str)
     said: list[str] = []
     write_started("airflow", psutil.Process(), address="http://airflow")
     supervisor.up(["airflow"], said.append)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,11 +14,11 @@ import psutil
 import pytest
 
 from include.cli import services
-from include.doctor import examine
+from include.doctor import examine, machine
 from include.doctor.finding import Finding
 from include.ledger.streams import writers
 from include.services import supervisor
-from include.services.process import ServiceStatus, read_state, write_state
+from include.services.process import ServiceStatus, read_state, start_detached, write_started, write_state
 from include.settings import settings
 
 DEAD = 2**22 + 1
@@ -117,3 +118,33 @@ def test_status_names_what_a_pipeline_needs_when_nothing_was_ever_started(
     assert list(listed) == ["kafka", "postgres", "registry", "airflow"]
     for each in listed.values():
         assert (each["address"], each["healthy"], each["pid"]) == ("", False, None)
+
+
+def test_airflow_is_told_to_have_other_settings_when_they_were_changed_after_its_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIDEMARK_HOME", str(tmp_path))
+    monkeypatch.delenv("TIDEMARK_ARCHIVE_WAIT", raising=False)
+    settings.cache_clear()
+    environment = {**os.environ, "TIDEMARK_ARCHIVE_WAIT": "10m", "TIDEMARK_UNUSUAL": "warn"}
+    airflow = start_detached("airflow", ["sleep", "600"], environment)
+    try:
+        write_started("airflow", airflow, address="http://airflow")
+        monkeypatch.setenv("TIDEMARK_UNUSUAL", "warn")
+        assert not supervisor.unlike_airflow()
+        monkeypatch.setenv("TIDEMARK_ALERT_WEBHOOK", "https://canary.example.org")
+        monkeypatch.setenv("TIDEMARK_UNUSUAL", "")
+        healthy = SimpleNamespace(status=lambda: ServiceStatus("http://airflow", True, airflow.pid))
+        monkeypatch.setitem(supervisor.SERVICES, "airflow", healthy)
+        monkeypatch.setattr(supervisor.airflow, "ensure_pool", lambda _: None)
+        said: list[str] = []
+        supervisor.up(["airflow"], said.append)
+        (note,) = (each for each in machine.examine_settings() if "airflow" in each.what)
+    finally:
+        airflow.kill()
+        airflow.wait()
+        settings.cache_clear()
+    told = "airflow was started with other settings: TIDEMARK_UNUSUAL, TIDEMARK_ALERT_WEBHOOK"
+    assert said == [f"{told}; for those of this process: ./tidemark down airflow, then up again"]
+    assert (note.what, note.notice) == (told, True)
+    assert not supervisor.unlike_airflow()

@@ -46,6 +46,8 @@ def test_warnings_of_spark_pass_when_the_application_is_a_stream() -> None:
 def test_every_line_passes_when_somebody_debugs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIDEMARK_DEBUG", "1")
     assert all(map(DriverLines().passes, [*NOISE, *OWN]))
+    monkeypatch.setenv("TIDEMARK_DEBUG", "0")
+    assert not all(map(DriverLines().passes, [*NOISE, *OWN]))
 
 
 @pytest.mark.parametrize(

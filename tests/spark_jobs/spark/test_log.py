@@ -98,8 +98,10 @@ def test_secrets_of_one_file_are_masked_when_the_other_cannot_be_read(
 def test_debugging_lines_are_logged_only_when_requested(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    configure()
-    log_of("p").debug("quiet")
+    for off in ("", "0"):
+        monkeypatch.setenv("TIDEMARK_DEBUG", off)
+        configure()
+        log_of("p").debug("quiet")
     monkeypatch.setenv("TIDEMARK_DEBUG", "1")
     configure()
     log_of("p").debug("loud")
