@@ -62,8 +62,8 @@ def read_stream(
     """
     most = settings().max_offsets_per_trigger or source.max_offsets_per_trigger
     options = {
-        **source.options,
         **_client_options(),
+        **source.options,
         **_FIXED,
         **_topics(source),
         "startingOffsets": offsets_json(starting_offsets) if starting_offsets else "earliest",

@@ -12,6 +12,7 @@ from include.pipelines.spec.file_formats import CHANGING, FileFormat, check_colu
 from include.pipelines.spec.names import (
     KAFKA_COLUMNS,
     OWN_PREFIX,
+    check_bounds,
     check_count,
     check_identifier,
     check_tuple,
@@ -139,14 +140,11 @@ class Archive:
     description: str = ""
     delta: bool = field(default=False, kw_only=True)
     """Also kept as the Delta table `<lake>/delta/<pipeline>`; the view `<pipeline>_delta` shows its validated rows."""
-
     iceberg: bool = field(default=False, kw_only=True)
     """Also an Iceberg table `lake.<pipeline>` over the registered files: a snapshot for each interval that passed."""
-
     subject: str = field(default="", kw_only=True)
     """Path inside a row to the key of the person or thing that the row is about, e.g. `device_id`: `./tidemark erase`
     finds the rows to erase by it."""
-
     renamed: Renamed = field(default_factory=dict, kw_only=True)
     """Columns that were called otherwise before, e.g. `{"provider": "isp"}`."""
 
@@ -258,6 +256,8 @@ def _check_rule(rule: Rule, kind: str) -> None:
             )
     if isinstance(rule, SafeValue):
         _check_folders(rule.column, kind)
+    if isinstance(rule, Between):
+        check_bounds(rule.low, rule.high, f"the rule Between for {rule.column}")
     if isinstance(rule, Between) and kind not in _NUMBERS:
         raise UsageError(
             f"the rule Between compares {rule.column} with numbers, and it is {kind}",

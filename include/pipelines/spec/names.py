@@ -114,6 +114,13 @@ def check_count(value: object, what: str) -> None:
         raise UsageError(f"{what} is {value!r}", remedy="write a whole number from 1 on")
 
 
+def check_bounds(low: float, high: float, what: str) -> None:
+    """Raise UsageError when no number lies between the two: each record would go to quarantine."""
+    # Written so that NaN, which is neither smaller nor larger, is refused.
+    if not low <= high:
+        raise UsageError(f"{what} has the bounds {low} and {high}", remedy="write the lower one first")
+
+
 def check_known(name: str, value: str, known: Collection[str]) -> None:
     """Raise UsageError unless a value is one of those that are known."""
     if value not in known:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from math import nan
 from pathlib import Path
 from typing import Any, cast
 
@@ -196,6 +197,12 @@ def test_bounds_are_refused_when_their_column_is_not_compared_with_numbers(kind:
         archive(f"at TIMESTAMP, n {kind}", rules=(Between("n", 0, 1),))
     for number in ("INT", "DECIMAL(5,2)", "DOUBLE", "tinyint", "DEC", "REAL NOT NULL"):
         assert archive(f"at TIMESTAMP, n {number}", rules=(Between("n", 0, 1),)).rules
+
+
+@pytest.mark.parametrize("high", [-90, nan])
+def test_bounds_are_refused_when_no_number_lies_between_them(high: float) -> None:
+    with pytest.raises(UsageError, match=f"the rule Between for n has the bounds 90 and {high}"):
+        archive("at TIMESTAMP, n INT", rules=(Between("n", 90, high),))
 
 
 @pytest.mark.parametrize("kind", ["ARRAY<STRING>", "MAP<STRING, INT>", "STRUCT<x: INT>", "GEOMETRY(4326)"])

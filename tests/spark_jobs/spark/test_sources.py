@@ -211,3 +211,13 @@ def test_read_fails_on_lost_offsets_and_sees_committed_records_only_whatever_els
     assert spark.given["failOnDataLoss"] == "true"
     assert spark.given["kafka.isolation.level"] == "read_committed"
     assert spark.given["includeHeaders"] == "true"
+
+
+def test_pipeline_s_option_holds_when_the_properties_file_has_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    from spark_jobs.spark import kafka_source
+
+    monkeypatch.setattr(kafka_source, "_client_options", lambda: {"kafka.request.timeout.ms": "1", "kafka.x": "file"})
+    source = KafkaTopics(subscribe=("door-a",), options={"kafka.request.timeout.ms": "2"})
+    spark: Any = OptionsOnly()
+    kafka_source.read_stream(spark, source, {TopicPartition("door-a", 0): 3})
+    assert (spark.given["kafka.request.timeout.ms"], spark.given["kafka.x"]) == ("2", "file")
