@@ -14,7 +14,7 @@ from include.catalog import DATABASE, count_partitions
 from include.catalog.properties import properties, put_properties
 from include.errors import AnotherWriter
 from include.ledger.completeness.properties import KEYS, UNTIL, Properties, table_properties
-from include.ledger.held_locks import held_lock
+from include.ledger.held_locks import held_by, held_lock
 from include.ledger.intervals.builds import begun_registrations
 from include.ledger.inventory import count_registered
 from include.pipelines import declarations
@@ -29,10 +29,12 @@ def locked_properties(pipeline: str) -> Iterator[None]:
 
     Raises AnotherWriter.
     """
-    with held_lock(f"completeness:{pipeline}", _PATIENCE) as is_alone:
+    with held_lock(name := f"completeness:{pipeline}", _PATIENCE) as is_alone:
         if not is_alone:
             raise AnotherWriter(
-                "another publication writes its tables' properties", remedy="publish again", pipeline=pipeline
+                f"another publication writes its tables' properties{held_by(name)}",
+                remedy="publish again",
+                pipeline=pipeline,
             )
         yield
 

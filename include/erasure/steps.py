@@ -225,7 +225,8 @@ def _check_nobody_builds(pipeline: Pipeline, now: datetime) -> None:
                 pass
         except UsageError as error:
             raise AnotherWriter(
-                f"an attempt of {interval} is under way: the erasure is unfinished",
+                f"an attempt of {interval} is under way: the erasure is unfinished"
+                f"{locks.attempt_held_by(pipeline.name, interval)}",
                 remedy=f"let it end, then: ./tidemark erase {pipeline.name} --resume",
                 pipeline=pipeline.name,
             ) from error

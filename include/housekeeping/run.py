@@ -30,7 +30,7 @@ from include.ledger import inventory, quarantine
 from include.ledger.archive import holdings, landing_files, removal
 from include.ledger.archive.decoders import decoders_of
 from include.ledger.archive.holdings import Holding
-from include.ledger.held_locks import NO_WAIT, Check, held_lock
+from include.ledger.held_locks import NO_WAIT, Check, held_by, held_lock
 from include.ledger.intervals.revisions import decoders_of_content
 from include.ledger.inventory import KnownRevision, attempts_under_way
 from include.ledger.streams.incarnations import closed
@@ -120,9 +120,11 @@ def holding_files(pipeline: str) -> Iterator[Check]:
 
     Yields a function that raises when the lock was lost: call it before each change.
     """
-    with held_lock(f"housekeeping:{pipeline}") as lock:
+    with held_lock(name := f"housekeeping:{pipeline}") as lock:
         if lock is None:
-            raise AnotherWriter("another housekeeping is under way", remedy="wait for it to end", pipeline=pipeline)
+            raise AnotherWriter(
+                f"another housekeeping is under way{held_by(name)}", remedy="wait for it to end", pipeline=pipeline
+            )
         yield lock.check
 
 

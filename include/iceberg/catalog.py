@@ -21,7 +21,7 @@ from include.errors import AnotherWriter, MetadataGone, ServiceUnreachable, Usag
 from include.iceberg.sql_catalog import Catalog
 from include.lake import object_store
 from include.ledger.connection import driver_options, remedy_of
-from include.ledger.held_locks import held_lock
+from include.ledger.held_locks import held_by, held_lock
 from include.pipelines.spec import Pipeline
 from include.settings import settings
 
@@ -43,9 +43,9 @@ def opened() -> Iterator[SqlCatalog]:
     options = {name: str(value) for name, value in driver_options().items()}
     url = settings().database("catalog").update_query_dict(options)
     try:
-        with held_lock("iceberg-catalog", _PATIENCE) as is_alone:
+        with held_lock(name := "iceberg-catalog", _PATIENCE) as is_alone:
             if not is_alone:
-                raise AnotherWriter("another process opens the Iceberg catalog", remedy="try again")
+                raise AnotherWriter(f"another process opens the Iceberg catalog{held_by(name)}", remedy="try again")
             catalog = Catalog(
                 NAME,
                 uri=url.render_as_string(hide_password=False),
@@ -76,10 +76,12 @@ def _store() -> dict[str, str]:
 @contextmanager
 def writing(pipeline: str) -> Iterator[None]:
     """Hold the lock on writing the pipeline's Iceberg tables; others wait. Raises AnotherWriter."""
-    with held_lock(f"iceberg:{pipeline}", _PATIENCE) as is_alone:
+    with held_lock(name := f"iceberg:{pipeline}", _PATIENCE) as is_alone:
         if not is_alone:
             raise AnotherWriter(
-                "another interval's publication writes its Iceberg tables", remedy="publish again", pipeline=pipeline
+                f"another interval's publication writes its Iceberg tables{held_by(name)}",
+                remedy="publish again",
+                pipeline=pipeline,
             )
         yield
 

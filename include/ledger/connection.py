@@ -6,6 +6,7 @@ runs for longer than a command, goes through `include.ledger.database`.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterator
 from contextlib import closing, contextmanager
 from contextvars import ContextVar
@@ -36,7 +37,13 @@ SILENT_SECONDS = 30
 
 def driver_options() -> dict[str, Any]:
     """Return the options that every connection is opened with; see the constants above."""
-    return {"connect_timeout": 10, "options": server_options(), **_client_options()}
+    return {
+        "connect_timeout": 10,
+        "options": server_options(),
+        # By it an error tells which process holds a lock.
+        "fallback_application_name": f"tidemark {os.getpid()}@{os.uname().nodename}",
+        **_client_options(),
+    }
 
 
 def connect(seconds: float = 0.0) -> connection:

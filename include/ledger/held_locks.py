@@ -17,6 +17,7 @@ from sqlalchemy.exc import OperationalError
 
 from include.errors import LockLost
 from include.ledger.database import engine, unreachable
+from include.times import format_time
 from include.waiting import wait_for
 
 Check = Callable[[], None]
@@ -63,10 +64,19 @@ def held_lock(
         connection.execute(select(getattr(func, f"pg_advisory_unlock{mode}")(key)))
 
 
+_OF_NAME = (
+    "locktype = 'advisory' AND granted AND database = (SELECT oid FROM pg_database WHERE datname = "
+    "current_database()) AND (classid::bigint << 32 | objid::bigint) = hashtextextended(name, 0)"
+)
 _HELD = text(
-    "SELECT name FROM unnest(CAST(:names AS text[])) AS name WHERE EXISTS (SELECT 1 FROM pg_locks "
-    "WHERE locktype = 'advisory' AND granted AND database = (SELECT oid FROM pg_database WHERE datname = "
-    "current_database()) AND (classid::bigint << 32 | objid::bigint) = hashtextextended(name, 0))"
+    f"SELECT name FROM unnest(CAST(:names AS text[])) AS name WHERE EXISTS (SELECT 1 FROM pg_locks WHERE {_OF_NAME})"
+)
+# Its parts are null for a user who may not read others' activity.
+_HOLDER = text(
+    "SELECT a.pid, coalesce(nullif(a.application_name, ''), 'no name'), a.state_change "
+    "FROM (SELECT CAST(:name AS text) AS name) n JOIN pg_locks l "
+    f"ON {_OF_NAME} JOIN pg_stat_activity a ON a.pid = l.pid "
+    "ORDER BY a.state_change LIMIT 1"
 )
 
 
@@ -76,6 +86,21 @@ def held_names(names: Collection[str]) -> set[str]:
         return set()
     with _connection() as connection:
         return set(connection.scalars(_HELD, {"names": list(names)}))
+
+
+def held_by(name: str) -> str:
+    """Return in words, for the end of an error, who has held the lock without a statement for longest, and how to free
+    it: PostgreSQL ends no lock of a process that was stopped or hangs. Empty when nobody holds it any more.
+
+    Raises ServiceUnreachable.
+    """
+    with _connection() as connection:
+        row = connection.execute(_HOLDER, {"name": name}).one_or_none()
+    if row is None:
+        return ""
+    pid, application, asked_at = row
+    last = f", whose last statement was at {format_time(asked_at)}" if asked_at else ""
+    return f" ({application}{last}; if it hangs, this ends its lock: SELECT pg_terminate_backend({pid}))"
 
 
 @contextmanager

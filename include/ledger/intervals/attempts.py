@@ -15,7 +15,7 @@ from include.errors import AnotherWriter, ServiceUnreachable, TidemarkError
 from include.ledger.archive.positions import topics_that_left
 from include.ledger.database import session
 from include.ledger.erasures.coordinates import began_after, lock_erasing
-from include.ledger.held_locks import Check, held_lock
+from include.ledger.held_locks import Check, held_by, held_lock
 from include.ledger.intervals.findings import DeltaVersion, FateCounts, Findings, IcebergSnapshot, findings_of
 from include.ledger.intervals.pins import PinnedInterval, pinned_of
 from include.ledger.intervals.states import IntervalState, RevisionState, Source
@@ -50,10 +50,12 @@ def publishing_delta(pipeline: str) -> Iterator[Check]:
 
     Yields a function that raises LockLost: call it before each change.
     """
-    with held_lock(f"delta:{pipeline}", timedelta(minutes=10)) as lock:
+    with held_lock(name := f"delta:{pipeline}", timedelta(minutes=10)) as lock:
         if lock is None:
             raise AnotherWriter(
-                "another interval's publication changes its Delta view", remedy="publish again", pipeline=pipeline
+                f"another interval's publication changes its Delta view{held_by(name)}",
+                remedy="publish again",
+                pipeline=pipeline,
             )
         yield lock.check
 

@@ -8,13 +8,14 @@ from datetime import timedelta
 
 from include.errors import AnotherWriter, LockLost, ServiceUnreachable, UsageError
 from include.ledger.connection import await_ledger
-from include.ledger.held_locks import NO_WAIT, Check, held_lock, held_names
+from include.ledger.held_locks import NO_WAIT, Check, held_by, held_lock, held_names
 from include.times import Interval
 
 __all__ = [
     "NO_WAIT",
     "PATIENCE",
     "announcing",
+    "attempt_held_by",
     "attempt_under_way",
     "await_replaced_rows",
     "no_attempt_under_way",
@@ -39,10 +40,10 @@ def attempt_under_way(pipeline: str, interval: Interval, patience: timedelta = P
     ServiceUnreachable, also at the end when the lock was lost.
     """
     await_ledger()
-    why = f"{interval} is being pinned again"
-    with held_lock(_name("attempts", pipeline, interval), patience, is_shared=True, waiting_for=why) as lock:
+    why, name = f"{interval} is being pinned again", _name("attempts", pipeline, interval)
+    with held_lock(name, patience, is_shared=True, waiting_for=why) as lock:
         if lock is None:
-            raise _busy(pipeline, why, patience)
+            raise _busy(pipeline, why, patience, name)
         yield
 
 
@@ -55,11 +56,17 @@ def no_attempt_under_way(pipeline: str, interval: Interval) -> Iterator[None]:
     with held_lock(_name("attempts", pipeline, interval)) as lock:
         if lock is None:
             raise UsageError(
-                f"{interval} cannot be pinned again: an attempt of it is under way",
+                f"{interval} cannot be pinned again: an attempt of it is under way"
+                f"{attempt_held_by(pipeline, interval)}",
                 remedy="let it end, then pin it again",
                 pipeline=pipeline,
             )
         yield
+
+
+def attempt_held_by(pipeline: str, interval: Interval) -> str:
+    """Return in words which process works on an attempt of the interval, as `held_by` does."""
+    return held_by(_name("attempts", pipeline, interval))
 
 
 @contextmanager
@@ -69,20 +76,20 @@ def publishing(pipeline: str, interval: Interval, patience: timedelta = PATIENCE
     Yields a function that raises when the lock was lost: call it before each change of the catalog.
     Raises AnotherWriter when somebody else publishes it for longer than `patience`, ServiceUnreachable.
     """
-    why = f"{interval} is being published"
-    with held_lock(_name("publish", pipeline, interval), patience, waiting_for=why) as lock:
+    why, name = f"{interval} is being published", _name("publish", pipeline, interval)
+    with held_lock(name, patience, waiting_for=why) as lock:
         if lock is None:
-            raise _busy(pipeline, f"somebody else is publishing {interval}", patience)
+            raise _busy(pipeline, f"somebody else is publishing {interval}", patience, name)
         yield lock.check
 
 
 @contextmanager
 def announcing(pipeline: str, interval: Interval, patience: timedelta = PATIENCE) -> Iterator[None]:
     """Hold the lock on announcing the interval; another one waits. Raises AnotherWriter, ServiceUnreachable."""
-    why = f"{interval} is being announced"
-    with held_lock(_name("announce", pipeline, interval), patience, waiting_for=why) as lock:
+    why, name = f"{interval} is being announced", _name("announce", pipeline, interval)
+    with held_lock(name, patience, waiting_for=why) as lock:
         if lock is None:
-            raise _busy(pipeline, f"somebody else is announcing {interval}", patience)
+            raise _busy(pipeline, f"somebody else is announcing {interval}", patience, name)
         yield
 
 
@@ -116,9 +123,10 @@ def with_attempts(pipeline: str, intervals: Iterable[Interval]) -> set[Interval]
     return {named[name] for name in held_names(named)}
 
 
-def _busy(pipeline: str, what: str, patience: timedelta) -> AnotherWriter:
+def _busy(pipeline: str, what: str, patience: timedelta, name: str) -> AnotherWriter:
     waited = f", for more than {patience.total_seconds():.0f} s" if patience else ""
-    return AnotherWriter(f"{what}{waited}", remedy="wait for it to end, then run this again", pipeline=pipeline)
+    told = waited + held_by(name)
+    return AnotherWriter(f"{what}{told}", remedy="wait for it to end, then run this again", pipeline=pipeline)
 
 
 def _name(kind: str, pipeline: str, interval: Interval) -> str:

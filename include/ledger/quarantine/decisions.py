@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from include.errors import AnotherWriter
 from include.ledger.connection import check_version
 from include.ledger.database import session
-from include.ledger.held_locks import Check, held_lock, held_names
+from include.ledger.held_locks import Check, held_by, held_lock, held_names
 from include.ledger.models import DivertedRecord, IntervalRow, QuarantineNote, Replay
 from include.ledger.quarantine.records import RecordKey
 from include.times import Interval
@@ -68,7 +68,9 @@ def deciding(pipeline: str, patience: timedelta = _PATIENCE) -> Iterator[Check]:
     with held_lock(_name(pipeline), patience) as lock:
         if lock is None:
             raise AnotherWriter(
-                "a replay or discard of its quarantine is under way", remedy="wait for its end", pipeline=pipeline
+                f"a replay or discard of its quarantine is under way{held_by(_name(pipeline))}",
+                remedy="wait for its end",
+                pipeline=pipeline,
             )
         yield lock.check
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -19,11 +20,13 @@ from sqlalchemy import text
 from include.cli.services import status
 from include.doctor.repair import repair
 from include.errors import AnotherWriter, ServiceUnreachable, TidemarkError, UsageError
+from include.housekeeping.run import holding_files
 from include.intervals.lake_of_ledger import check_lake
 from include.ledger import connection, database
 from include.ledger.connection import SILENT_SECONDS
 from include.ledger.database import engine, lock, migrate, session
 from include.ledger.held_locks import held_lock
+from include.ledger.intervals.locks import no_attempt_under_way
 from include.ledger.quarantine import deciding
 from include.ledger.streams import writers
 from include.ledger.validation import approvals
@@ -31,6 +34,7 @@ from include.monitor.streams.metrics import metrics_text
 from include.pipelines import load_pipeline
 from include.streams.generations import no_stream
 from tests.conftest import REPOSITORY, Home, settings_of, wait_for
+from tests.support.attempts import hour
 
 pytestmark = pytest.mark.services
 
@@ -114,6 +118,44 @@ def test_refusal_leaves_no_transaction_open_when_a_long_lock_is_held(postgres: H
             assert ledger.scalar(text("SELECT count(*) FROM pg_stat_activity WHERE state LIKE 'idle in%'")) == 0
     with held_lock("long") as again:
         assert again
+
+
+LONG_HOLDER = """
+import time
+from include.housekeeping.run import holding_files
+from include.ledger.intervals.locks import attempt_under_way
+from tests.support.attempts import hour
+with holding_files("isp_hits"), attempt_under_way("isp_hits", hour(0)):
+    print("held", flush=True)
+    time.sleep(300)
+"""
+
+
+def test_process_is_named_when_it_was_stopped_with_a_long_lock(postgres: Home) -> None:
+    holder = subprocess.Popen([sys.executable, "-c", LONG_HOLDER], stdout=subprocess.PIPE, text=True, cwd=REPOSITORY)
+    named = rf"\(tidemark {holder.pid}@{re.escape(socket.gethostname())}, .*SELECT pg_terminate_backend\((\d+)\)"
+    try:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        holder.send_signal(signal.SIGSTOP)
+        with (
+            pytest.raises(AnotherWriter, match=f"another housekeeping is under way {named}"),
+            holding_files("isp_hits"),
+        ):
+            pass
+        with (
+            pytest.raises(UsageError, match=f"an attempt of it is under way {named}") as told,
+            no_attempt_under_way("isp_hits", hour(0)),
+        ):
+            pass
+        (backend,) = re.findall(r"pg_terminate_backend\((\d+)\)", told.value.message)
+        with session() as ledger:
+            assert ledger.scalar(text("SELECT pg_terminate_backend(:pid)"), {"pid": int(backend)})
+        with no_attempt_under_way("isp_hits", hour(0)):
+            pass
+    finally:
+        os.kill(holder.pid, signal.SIGKILL)
+        holder.wait()
 
 
 def test_both_sides_notice_it_when_the_other_has_vanished(postgres: Home) -> None:
