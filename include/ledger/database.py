@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -31,10 +32,24 @@ from include.ledger.connection import (
 )
 from include.processes import ProcessOnHost
 from include.settings import settings
+from include.times import format_time
 from include.waiting import wait_for
 
 _MIGRATION = 7411042
 """Key of the lock that lets one process at a time migrate."""
+
+CHANGE_SECONDS = 30
+"""How long a change of a table waits for a lock. Whoever reads the table waits behind it meanwhile."""
+
+# Those that wait hold nothing yet. Names are null for a user who may not read others' activity.
+_USERS = text("""
+    SELECT a.pid, coalesce(nullif(a.application_name, ''), 'no name'), coalesce(a.usename, 'unknown'), a.xact_start
+    FROM pg_stat_activity a WHERE a.pid <> pg_backend_pid() AND EXISTS (
+        SELECT FROM pg_locks l JOIN pg_class c ON c.oid = l.relation WHERE l.pid = a.pid AND l.granted
+        AND c.relkind = 'r' AND c.relnamespace = CAST(current_schema() AS regnamespace)
+        AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()))
+    ORDER BY a.xact_start LIMIT 1
+""")
 
 
 @lru_cache(maxsize=1)
@@ -110,13 +125,16 @@ def migrate() -> None:
     """Bring the ledger's tables to this code's version; do nothing when they have it.
 
     Raises UsageError when newer code has migrated them, drivers of older code run, or the user lacks a right,
-    TidemarkError when they are not those of any version.
+    LockHeld when another transaction keeps using them, TidemarkError when they are not those of any version.
     """
     with _named_errors(), engine().begin() as connection:
         connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
         connection.exec_driver_sql("SET LOCAL lock_timeout = 0")
         # Two processes migrating at once would both create the tables: the second waits here.
-        connection.execute(select(func.pg_advisory_xact_lock(_MIGRATION)))
+        if not connection.scalar(select(func.pg_try_advisory_xact_lock(_MIGRATION))):
+            logging.getLogger("tidemark").warning("waiting: another process migrates the ledger")
+            connection.execute(select(func.pg_advisory_xact_lock(_MIGRATION)))
+        connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{CHANGE_SECONDS}s'")
         if inspect(connection).has_table("alembic_version"):
             for migrated_to in connection.scalars(text("SELECT version_num FROM alembic_version")).all():
                 check_known(migrated_to)
@@ -131,6 +149,14 @@ def migrate() -> None:
                 raise UsageError(
                     f"this user may not make the ledger's tables: {one_line(str(error.orig))}",
                     remedy="make it the owner of the database ledger and of its tables, or migrate as their owner",
+                ) from error
+            raise
+        except OperationalError as error:
+            if isinstance(error.orig, LockNotAvailable):
+                raise LockHeld(
+                    f"another program has used the ledger's tables in one transaction for more than {CHANGE_SECONDS} s"
+                    f"{_longest_transaction()}; nothing was migrated",
+                    remedy="let it end, or end it, then run this again",
                 ) from error
             raise
         if missing := _missing(connection):
@@ -154,6 +180,17 @@ def _check_no_driver(connection: Connection, migrated_to: str, newest: str) -> N
             remedy="if they are another installation's, give this one a PostgreSQL server of its own; else stop them, "
             "and let commands end: include/docs/runbook.md, “Upgrades”",
         )
+
+
+def _longest_transaction() -> str:
+    """Return in words which transaction that uses the ledger's tables is open for longest; empty without one."""
+    with statements() as connection:
+        row = connection.execute(_USERS).first()
+    if row is None:
+        return ""
+    pid, application, user, since = row
+    began = f", since {format_time(since)}" if since else ""
+    return f": process {pid} ({application}, user {user}{began}; SELECT pg_terminate_backend({pid}) ends it)"
 
 
 def _missing(connection: Connection) -> list[str]:

@@ -9,9 +9,13 @@ from __future__ import annotations
 import subprocess
 import zipfile
 
+from psycopg2.errors import LockNotAvailable
 from sqlalchemy import Connection, create_engine, inspect, text
+from sqlalchemy.exc import OperationalError
 
-from include.errors import ServiceUnreachable
+from include.errors import LockHeld, ServiceUnreachable
+from include.ledger.connection import driver_options
+from include.ledger.database import CHANGE_SECONDS, unreachable
 from include.services.java import escaped, jdbc_url
 from include.settings import settings, write_private
 from include.spark.jars import SHORT_LIVED, classpath, java, pyspark_home
@@ -25,13 +29,23 @@ _VALUES = text("""
 
 
 def create_metastore_schema() -> None:
-    """Create the metastore's tables in the catalog database if missing. Raise ServiceUnreachable when that fails."""
-    engine = create_engine(settings().database("catalog"))
+    """Create the metastore's tables in the catalog database if missing.
+
+    Raise ServiceUnreachable when that fails, LockHeld when another transaction keeps using them.
+    """
+    engine = create_engine(settings().database("catalog"), connect_args=driver_options())
     try:
         if not inspect(engine).has_table("PARTITIONS"):
             _create_tables()
         with engine.begin() as connection:
             _compare_as_spark_does(connection)
+    except OperationalError as error:
+        if isinstance(error.orig, LockNotAvailable):
+            raise LockHeld(
+                f"another program has used the Hive catalog in one transaction for more than {CHANGE_SECONDS} s",
+                remedy="end that transaction, which pg_stat_activity names, then run this again",
+            ) from error
+        raise unreachable(error) from error
     finally:
         engine.dispose()
 
@@ -43,6 +57,7 @@ def _compare_as_spark_does(connection: Connection) -> None:
     """
     of_type, collation = connection.execute(_VALUES).one()
     if collation != "C":
+        connection.execute(text(f"SET LOCAL lock_timeout = '{CHANGE_SECONDS}s'"))
         connection.execute(text(f'ALTER TABLE "PARTITION_KEY_VALS" ALTER "PART_KEY_VAL" TYPE {of_type} COLLATE "C"'))
 
 

@@ -11,15 +11,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import timedelta
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import create_engine, text
 
 from include.cli.services import status
 from include.doctor.repair import repair
-from include.errors import AnotherWriter, ServiceUnreachable, TidemarkError, UsageError
+from include.errors import AnotherWriter, LockHeld, ServiceUnreachable, TidemarkError, UsageError
 from include.housekeeping.run import holding_files
 from include.intervals.lake_of_ledger import check_lake
 from include.ledger import connection, database
@@ -32,6 +33,8 @@ from include.ledger.streams import writers
 from include.ledger.validation import approvals
 from include.monitor.streams.metrics import metrics_text
 from include.pipelines import load_pipeline
+from include.services import metastore
+from include.settings import settings
 from include.streams.generations import no_stream
 from tests.conftest import REPOSITORY, Home, settings_of, wait_for
 from tests.support.attempts import hour
@@ -290,6 +293,47 @@ def test_older_ledger_is_not_migrated_while_a_driver_of_its_code_runs(
         finally:
             with engine().begin() as ledger:
                 ledger.execute(text("UPDATE alembic_version SET version_num = :before"), {"before": before})
+
+
+def test_migration_ends_and_names_who_uses_the_tables_when_another_transaction_stays_open(
+    postgres: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its wait for the table would stop every reader of it for as long."""
+    monkeypatch.setattr(database, "CHANGE_SECONDS", 1)
+    monkeypatch.setattr(database, "upgrade", lambda used: used.execute(text("ALTER TABLE alerts ADD other int")))
+    with engine().connect() as other:
+        other.execute(text("SET application_name = 'psql'; SELECT count(*) FROM alerts"))
+        pid = other.scalar(text("SELECT pg_backend_pid()"))
+        with pytest.raises(LockHeld, match=rf"process {pid} \(psql, .*backend\({pid}\).* nothing was migrated"):
+            migrate()
+        with session() as ledger:
+            assert ledger.scalar(text("SELECT count(*) FROM alerts")) is not None
+
+
+def test_change_of_the_catalog_ends_when_another_transaction_stays_open(
+    postgres: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metastore, "CHANGE_SECONDS", 1)
+    catalog = create_engine(settings().database("catalog"))
+    with catalog.connect() as other:
+        other.execute(text('ALTER TABLE "PARTITION_KEY_VALS" ALTER "PART_KEY_VAL" TYPE varchar COLLATE "default"'))
+        other.commit()
+        other.execute(text('SELECT count(*) FROM "PARTITION_KEY_VALS"'))
+        with pytest.raises(LockHeld, match="has used the Hive catalog in one transaction for more than 1 s"):
+            metastore.create_metastore_schema()
+    metastore.create_metastore_schema()
+    catalog.dispose()
+
+
+def test_migration_tells_that_it_waits_when_another_process_migrates(
+    postgres: Home, caplog: pytest.LogCaptureFixture
+) -> None:
+    with ThreadPoolExecutor() as pool, engine().connect() as other:
+        other.execute(text(f"SELECT pg_advisory_xact_lock({database._MIGRATION})"))
+        second = pool.submit(migrate)
+        wait_for("the second to wait", lambda: "waiting: another process migrates the ledger" in caplog.text)
+        other.rollback()
+        second.result(60)
 
 
 def test_migrating_fails_when_the_ledger_lacks_what_it_counts_as_having(postgres: Home) -> None:
