@@ -1,7 +1,8 @@
 """Separates an application's own lines from the warnings of the JVM, of Hive and of `spark-submit`.
 
-Spark's own warnings are held back, and shown when the application fails and its exit code says nothing: then they may
-be the reason. `secret_values` is what no line shows, in a log or on a page.
+Spark's own warnings are held back, but for the first that the cluster has no free core, and shown when the application
+fails and its exit code says nothing: then they may be the reason. `secret_values` is what no line shows, in a log or on
+a page.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ _NOISE = re.compile(
 )
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ ")
 _LOGGED = re.compile(rf"({_TIME.pattern}|\d\d[:/]\d\d[:/]\d\d (\d\d:\d\d:\d\d )?)(TRACE|DEBUG|INFO|WARN) ")
+_NO_ROOM = "TaskSchedulerImpl: Initial job has not accepted any resources"
 _CONTINUED = re.compile(r"\s+at \S|\s*\.\.\. \d+ more|Caused by: ")
 
 _SECRET_NAMES = re.compile(r"passw|secret|token|credential|jaas|api.?key|access.?key|private", re.IGNORECASE)
@@ -132,6 +134,8 @@ class DriverLines:
     held: deque[str] = field(default_factory=lambda: deque(maxlen=HELD))
     """The last lines that were held back."""
     _is_held: bool = False
+    _has_waited: bool = False
+    """Whether Spark has said that the cluster has no free core for the application."""
     _last: str = ""
     """The last line that was shown."""
     own: str = ""
@@ -150,7 +154,12 @@ class DriverLines:
         self.note(line)
         if os.environ.get("TIDEMARK_DEBUG") == "1" or not line.strip():
             return bool(line.strip())
-        self._is_held = self._is_foreign(line) or (self._is_held and _CONTINUED.match(line) is not None)
+        # Nothing else tells that an application waits; Spark repeats it every 15 s.
+        is_first = not self._has_waited and _NO_ROOM in line
+        self._has_waited = self._has_waited or is_first
+        self._is_held = (self._is_foreign(line) and not is_first) or (
+            self._is_held and _CONTINUED.match(line) is not None
+        )
         if self._is_held:
             self.held.append(line.rstrip())
         else:

@@ -43,6 +43,16 @@ def test_warnings_of_spark_pass_when_the_application_is_a_stream() -> None:
     assert [each for each in NOISE if lines.passes(each)] == NOISE[4:]
 
 
+def test_wait_for_a_core_is_told_once_when_the_cluster_has_none_free() -> None:
+    waits = (
+        "2026-11-20T10:11:{}Z WARN TaskSchedulerImpl: Initial job has not accepted any resources; check your cluster UI"
+    )
+    first, *repeated = [waits.format(second) for second in (15, 30, 45)]
+    lines = DriverLines()
+    assert [each for each in [NOISE[4], first, *repeated, OWN[0]] if lines.passes(each)] == [first, OWN[0]]
+    assert list(lines.held) == [NOISE[4], *repeated]
+
+
 def test_every_line_passes_when_somebody_debugs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIDEMARK_DEBUG", "1")
     assert all(map(DriverLines().passes, [*NOISE, *OWN]))
