@@ -164,8 +164,15 @@ class Followed(Generic[Found]):
 
 def _follow(job: SparkSubmission, lines: DriverLines) -> Followed[Any]:
     master = settings().spark_master
-    cluster: Cluster[Any] = kubernetes.Kubernetes(master) if kubernetes.is_master(master) else yarn.Yarn()
-    return Followed(cluster, cluster.submitted_id(hand_over(job)), lines)
+    cluster: Cluster[Any]
+    if kubernetes.is_master(master):
+        cluster = kubernetes.Kubernetes(master)
+    else:
+        cluster = on_yarn = yarn.Yarn()
+        on_yarn.check_answers()
+    application = cluster.submitted_id(hand_over(job))
+    _to_standard_error(f"tidemark: handed over to the cluster: {application}")
+    return Followed(cluster, application, lines)
 
 
 def run_on_cluster(job: SparkSubmission) -> int:

@@ -29,6 +29,10 @@ CLUSTER_OPTIONS = {
 
 _ENDED = ("FINISHED", "FAILED", "KILLED")
 _WAITING = ("NEW", "NEW_SAVING", "SUBMITTED", "ACCEPTED")
+_USUAL = 10.0
+"""Seconds that an application may wait for its driver's container where there is room for it."""
+_AT = re.compile(r"^\[[^]]*\] ")
+"""When YARN has looked last at what an application waits for."""
 _OWN_CODE = re.compile(r"User application exited with status (\d+)")
 """What Spark's application master reports to YARN about a driver that ended by itself."""
 _LOST_NODE = "Container released on a *lost* node"
@@ -56,6 +60,8 @@ class Application:
     """URL of the logs of its driver's container; empty before that started."""
     launched_at: datetime | None = None
     """When its driver's container was launched, by the resource manager's clock; None before."""
+    seconds: float = 0.0
+    """How long ago it was submitted."""
 
     @property
     def has_ended(self) -> bool:
@@ -69,8 +75,12 @@ class Application:
 
     @property
     def waits_for(self) -> str:
-        """What it waits for; YARN does not report it."""
-        return ""
+        """What it has waited for longer than usual, as YARN words it; empty once its driver's container is launched."""
+        if not self.is_waiting or self.launched_at is not None or self.seconds < _USUAL:
+            return ""
+        first = next(iter(self.diagnostics.splitlines()), "")
+        # Time and figures change with each heartbeat of a node.
+        return _AT.sub("", first).partition(" Details :")[0].strip()[:300]
 
     @property
     def own_exit_code(self) -> int | None:
@@ -177,6 +187,7 @@ def find(manager: str, application: str) -> Application | None:
         diagnostics=app.get("diagnostics") or "",
         log=app.get("amContainerLogs") or "",
         launched_at=datetime.fromtimestamp(app["launchTime"] / 1000, UTC) if app.get("launchTime") else None,
+        seconds=app.get("elapsedTime", 0) / 1000,
     )
 
 
@@ -250,6 +261,10 @@ class Yarn:
         self._manager = resource_manager()
         self._shown = 0
         self._unreadable = ""
+
+    def check_answers(self) -> None:
+        """Raise ServiceUnreachable when it does not answer: `spark-submit` would try for 15 minutes, without a line."""
+        _ask("GET", self._manager, "/ws/v1/cluster/info")
 
     def submitted_id(self, output: str) -> str:
         """Return the application's id that `spark-submit` printed. Raise TidemarkError when it printed none."""

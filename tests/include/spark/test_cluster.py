@@ -13,7 +13,7 @@ import pytest
 from include.errors import ServiceUnreachable, TidemarkError, UsageError
 from include.services.process import free_port
 from include.settings import settings
-from include.spark import yarn
+from include.spark import cluster_run, yarn
 from include.spark.cluster_run import Followed
 from include.spark.driver_lines import DriverLines
 from include.spark.submission import submission
@@ -206,6 +206,47 @@ def test_exit_code_of_an_application_is_1_when_its_driver_said_nothing_or_the_co
     said: list[str] = []
     assert Followed(cluster, "application_1_1", DriverLines(), said.append).end() == known
     assert said == [*new, *(last if known == 1 else [])]
+
+
+@pytest.mark.parametrize(
+    ("state", "seconds", "diagnostics", "waits_for"),
+    [
+        ("ACCEPTED", 30, "[Sat Nov 28 20:00:00 +0000 2026] {}  Details : AM Partition = <DEFAULT_PARTITION> ; ", "{}"),
+        ("ACCEPTED", 30, "", ""),
+        # Any application waits as long.
+        ("ACCEPTED", 2, "[Sat Nov 28 20:00:00 +0000 2026] {}  Details : ", ""),
+        ("RUNNING", 30, "{}", ""),
+    ],
+)
+def test_what_an_application_waits_for_is_told_once_when_yarn_has_no_room(
+    state: str, seconds: float, diagnostics: str, waits_for: str
+) -> None:
+    reason = "Application is Activated, waiting for resources to be assigned for AM."
+    waiting = yarn.Application("application_1_1", state, "UNDEFINED", diagnostics.format(reason), "", seconds=seconds)
+    cluster: Any = SimpleNamespace(find=lambda _: waiting, new_lines=lambda _: [])
+    said: list[str] = []
+    followed = Followed(cluster, "application_1_1", DriverLines(), said.append)
+    followed.look()
+    followed.look()
+    assert said == ([f"tidemark: application_1_1 waits: {waits_for.format(reason)}"] if waits_for else [])
+
+
+def test_nothing_is_handed_over_when_the_resource_manager_does_not_answer(
+    on_yarn: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`spark-submit` would try for a quarter of an hour."""
+    printed: list[str] = []
+    monkeypatch.setattr(cluster_run, "hand_over", lambda job: printed.pop())
+    site = SITE.format("yarn.resourcemanager.webapp.address", f"127.0.0.1:{free_port()}")
+    (on_yarn / "yarn-site.xml").write_text(site)
+    job = submission("publish", name="publish")
+    with pytest.raises(ServiceUnreachable, match="YARN's resource manager at"):
+        cluster_run.run_on_cluster(job)
+    # One that was handed over is named at once: it may wait, and this command may be killed.
+    printed.append("INFO Client: Submitted application application_17_0003")
+    monkeypatch.setattr(yarn, "_ask", lambda *_: {})
+    cluster_run._follow(job, DriverLines())
+    assert capsys.readouterr().err == "tidemark: handed over to the cluster: application_17_0003\n"
 
 
 def test_end_says_that_the_node_was_lost_when_yarn_says_so_in_a_later_line() -> None:
