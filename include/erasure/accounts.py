@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import secrets
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from time import sleep
@@ -83,23 +84,45 @@ def write(erasure: Begun) -> str:
     return told.location
 
 
-def await_clock(written: str, pipeline: str) -> None:
+def check_clock(pipeline: str) -> None:
+    """Raise TidemarkError when `await_clock` would: before an erasure begins, from a file that is deleted again."""
+    probe = lake.uri(_FOLDER, pipeline, f"{secrets.token_hex(8)}.clock")
+    lake.write_text(probe, "")
+    try:
+        if (ahead := _ahead(probe)) > _MOST_AHEAD:
+            raise _too_far_ahead(ahead, "nothing was changed", "set the clocks, then repeat this command", pipeline)
+    finally:
+        lake.delete(probe)
+
+
+def await_clock(written: str, pipeline: str, tell: Callable[[str], None]) -> None:
     """Wait until this machine's clock has passed the time of a file that was just written.
 
     Files that killed jobs left are told from new ones by their times, which the lake's store gives them. Raises
     TidemarkError when its clock is more than a minute ahead.
     """
-    _, modified = lake.size_and_mtime(written)
-    ahead = (modified - datetime.now(UTC)).total_seconds()
+    ahead = _ahead(written)
     if ahead > _MOST_AHEAD:
-        raise TidemarkError(
-            f"the clock of the lake's store is {ahead:.0f} seconds ahead of this machine's, so what killed jobs left "
-            "looks new: the erasure is unfinished",
-            remedy=f"set the clocks, then: ./tidemark erase {pipeline} --resume",
-            pipeline=pipeline,
-        )
+        resume = f"set the clocks, then: ./tidemark erase {pipeline} --resume"
+        raise _too_far_ahead(ahead, "the erasure is unfinished", resume, pipeline)
+    if ahead >= 1:
+        tell(f"{pipeline}: waiting {ahead:.0f} s, as far as the clock of the lake's store is ahead of this machine's")
     if ahead > 0:
         sleep(ahead)
+
+
+def _ahead(written: str) -> float:
+    _, modified = lake.size_and_mtime(written)
+    return (modified - datetime.now(UTC)).total_seconds()
+
+
+def _too_far_ahead(ahead: float, state: str, remedy: str, pipeline: str) -> TidemarkError:
+    return TidemarkError(
+        f"the clock of the lake's store is {ahead:.0f} seconds ahead of this machine's, so what killed jobs left "
+        f"looks new: {state}",
+        remedy=remedy,
+        pipeline=pipeline,
+    )
 
 
 def unknown(pipeline: str) -> list[Account]:

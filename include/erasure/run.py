@@ -59,7 +59,8 @@ def erase(pipeline: Pipeline, wish: Wish, tell: Tell) -> dict[str, Any]:
     An unfinished erasure of the same keys in the same columns is finished instead. Raises the error of `check_lake`;
     UsageError while files of another ledger are kept, for revisions outside of the lake, for signed proofs without a
     key to sign others, for a reason that names a key, for rows of others in the same messages, and while another
-    erasure is unfinished; AnotherWriter while a stream runs; the error of an interval that fails.
+    erasure is unfinished; TidemarkError when the clock of the lake's store is more than a minute ahead; AnotherWriter
+    while a stream runs; the error of an interval that fails.
     """
     await_ledger()
     columns = _columns_to_erase(pipeline, wish)
@@ -71,6 +72,7 @@ def erase(pipeline: Pipeline, wish: Wish, tell: Tell) -> dict[str, Any]:
     if (begun := unfinished.unfinished(pipeline.name)) is not None:
         _check_same(pipeline, begun, wish, columns)
         return {**_finished(pipeline, wish, tell), "references": check.references_naming(pipeline, keys)}
+    accounts.check_clock(pipeline.name)
     with no_stream(pipeline.name) as lease, _renewed(lease), steps.files_stay(pipeline) as check_locks:
         # What this ledger names is searched, and stays when the rest of what was set aside is deleted.
         replaced.put_back(pipeline.name)
@@ -141,7 +143,7 @@ def resume(pipeline: Pipeline, tell: Tell) -> dict[str, Any]:
     check_may_delete(pipeline, left_tables(pipeline))
     # Whoever resumes it may have another environment.
     check.check_can_sign_proofs(pipeline, erasure.columns)
-    accounts.await_clock(accounts.write(erasure), pipeline.name)
+    accounts.await_clock(accounts.write(erasure), pipeline.name, tell)
     counts = erasure.counts
     tell(
         f"{pipeline.name}: erasure {erasure.id}: no build reads the {quantity(counts['records'], 'record')} any more; "

@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,7 @@ from include.doctor.examine import unfinished_and_unknown_erasures
 from include.erasure import accounts, check
 from include.erasure.accounts import Account
 from include.erasure.keys import hashes_of
+from include.erasure.run import Wish, erase
 from include.errors import TidemarkError
 from include.ledger.database import session
 from include.ledger.erasures.unfinished import Begun
@@ -162,6 +163,7 @@ def test_erasure_waits_for_its_clock_or_is_refused_when_the_clock_of_the_lake_s_
 ) -> None:
     """What a killed job has just left would look newer than the erasure, and stay."""
     slept: list[float] = []
+    told: list[str] = []
     monkeypatch.setattr(accounts, "sleep", slept.append)
     location = accounts.write(erased(SALTS[0]))
     (path,) = folder.iterdir()
@@ -169,8 +171,19 @@ def test_erasure_waits_for_its_clock_or_is_refused_when_the_clock_of_the_lake_s_
     os.utime(path, (changed, changed))
     refused = pytest.raises(TidemarkError, match=r"clock .* is 1\d\d seconds ahead .*the erasure is unfinished")
     with nullcontext() if waits is not None else refused:
-        accounts.await_clock(location, PIPELINE)
+        accounts.await_clock(location, PIPELINE, told.append)
     assert [round(each) for each in slept] == ([waits] if waits else [])
+    assert [line.partition(",")[0] for line in told] == ([f"{PIPELINE}: waiting {waits} s"] if waits else [])
+
+
+def test_erasure_does_not_begin_when_the_clock_of_the_lake_s_store_is_far_ahead(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lake, "size_and_mtime", lambda _: (0, datetime.now(UTC) + timedelta(minutes=2)))
+    wish = Wish(KEYS, ("device_id",), "request 4711", "me@here")
+    with pytest.raises(TidemarkError, match=r"clock .* is 1\d\d seconds ahead .*nothing was changed"):
+        erase(load_pipeline(PIPELINE), wish, print)
+    assert not [*folder.iterdir()]
 
 
 def test_earlier_versions_of_objects_are_told_to_remain_when_the_lake_is_in_a_bucket(
