@@ -217,7 +217,9 @@ def lag(
             progress(f"a transaction is open at offset {stable} of {tp}, {end - stable} offsets lie behind it")
         behind = next((each.pipeline for each in measured if each.lag), "")
         stream, interval = f"stream {behind} --until-caught-up", "interval PIPELINE --from TIME --to TIME"
-        suggest(f"./tidemark {stream if behind else interval}")
+        # What to do about an error is told with it: its lags of 0 do not say that a stream has caught up.
+        if not errors:
+            suggest(f"./tidemark {stream if behind else interval}")
 
 
 def verify(

@@ -93,6 +93,11 @@ def test_lag_and_pages_tell_which_topic_partitions_end_before_what_was_read(
     shown = capsys.readouterr()
     assert {(each["lag"], each["log_error"]) for each in json.loads(shown.out)} == {(0, error.message)}
     assert "A log that was cut back" in shown.err
+    suggested: list[str] = []
+    monkeypatch.setattr(data, "suggest", suggested.append)
+    data.lag(log.pipeline.name, as_json=False, metrics=False)
+    assert not suggested, "a lag of 0 does not say that it is the interval's turn"
+    capsys.readouterr()
     data.lag(log.pipeline.name, as_json=False, metrics=True)
     assert "tidemark_lag_offsets{" not in capsys.readouterr().out
     seen = broker._seen_now(broker._Pipeline(log.pipeline, 0.0, 0.0))
