@@ -38,6 +38,7 @@ from include.monitor.text import quantity
 from include.pipelines.spec import Pipeline
 from include.settings import settings
 from include.streams.generations import no_stream
+from include.streams.written_topics import check_not_taken_over
 from include.times import format_time
 
 
@@ -58,9 +59,9 @@ def erase(pipeline: Pipeline, wish: Wish, tell: Tell) -> dict[str, Any]:
 
     An unfinished erasure of the same keys in the same columns is finished instead. Raises the error of `check_lake`;
     UsageError while files of another ledger are kept, for revisions outside of the lake, for signed proofs without a
-    key to sign others, for a reason that names a key, for rows of others in the same messages, and while another
-    erasure is unfinished; TidemarkError when the clock of the lake's store is more than a minute ahead; AnotherWriter
-    while a stream runs; the error of an interval that fails.
+    key to sign others, for a reason that names a key, for rows of others in the same messages, while another erasure
+    is unfinished, and where the stream of another ledger writes the views' topics; TidemarkError when the clock of the
+    lake's store is more than a minute ahead; AnotherWriter while a stream runs; the error of an interval that fails.
     """
     await_ledger()
     columns = _columns_to_erase(pipeline, wish)
@@ -72,6 +73,7 @@ def erase(pipeline: Pipeline, wish: Wish, tell: Tell) -> dict[str, Any]:
     if (begun := unfinished.unfinished(pipeline.name)) is not None:
         _check_same(pipeline, begun, wish, columns)
         return {**_finished(pipeline, wish, tell), "references": check.references_naming(pipeline, keys)}
+    _check_topics(pipeline)
     accounts.check_clock(pipeline.name)
     with no_stream(pipeline.name) as lease, _renewed(lease), steps.files_stay(pipeline) as check_locks:
         # What this ledger names is searched, and stays when the rest of what was set aside is deleted.
@@ -115,6 +117,7 @@ def _finished(pipeline: Pipeline, wish: Wish, tell: Tell) -> dict[str, Any]:
 def dry_run(pipeline: Pipeline, wish: Wish) -> dict[str, Any]:
     """Return how much an erasure would erase; nothing is changed. Raises what `erase` raises before it begins."""
     columns = _columns_to_erase(pipeline, wish)
+    _check_topics(pipeline)
     found = search(pipeline, columns, Keys(wish.keys))
     records = {*found.found.landed, *found.found.registered, *found.found.quarantined}
     return {
@@ -193,6 +196,16 @@ def _archive_lag(pipeline: Pipeline) -> int | None:
         return archive_lag(pipeline)
     except ServiceUnreachable:
         return None
+
+
+def _check_topics(pipeline: Pipeline) -> None:
+    """Raise UsageError where the views that are to be built again are written by the stream of another ledger.
+
+    Kafka that is away fails no erasure.
+    """
+    if views.are_kept(pipeline):
+        with suppress(ServiceUnreachable):
+            check_not_taken_over(pipeline)
 
 
 def _columns_to_erase(pipeline: Pipeline, wish: Wish) -> tuple[str, ...]:

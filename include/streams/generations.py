@@ -30,6 +30,7 @@ from include.offsets import OffsetRange, TopicIdentity, TopicPartition
 from include.pipelines.spec import Pipeline
 from include.streams.event_time import check_event_time
 from include.streams.start import lost_offsets, positions_to_hold, topics_back
+from include.streams.written_topics import check_not_taken_over
 from include.times import format_timestamp
 
 
@@ -51,6 +52,12 @@ def no_stream(pipeline: str) -> Iterator[Lease]:
         yield lease
     finally:
         writers.release(lease)
+
+
+def check_own(pipeline: Pipeline) -> None:
+    """Raise the errors of `check_lake` and `check_not_taken_over`: once a generation is open, neither is raised."""
+    check_lake(pipeline)
+    check_not_taken_over(pipeline)
 
 
 def _check_reason(reason: str) -> str:
@@ -80,10 +87,10 @@ def accept_loss(pipeline: Pipeline, *, reason: str, accepted_by: str) -> list[Of
     """Go on without the offsets that Kafka removed before they were archived, and return them.
 
     They are noted for ever, the archive's position moves over them, and a new generation opens.
-    Raises UsageError when nothing is lost, the error of `check_lake`, TopicRecreated, AnotherWriter.
+    Raises UsageError when nothing is lost, the errors of `check_own`, TopicRecreated, AnotherWriter.
     """
     reason = _check_reason(reason)
-    check_lake(pipeline)
+    check_own(pipeline)
     with no_stream(pipeline.name) as lease:
         if not (lost := accept_losses(pipeline, lease, reason=reason, accepted_by=accepted_by)):
             raise UsageError(
@@ -93,7 +100,11 @@ def accept_loss(pipeline: Pipeline, *, reason: str, accepted_by: str) -> list[Of
 
 
 def accept_losses(pipeline: Pipeline, lease: Lease, *, reason: str, accepted_by: str) -> list[OffsetRange]:
-    """Accept losses as the holder of the pipeline's lease; change nothing when nothing is lost."""
+    """Accept losses as the holder of the pipeline's lease; change nothing when nothing is lost.
+
+    Raises the errors of `check_own`, TopicRecreated.
+    """
+    check_own(pipeline)
     lost = {each.topic_partition: each for each in lost_offsets(pipeline)}
     if lost:
         identities = check_sources(pipeline)
@@ -113,10 +124,10 @@ def adopt(pipeline: Pipeline, topic: str, *, reason: str, adopted_by: str, read_
     Archived offsets of the old incarnation that belong to no interval yet are pinned as one interval; the
     positions restart at the new topic's earliest offsets, and a new generation opens.
     Raises UsageError when there is nothing to adopt and, without `read_again`, what `check_not_mirrored` raises; the
-    error of `check_lake`, TopicRecreated while the topic does not exist, AnotherWriter.
+    errors of `check_own`, TopicRecreated while the topic does not exist, AnotherWriter.
     """
     reason = _check_reason(reason)
-    check_lake(pipeline)
+    check_own(pipeline)
     stored = micro_batches.stored_topics(pipeline.name)
     if topic not in stored or not pipeline.source.reads(topic):
         raise UsageError(
@@ -214,10 +225,10 @@ def unsubscribe(pipeline: Pipeline, topic: str, *, reason: str, left_by: str) ->
 
     The next interval gets what is archived of it and in no interval yet. A new generation opens. If the topic is
     declared again, `new_generation` goes on where it was left.
-    Raises like `topic_to_leave`; the error of `check_lake`, AnotherWriter, ServiceUnreachable.
+    Raises like `topic_to_leave`; the errors of `check_own`, AnotherWriter, ServiceUnreachable.
     """
     reason = _check_reason(reason)
-    check_lake(pipeline)
+    check_own(pipeline)
     topic_to_leave(pipeline, topic)
     with no_stream(pipeline.name) as lease:
         # A driver that was running until now may have read more of it.

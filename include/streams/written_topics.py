@@ -69,6 +69,14 @@ def check_only_ledger(pipeline: Pipeline, topic_partitions: Iterable[TopicPartit
         )
 
 
+def check_not_taken_over(pipeline: Pipeline) -> None:
+    """Raise the error of `check_only_ledger` where topics that this ledger has read name another one.
+
+    For all that opens a generation on the way to something else: only `./tidemark new-generation` takes topics over.
+    """
+    check_only_ledger(pipeline, micro_batches.positions(pipeline.name))
+
+
 def check_own_topics(pipeline: Pipeline) -> None:
     """Raise UsageError when others wrote values or flags of a stream to topics before this one first wrote to them.
 

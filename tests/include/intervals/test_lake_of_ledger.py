@@ -72,6 +72,12 @@ def table_file(home: Home, name: str) -> Path:
     return file
 
 
+def accept_as_declared(log: Log) -> None:
+    """What a start of a pipeline with `fail_on_data_loss=False` does."""
+    with generations.no_stream(log.pipeline.name) as lease:
+        generations.accept_losses(log.pipeline, lease, reason="declared", accepted_by="test@host")
+
+
 def actions(log: Log) -> list[Callable[[], object]]:
     """What begins, builds, removes, or goes on without something."""
     pipeline = log.pipeline
@@ -80,6 +86,8 @@ def actions(log: Log) -> list[Callable[[], object]]:
         lambda: log.pin(0),
         lambda: keep_house(pipeline, dry_run=False, older_than="0s"),
         lambda: generations.accept_loss(pipeline, reason="a test", accepted_by="test@host"),
+        # A generation that it opened would pass the check.
+        lambda: accept_as_declared(log),
         lambda: generations.adopt(pipeline, log.topic, reason="a test", adopted_by="test@host"),
     ]
 

@@ -97,6 +97,8 @@ def test_positions_name_who_committed_them_last(in_process: Home) -> None:
     commit("other", both[1])
     assert owners_of(name, both) == {"one", "other"}
     assert owners_of(name, ()) == set()
+    # Of a topic that was deleted since.
+    assert owners_of(name, [*both, Partition(f"{name}-gone", 0)]) == {"one", "other"}
 
 
 @pytest.mark.slow

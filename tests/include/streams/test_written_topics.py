@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from types import SimpleNamespace
@@ -10,12 +11,16 @@ from typing import Any
 import pytest
 
 from include import kafka
+from include.erasure import run
+from include.erasure.run import Wish, dry_run, erase
 from include.errors import UsageError
 from include.ledger.streams import generations
 from include.ledger.streams.generations import StreamGeneration
+from include.ledger.streams.writers import Lease
 from include.offsets import TopicIdentity
 from include.pipelines import load_pipeline
 from include.pipelines.spec import KafkaTopics
+from include.streams import generations as ways_on
 from include.streams import written_topics
 from include.streams.written_topics import (
     check_compacted_topics,
@@ -267,3 +272,35 @@ def test_stream_goes_on_when_its_own_ledger_committed_or_a_new_generation_takes_
     written.generation = StreamGeneration(PIPELINE.name, 3, {}, {VIEW: "{}"})
     monkeypatch.setattr(written_topics.micro_batches, "positions", lambda _: {})
     check_only_ledger(PIPELINE, [])
+
+
+@pytest.mark.parametrize(
+    "way_on",
+    [
+        lambda: ways_on.adopt(PIPELINE, "nest-logs", reason="moved", adopted_by="me"),
+        lambda: ways_on.unsubscribe(PIPELINE, "nest-logs", reason="over", left_by="me"),
+        lambda: ways_on.accept_losses(PIPELINE, Lease(PIPELINE.name, 7, "here"), reason="old", accepted_by="me"),
+        lambda: erase(PIPELINE, Wish(("cam-1",), ("device_id",), "asked", "me"), print),
+        lambda: dry_run(PIPELINE, Wish(("cam-1",), ("device_id",), "asked", "me")),
+    ],
+    ids=["adopt", "unsubscribe", "accept losses", "erase", "erase, dry run"],
+)
+def test_generation_that_would_take_topics_over_is_opened_only_by_its_command(
+    written: Written, group: set[str], monkeypatch: pytest.MonkeyPatch, way_on: Callable[[], object]
+) -> None:
+    for module in (ways_on, run):
+        monkeypatch.setattr(module, "check_lake", lambda _: None, raising=False)
+        monkeypatch.setattr(module, "no_stream", lambda _: pytest.fail("it goes on"), raising=False)
+    monkeypatch.setattr(ways_on, "lost_offsets", lambda _: pytest.fail("it goes on"))
+    monkeypatch.setattr(run, "search", lambda *_: pytest.fail("it goes on"))
+    monkeypatch.setattr(run, "await_ledger", lambda: None)
+    monkeypatch.setattr(run, "check_may_delete", lambda *_: None)
+    monkeypatch.setattr(run.check, "check_can_sign_proofs", lambda *_: None)
+    monkeypatch.setattr(run, "left_tables", lambda _: ())
+    monkeypatch.setattr(run.unfinished, "unfinished", lambda _: None)
+    monkeypatch.setattr(ways_on.micro_batches, "stored_topics", lambda _: {"nest-logs": "id"})
+    monkeypatch.setattr(ways_on, "topic_to_leave", lambda *_: None)
+    group.add(OTHER)
+    written.generation = StreamGeneration(PIPELINE.name, 2, {}, {VIEW: "{}"})
+    with pytest.raises(UsageError, match="the stream of another ledger"):
+        way_on()
