@@ -16,7 +16,9 @@ from include.approvals import of_streams
 from include.approvals.request import Choice, Decided, Request
 from include.doctor import repair
 from include.doctor.compare import disagreements_of, identity
+from include.doctor.disagreement import Disagreement
 from include.errors import UsageError, one_line
+from include.intervals.lake_of_ledger import check_lake
 from include.intervals.pinning import pin_interval
 from include.intervals.reporting.asking import notify_overtaken
 from include.intervals.reporting.plan import plan_interval
@@ -60,10 +62,8 @@ def carry_out(request: Request, *, digest: str, reason: str, by: str) -> list[st
         raise UsageError("a reason is needed", remedy="say why")
     decision = _DECISIONS[request.choice]
     _check_shown(request, digest, decision.facts(request))
-    # A stream adds records at any time: once more, for just those that are discarded.
-    decided = Decided(
-        " ".join(reason.split()), by, agreed=lambda records: _check_shown(request, digest, _told(records))
-    )
+    # A stream adds records, and retention removes some, at any time: once more, for just those that it is about.
+    decided = Decided(" ".join(reason.split()), by, agreed=lambda facts: _check_shown(request, digest, facts))
     return [one_line(line) for line in decision.carry_out(request, decided)]
 
 
@@ -94,9 +94,18 @@ def _told(chosen: Iterable[quarantine.Quarantined]) -> Iterable[str]:
 
 def _repairs(request: Request) -> Iterator[str]:
     # By identity: the words about the same disagreement may change.
-    for each in disagreements_of(request.pipeline, deep=False):
+    for each in _disagreements(request):
         if each.repair:
             yield f"{each.repair}: {identity(each)}"
+
+
+def _disagreements(request: Request) -> list[Disagreement]:
+    """Return what ledger, catalog and files disagree about.
+
+    Raises the error of `check_lake`: in a lake that is not mounted all is missing, and tables would be made anew there.
+    """
+    check_lake(request.pipeline)
+    return [*disagreements_of(request.pipeline, deep=False)]
 
 
 def _known_interval(request: Request) -> Iterator[str]:
@@ -114,7 +123,7 @@ def _known_records(request: Request) -> Iterator[str]:
 
 
 def _known_plan(request: Request) -> Iterator[str]:
-    plan = repair.plan(disagreements_of(request.pipeline, deep=False))
+    plan = repair.plan(_disagreements(request))
     if not plan:
         raise UsageError("ledger, catalog and files agree: there is nothing to repair")
     yield from (f"plan: {line}" for line in plan)
@@ -131,16 +140,20 @@ def _pin_again(request: Request, decided: Decided) -> Iterator[str]:
 
 def _discard(request: Request, decided: Decided) -> Iterator[str]:
     counts = quarantine.discard(
-        request.pipeline.name, request.selection, reason=decided.reason, by=decided.by, agreed=decided.agreed
+        request.pipeline.name,
+        request.selection,
+        reason=decided.reason,
+        by=decided.by,
+        agreed=lambda records: decided.agreed(_told(records)),
     )
     yield from (f"{name}: {count}" for name, count in counts.items())
 
 
 def _repair(request: Request, decided: Decided) -> Iterator[str]:
     lines: list[str] = []
-    repair.repair(disagreements_of(request.pipeline, deep=False), lines.append)
+    repair.repair(_disagreements(request), lines.append)
     yield from lines
-    left = repair.plan(disagreements_of(request.pipeline, deep=False))
+    left = repair.plan(_disagreements(request))
     yield f"left: {len(left)} disagreements" if left else "ledger, catalog and files agree"
 
 

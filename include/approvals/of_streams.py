@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from include import kafka
 from include.approvals.request import Decided, Request
@@ -14,6 +14,7 @@ from include.ledger.archive import micro_batches
 from include.ledger.archive.positions import topics_that_left
 from include.ledger.streams import generations as generation_ledger
 from include.ledger.streams.writers import live_writer
+from include.offsets import OffsetRange
 from include.streams import generations
 from include.streams.new_code import fit_now
 from include.streams.start import lost_offsets, topics_back
@@ -21,7 +22,11 @@ from include.streams.start import lost_offsets, topics_back
 
 def facts_of_loss(request: Request) -> Iterator[str]:
     """Yield the lost ranges, by incarnation of their topic."""
-    yield from (f"{each} of {each.topic_id}" for each in lost_offsets(request.pipeline))
+    yield from _told(lost_offsets(request.pipeline))
+
+
+def _told(lost: Iterable[OffsetRange]) -> Iterator[str]:
+    yield from (f"{each} of {each.topic_id}" for each in lost)
 
 
 def known_loss(request: Request) -> Iterator[str]:
@@ -37,7 +42,12 @@ def known_loss(request: Request) -> Iterator[str]:
 
 def accept_loss(request: Request, decided: Decided) -> Iterator[str]:
     """Do what `./tidemark accept-loss` does."""
-    for each in generations.accept_loss(request.pipeline, reason=decided.reason, accepted_by=decided.by):
+    for each in generations.accept_loss(
+        request.pipeline,
+        reason=decided.reason,
+        accepted_by=decided.by,
+        agreed=lambda lost: decided.agreed(_told(lost)),
+    ):
         yield f"{each} ({len(each)} offsets) is accepted as lost"
 
 

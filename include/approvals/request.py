@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -11,7 +11,7 @@ from include.errors import UsageError
 from include.intervals.boundaries import asked_interval
 from include.pipelines import load_pipeline
 from include.pipelines.spec import Pipeline
-from include.quarantine import Quarantined, Selection
+from include.quarantine import Selection
 from include.times import Interval, parse_time
 
 
@@ -69,8 +69,8 @@ class Decided:
 
     reason: str
     by: str
-    agreed: Callable[[Sequence[Quarantined]], None]
-    """Raises UsageError when these quarantined records are not those that the person was shown."""
+    agreed: Callable[[Iterable[str]], None]
+    """Raises UsageError when these facts are not those that the person was shown."""
 
 
 _ABOUT = {Choice.ADOPT: "was created again", Choice.LEAVE: "the source does not name any more"}

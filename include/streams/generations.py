@@ -6,7 +6,7 @@ Each holds the pipeline's lease, so that no stream runs meanwhile, and commits o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -83,30 +83,39 @@ def new_generation(pipeline: Pipeline, *, reason: str, started_by: str) -> int:
         return generations.open_generation(lease, started_by=started_by, reason=reason, beyond=beyond, back=back)
 
 
-def accept_loss(pipeline: Pipeline, *, reason: str, accepted_by: str) -> list[OffsetRange]:
+Agreed = Callable[[Sequence[OffsetRange]], None]
+
+
+def accept_loss(
+    pipeline: Pipeline, *, reason: str, accepted_by: str, agreed: Agreed = lambda _: None
+) -> list[OffsetRange]:
     """Go on without the offsets that Kafka removed before they were archived, and return them.
 
     They are noted for ever, the archive's position moves over them, and a new generation opens.
-    Raises UsageError when nothing is lost, the errors of `check_own`, TopicRecreated, AnotherWriter.
+    Raises UsageError when nothing is lost, what `agreed` raises when it is given the lost offsets, the errors of
+    `check_own`, TopicRecreated, AnotherWriter.
     """
     reason = _check_reason(reason)
     check_own(pipeline)
     with no_stream(pipeline.name) as lease:
-        if not (lost := accept_losses(pipeline, lease, reason=reason, accepted_by=accepted_by)):
+        if not (lost := accept_losses(pipeline, lease, reason=reason, accepted_by=accepted_by, agreed=agreed)):
             raise UsageError(
                 "nothing is lost: Kafka holds everything from the archive's position on", pipeline=pipeline.name
             )
         return lost
 
 
-def accept_losses(pipeline: Pipeline, lease: Lease, *, reason: str, accepted_by: str) -> list[OffsetRange]:
+def accept_losses(
+    pipeline: Pipeline, lease: Lease, *, reason: str, accepted_by: str, agreed: Agreed = lambda _: None
+) -> list[OffsetRange]:
     """Accept losses as the holder of the pipeline's lease; change nothing when nothing is lost.
 
-    Raises the errors of `check_own`, TopicRecreated.
+    Raises what `agreed` raises when it is given the lost offsets, the errors of `check_own`, TopicRecreated.
     """
     check_own(pipeline)
     lost = {each.topic_partition: each for each in lost_offsets(pipeline)}
     if lost:
+        agreed([*lost.values()])
         identities = check_sources(pipeline)
         positions = positions_to_hold(pipeline, source_topic_partitions(pipeline.source, identities))
         ranges = [lost.get(tp, OffsetRange(tp, at, at, identities[tp.topic].topic_id)) for tp, at in positions.items()]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +12,9 @@ import pytest
 from include.approvals import choices, of_streams
 from include.approvals.choices import carry_out, digest_of_facts, what_is_known
 from include.approvals.request import Choice, Request
-from include.errors import UsageError
+from include.doctor.disagreement import REPAIR, Disagreement
+from include.errors import ServiceUnreachable, UsageError
+from include.intervals import lake_of_ledger
 from include.intervals.reporting.asking import notify_asked
 from include.ledger import quarantine
 from include.ledger.alerts import open_alerts
@@ -18,6 +22,7 @@ from include.ledger.database import session
 from include.ledger.intervals import attempts, builds, pins
 from include.ledger.intervals.findings import ExpectationResult, Validation
 from include.ledger.models import LandingFileRow
+from include.ledger.streams.writers import Lease
 from include.ledger.validation import approvals
 from include.offsets import OffsetRange
 from include.pipelines import load_pipeline
@@ -121,6 +126,46 @@ def test_loss_is_accepted_only_when_it_is_the_one_that_was_shown(monkeypatch: py
     assert carry_out(request, digest=shown, reason="moved", by="somebody") == [
         "events-0 [0, 10) (10 offsets) is accepted as lost"
     ]
+
+
+def test_loss_that_grew_while_the_decision_waited_for_its_turn_is_not_accepted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lost = [OffsetRange(TP, 0, 10, "id")]
+
+    @contextmanager
+    def no_stream(_: str) -> Iterator[Lease]:
+        # As long as a driver that died holds its lease.
+        lost[:] = [OffsetRange(TP, 0, 500, "id")]
+        yield Lease("nest_cameras", 7, "here")
+
+    monkeypatch.setattr(of_streams, "lost_offsets", lambda _: lost)
+    ways_on = of_streams.generations
+    monkeypatch.setattr(ways_on, "lost_offsets", lambda _: lost)
+    monkeypatch.setattr(ways_on, "check_lake", lambda _: None)
+    monkeypatch.setattr(ways_on, "check_not_taken_over", lambda _: None)
+    monkeypatch.setattr(ways_on, "no_stream", no_stream)
+    monkeypatch.setattr(ways_on, "check_sources", lambda _: pytest.fail("it is accepted"))
+    request = Request.of_form({**FORM, "decision": Choice.ACCEPT_LOSS})
+    with pytest.raises(UsageError, match="no longer those that were shown"):
+        carry_out(request, digest=digest_of_facts(request), reason="moved", by="somebody")
+
+
+def test_nothing_is_repaired_or_planned_when_the_lake_is_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To a lake that is not mounted, every table is damaged, and a repair creates it again there."""
+    request = Request.of_form({**FORM, "decision": Choice.REPAIR})
+    missing = Disagreement("Iceberg table differs", "nest_cameras", "its metadata is gone", REPAIR, "commit to Iceberg")
+    monkeypatch.setattr(choices, "disagreements_of", lambda *_, **__: [missing])
+    monkeypatch.setattr(choices.repair, "repair", lambda *_: pytest.fail("it is repaired"))
+    monkeypatch.setattr(lake_of_ledger, "check_version", lambda: None)
+    monkeypatch.setattr(lake_of_ledger, "lake_error", lambda _: None)
+    shown = digest_of_facts(request)
+    assert "plan: commit to Iceberg: its metadata is gone" in what_is_known(request)
+    unmounted = ServiceUnreachable("the lake holds nothing of it")
+    monkeypatch.setattr(lake_of_ledger, "lake_error", lambda _: unmounted)
+    for way in (what_is_known, lambda each: carry_out(each, digest=shown, reason="gone", by="somebody")):
+        with pytest.raises(ServiceUnreachable, match="holds nothing"):
+            way(request)
 
 
 def quarantine_at(pipeline: str, number: int, offsets: list[int]) -> None:
