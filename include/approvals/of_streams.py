@@ -72,7 +72,8 @@ def known_topic(request: Request) -> Iterator[str]:
     generations.check_not_mirrored(request.pipeline, request.topic, stored, bounds)
     for tp, (low, high) in bounds.items():
         yield f"begins: {tp} at offset {low}, {high - low:,} records wait"
-    yield "then: what was archived of the old one and is in no interval yet is pinned as one interval"
+    yield "then: what was archived of the old one and is in no interval yet is pinned as one interval, and so is each"
+    yield "gap between pinned intervals that has some of it, with what the pipeline's other topics have there"
     yield from _running(request)
 
 

@@ -99,7 +99,9 @@ class _Pinning:
         first_time = self._first_time(neighbours)
         _, ends = self._resolve(self.wanted, neighbours, first_time)
         limits = _offsets(ends)
-        await_archive(self.log.pipeline, self.wanted, limits, patience)
+        if neighbours.after is None:
+            # What lies before a pinned one is archived, also of a topic whose successor is read by now.
+            await_archive(self.log.pipeline, self.wanted, limits, patience)
         schedule = self.log.pipeline.schedule
         for step in near_steps(schedule, first_time, self.wanted.from_time):
             self._pin(step, first_time, limits)

@@ -33,22 +33,26 @@ def rest_of(pipeline: Pipeline, topic: str) -> Rest | None:
     return Rest(Interval(begin, pipeline.schedule.floor(begin) + pipeline.schedule.every), ranges, log.topic_ids)
 
 
-def pin_gaps(pipeline: Pipeline, topic: str, *, pinned_by: str) -> None:
-    """Pin what was left for later between pinned intervals, each gap as the interval before the next pinned one.
+def pin_gaps(pipeline: Pipeline, topic: str, *, pinned_by: str) -> list[Interval]:
+    """Pin what was left for later of the topic between pinned intervals, and return the intervals.
 
-    The caller holds the pipeline's lease. Each interval is a transaction, so a repetition pins only what is left.
+    Each gap that has offsets of it becomes the interval before the next pinned one, with what other topics have there:
+    the times of its records are not known any more. The caller holds the pipeline's lease. Each interval is a
+    transaction, so a repetition pins only what is left.
     """
-    log = _closed_log(pipeline, topic)
+    log, written = _closed_log(pipeline, topic), []
     every = pipeline.schedule.every
     for gap in missing.find_gaps(pipeline.name):
         ranges = _ranges(log, gap)
-        if gap.after is not None and any(map(len, ranges)):
+        if gap.after is not None and any(len(each) for each in ranges if each.topic_partition.topic == topic):
             end = gap.after.interval.from_time
             begin = max(end - every, gap.before.interval.to_time) if gap.before else end - every
             topic_ids = gap.after.topic_ids
-            pins.write_interval(
+            pinned = pins.write_interval(
                 pipeline.name, Interval(begin, end), ranges, topic_ids, pinned_by=pinned_by, between=gap
             )
+            written += [pinned.interval] if pinned else []
+    return written
 
 
 def _closed_log(pipeline: Pipeline, topic: str) -> SourceLog:

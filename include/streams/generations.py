@@ -130,8 +130,9 @@ def accept_losses(
 def adopt(pipeline: Pipeline, topic: str, *, reason: str, adopted_by: str, read_again: bool = False) -> dict[str, Any]:
     """Go on with a topic that was deleted and created again; return what was closed and what begins.
 
-    Archived offsets of the old incarnation that belong to no interval yet are pinned as one interval; the
-    positions restart at the new topic's earliest offsets, and a new generation opens.
+    Archived offsets of the old incarnation that belong to no interval yet are pinned: those after the last pinned
+    interval as one, and each gap before it that has some as one. The positions restart at the new topic's earliest
+    offsets, and a new generation opens.
     Raises UsageError when there is nothing to adopt and, without `read_again`, what `check_not_mirrored` raises; the
     errors of `check_own`, TopicRecreated while the topic does not exist, AnotherWriter.
     """
@@ -155,7 +156,7 @@ def adopt(pipeline: Pipeline, topic: str, *, reason: str, adopted_by: str, read_
         others = {tp: at for tp, at in micro_batches.positions(pipeline.name).items() if tp.topic != topic}
         ranges = [OffsetRange(tp, at, at, stored[tp.topic]) for tp, at in others.items()]
         ranges += [OffsetRange(tp, low, low, successor.topic_id) for tp, low in begins.items()]
-        pinning.pin_gaps(pipeline, topic, pinned_by=adopted_by)
+        gaps = pinning.pin_gaps(pipeline, topic, pinned_by=adopted_by)
         rest = pinning.rest_of(pipeline, topic)
         number, pinned = generations.open_with_topic(
             lease, successor, rest, ranges, adopted_by=adopted_by, reason=reason
@@ -166,6 +167,7 @@ def adopt(pipeline: Pipeline, topic: str, *, reason: str, adopted_by: str, read_
         "topic_id": successor.topic_id,
         "begins": {str(tp): low for tp, low in begins.items()},
         "pinned": str(pinned.interval) if pinned else None,
+        "gaps": [str(each) for each in gaps],
         "generation": number,
     }
 

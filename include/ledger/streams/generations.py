@@ -213,7 +213,7 @@ def _check_unpinned(ledger: Session, pipeline: str, rest: Rest) -> None:
     )
     if ledger.scalar(since.limit(1)) is not None:
         raise TidemarkError(
-            f"{rest.interval} was pinned meanwhile; nothing was changed", remedy="adopt again", pipeline=pipeline
+            f"{rest.interval} was pinned meanwhile; the topic was not adopted", remedy="adopt again", pipeline=pipeline
         )
 
 

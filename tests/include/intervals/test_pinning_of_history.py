@@ -253,8 +253,9 @@ def test_rest_of_a_deleted_topic_covers_the_gaps_when_intervals_left_some(log: L
     log.delete()
     log.producer = kafka.producer()
     log.create(2)
-    generations.adopt(log.pipeline, log.topic, reason="moved", adopted_by="test@host")
+    adopted = generations.adopt(log.pipeline, log.topic, reason="moved", adopted_by="test@host")
     every = timedelta(hours=1)
+    assert adopted["gaps"] == [str(log.pinned()[0].interval), str(log.pinned()[2].interval)]
     far = hour(YEARS + 60)
     assert [(each.interval, by_partition(each)[0]) for each in log.pinned()] == [
         (Interval(far.from_time - every, far.from_time), (0, 6)),
@@ -262,4 +263,29 @@ def test_rest_of_a_deleted_topic_covers_the_gaps_when_intervals_left_some(log: L
         (Interval(START - every, START), (7, 10)),
         (hour(0), (10, 12)),
         (hour(1), (12, 13)),
+    ]
+
+
+def test_gap_is_left_for_later_when_the_deleted_topic_has_nothing_in_it(log: Log) -> None:
+    other = replace(log.pipeline, source=KafkaTopics(subscribe=(f"{log.topic}-other",)))
+    kept = Log(other, batches=1)
+    kept.create(1)
+    kept.send(0, *(YEARS + 10 * each for each in range(10)), 0.3)
+    log.send(0, YEARS + 60.5, 0.1, 1.1)
+    log.archive()
+    kept.archive()
+    both = replace(log.pipeline, source=KafkaTopics(subscribe=(log.topic, kept.topic)))
+    for number in (0, YEARS + 60):
+        pin_interval(both, hour(number), pinned_by="test")
+    log.delete()
+    log.producer = kafka.producer()
+    log.create(2)
+    adopted = generations.adopt(both, log.topic, reason="moved", adopted_by="test@host")
+    assert (adopted["gaps"], adopted["pinned"]) == ([], str(hour(1)))
+    assert [each.interval for each in log.pinned()] == [hour(YEARS + 60), hour(0), hour(1)]
+    pinned = pin_interval(both, hour(YEARS + 80), pinned_by="test")
+    assert [(r.topic_partition.topic, r.from_offset, r.until_offset) for r in pinned.ranges] == [
+        (log.topic, 1, 1),
+        (log.topic, 0, 0),
+        (kept.topic, 8, 9),
     ]
