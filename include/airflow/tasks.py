@@ -28,6 +28,7 @@ from include.intervals.missing import missing_in_order, rest_before
 from include.intervals.reporting.plan import plan_interval
 from include.ledger.completeness import completeness
 from include.ledger.intervals import attempts, pins, revisions
+from include.ledger.intervals.pinned import has_pinned_again
 from include.pipelines.spec import Pipeline
 from include.proof.write import prove_registered
 from include.settings import settings
@@ -124,6 +125,7 @@ def attempt_of(pipeline: str, attempt: Any) -> int:
 def pin_unless_behind(pipeline: Pipeline, context: Any) -> str | None:
     """Pin the run's interval as its form says and return the id of its attempt.
 
+    A run pins again once: cleared, it builds the same ranges, also after the next interval was pinned.
     None while the archive is behind or a service is away. Raises ArchiveBehind or ServiceUnreachable when it has been
     for longer than the setting `archive_wait`, UsageError of `interval_of_run`, and Airflow's exception that skips this
     task and those after it for a dry run.
@@ -137,9 +139,10 @@ def pin_unless_behind(pipeline: Pipeline, context: Any) -> str | None:
             ):
                 print(line)
             raise AirflowSkipException("a dry run: nothing was changed")
-        attempt = steps.pin(
-            pipeline.name, interval, run_by=run_by, source=wishes.source, repin=wishes.repin, patience=POKE
-        )
+        repin = wishes.repin and not has_pinned_again(pipeline.name, interval, run_by)
+        if repin != wishes.repin:
+            print(f"{interval} was pinned again by this run: it keeps these ranges")
+        attempt = steps.pin(pipeline.name, interval, run_by=run_by, source=wishes.source, repin=repin, patience=POKE)
     except (ArchiveBehind, ServiceUnreachable) as error:
         began = context["ti"].get_first_reschedule_date(context)
         if began is not None and datetime.now(UTC) - began > parse_duration(settings().archive_wait):

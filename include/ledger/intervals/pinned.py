@@ -70,6 +70,22 @@ def noted_ends(pipeline: str, topic: str, topic_id: str) -> dict[TopicPartition,
         return {TopicPartition(topic, number): (offset, timestamp) for number, offset, timestamp in ledger.fetchall()}
 
 
+_PINNED_AGAIN = """
+    SELECT EXISTS (
+        SELECT FROM repins r JOIN intervals i ON i.id = r.interval_id
+        WHERE i.pipeline = %(pipeline)s AND i.from_time = %(from_time)s AND r.repinned_by = %(run_by)s
+    )
+"""
+
+
+def has_pinned_again(pipeline: str, interval: Interval, run_by: str) -> bool:
+    """Return whether `run_by`, e.g. `airflow <run id>`, has pinned the interval again."""
+    with reading() as ledger:
+        ledger.execute(_PINNED_AGAIN, {"pipeline": pipeline, "from_time": interval.from_time, "run_by": run_by})
+        ((found,),) = ledger.fetchall()
+        return bool(found)
+
+
 def intervals_where(ledger: cursor, condition: str, **parameters: Any) -> list[PinnedInterval]:
     """Return the intervals of `pipeline` (a parameter) that meet an SQL condition over `intervals i`, in order."""
     ledger.execute(_OF_PIPELINE.format(condition), parameters)

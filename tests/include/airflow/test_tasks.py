@@ -9,12 +9,16 @@ from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import AirflowSkipException
+from sqlalchemy import select
 
 from include.airflow.tasks import pin_unless_behind
-from include.errors import ServiceUnreachable
+from include.errors import ServiceUnreachable, UsageError
 from include.ledger.archive.micro_batches import ARCHIVE
+from include.ledger.database import session
+from include.ledger.intervals import pins
 from include.ledger.intervals.attempts import load_attempt
 from include.ledger.intervals.states import Source
+from include.ledger.models import Repin
 from include.ledger.streams import generations
 from include.pipelines import load_pipeline
 from include.times import format_time
@@ -37,9 +41,9 @@ class Run:
     def get_first_reschedule_date(self, context: Any) -> datetime | None:
         return self.began
 
-    def pin(self, log: Log) -> str | None:
+    def pin(self, log: Log, **wishes: object) -> str | None:
         begin, end = format_time(hour(0).from_time), format_time(hour(0).to_time)
-        context = {"dag_run": self, "ti": self, "params": {"from": begin, "to": end}}
+        context = {"dag_run": self, "ti": self, "params": {"from": begin, "to": end, **wishes}}
         return pin_unless_behind(log.pipeline, context)
 
 
@@ -86,3 +90,25 @@ def test_plan_is_of_all_that_the_form_wishes_when_the_run_is_a_dry_one(
     with pytest.raises(AirflowSkipException, match="dry run"):
         pin_unless_behind(load_pipeline(PIPELINE), context)
     assert planned == wishes
+
+
+def test_run_that_pinned_again_keeps_its_ranges_when_it_is_cleared(in_process: Home) -> None:
+    log = Log(load_pipeline("gps_positions"))
+    log.create(1)
+    log.send(0, 0.1, 1.1, 2.1)
+    log.archive()
+    again = Run(None, "again")
+    Run(None).pin(log)
+    again.pin(log, repin=True)
+    pinned = pins.find_interval(log.pipeline.name, hour(0).from_time)
+    assert pinned is not None
+    again.pin(log, repin=True)
+    # Nor is it refused because of the hour after it.
+    log.pin(1)
+    attempt = again.pin(log, repin=True)
+    assert attempt is not None
+    assert load_attempt(int(attempt)).pinned == pinned
+    with session() as ledger:
+        assert list(ledger.scalars(select(Repin.repinned_by))) == ["airflow again"]
+    with pytest.raises(UsageError, match="would no longer tile"):
+        Run(None, "another").pin(log, repin=True)
