@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from include.ledger.connection import reading
+from include.pipelines import pipeline_names
 from include.times import format_time
 
 
@@ -20,8 +21,9 @@ class OpenErasure:
 
     @property
     def remedy(self) -> str:
-        """The command that finishes it."""
-        return f"./tidemark erase {self.pipeline} --resume"
+        """The command that finishes it; it takes declared pipelines only."""
+        again = "" if self.pipeline in pipeline_names() else f"declare {self.pipeline} again, then "
+        return f"{again}./tidemark erase {self.pipeline} --resume"
 
     def __str__(self) -> str:
         return (

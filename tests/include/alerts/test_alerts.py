@@ -38,6 +38,7 @@ from include.ledger.alerts import Alert, open_alerts
 from include.ledger.archive import micro_batches
 from include.ledger.archive.micro_batches import BatchCommit
 from include.ledger.database import session
+from include.ledger.erasures.open import OpenErasure
 from include.ledger.models import Erasure, MicroBatch, StreamLaunch
 from include.ledger.streams import launches, writers
 from include.ledger.streams.restarts import failures_in_a_row
@@ -399,6 +400,12 @@ def test_erasure_that_was_interrupted_is_told_after_a_day_and_when_it_has_ended(
     assert watch(pipeline, now + day + timedelta(minutes=2))["recovered"] == 1
     assert [each["state"] for each in receivers.posts] == ["raised", "recovered"]
     assert postgres.json("status", "--json")["unfinished_erasures"] == []
+
+
+def test_unfinished_erasure_is_to_be_declared_again_when_its_pipeline_was_removed() -> None:
+    # Until then nothing looks at it, and the command does not know the pipeline.
+    removed = OpenErasure("doors", 7, datetime.now(UTC), "ada@host")
+    assert removed.remedy == "declare doors again, then ./tidemark erase doors --resume"
 
 
 def test_declaration_that_is_refused_is_told_once_and_when_it_is_corrected(
