@@ -172,7 +172,10 @@ def discard(
     everything: Annotated[bool, typer.Option("--all", help="all records that are still in quarantine")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Discard records: recorded with reason, who and when. Their bytes stay; a replay skips them."""
+    """Discard records: recorded with reason, who and when. Their bytes stay; a replay skips them.
+
+    What was discarded together is taken back one by one: by a replay with the record's offset.
+    """
     declared = load_pipeline(pipeline)
     selection = Selection.of(declared, topic, partition=partition, offset=offset, reason=code, topic_id=topic_id)
     if selection.everything is not everything:
