@@ -269,19 +269,19 @@ def write_text(location: str, text: str) -> None:
 def write_bytes(location: str, content: bytes) -> None:
     """Write a file, replacing an existing one atomically."""
     system, path = filesystem(location)
-    # Each writer's own: several may write the same file at once. In a bucket a file is there when it is complete.
-    is_moved = not object_store.is_bucket_uri(location)
-    temporary = f"{path}.{uuid.uuid4().hex}.tmp" if is_moved else path
+    if object_store.is_bucket_uri(location):
+        object_store.put(system, path, content)
+        return
+    # Each writer's own: several may write the same file at once.
+    temporary = f"{path}.{uuid.uuid4().hex}.tmp"
     try:
         make_parents(location)
         with system.open_output_stream(temporary) as file:
             file.write(content)
-        if is_moved:
-            system.move(temporary, path)
+        system.move(temporary, path)
     except OSError as error:
-        if is_moved:
-            with suppress(OSError):
-                system.delete_file(temporary)
+        with suppress(OSError):
+            system.delete_file(temporary)
         if error.errno == errno.ENOSPC:
             raise full_disk(location) from error
         raise

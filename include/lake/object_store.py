@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
 from pyarrow import fs
@@ -61,6 +62,19 @@ def _store(bucket: str) -> fs.FileSystem:
     # AWS itself tells the bucket's region.
     place = client_address() or {"region": fs.resolve_s3_region(bucket)}
     return fs.S3FileSystem(retry_strategy=Patience(), **place)
+
+
+def put(store: fs.FileSystem, path: str, content: bytes) -> None:
+    """Write an object, which replaces an existing one when it is complete, whatever signal comes meanwhile."""
+
+    def write() -> None:
+        with store.open_output_stream(path) as file:
+            file.write(content)
+
+    # Signals are raised in the main thread. There, one that comes as the stream is opened would leave it behind, and
+    # Arrow then completes the object without its content.
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(write).result()
 
 
 def client_address() -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -85,6 +86,29 @@ def test_file_is_whole_when_two_write_it_at_once(tmp_path: Path, monkeypatch: py
     lake.write_text(location, "a report")
     assert lake.read_text(location) == "a report"
     assert [each.name for each in (tmp_path / "reports").iterdir()] == ["hour.html"]
+    settings.cache_clear()
+
+
+def test_object_is_whole_when_a_signal_comes_as_it_is_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stream that a signal leaves behind completes its object, without content."""
+    monkeypatch.setenv("TIDEMARK_LAKE", "s3a://lake")
+    settings.cache_clear()
+    disk, path = fs.LocalFileSystem(), str(tmp_path / "proof.json")
+
+    class Interrupted:
+        def open_output_stream(self, name: str) -> object:
+            stream = disk.open_output_stream(name)
+            signal.raise_signal(signal.SIGINT)
+            return stream
+
+    monkeypatch.setattr(files, "filesystem", lambda _: (disk, path))
+    lake.write_text("s3a://lake/proof.json", "first")
+    monkeypatch.setattr(files, "filesystem", lambda _: (Interrupted(), path))
+    with pytest.raises(KeyboardInterrupt):
+        lake.write_text("s3a://lake/proof.json", "second")
+    assert Path(path).read_text() == "second"
     settings.cache_clear()
 
 
