@@ -16,7 +16,6 @@ from include.errors import LogTruncated, TidemarkError, TopicRecreated
 from include.housekeeping.leftovers import left_folders
 from include.housekeeping.renaming import left_to_rename
 from include.intervals.lake_of_ledger import kept_checkpoints, lake_error
-from include.lake.scan import scan_files
 from include.ledger import proofs
 from include.ledger.archive import row_outputs
 from include.ledger.erasures import unfinished
@@ -26,6 +25,7 @@ from include.monitor.history.unregistered import find_unregistered
 from include.monitor.missing import building_commands, summarize_missing
 from include.pipelines import declarations
 from include.pipelines.spec import EventTimeWithin, Pipeline
+from include.proof.lost import lost_files
 from include.services import airflow, supervisor
 from include.services.dag_files import unmade_dags
 from include.services.process import ServiceStatus, embedded_addresses, open_addresses, read_state
@@ -226,13 +226,10 @@ def unproved(pipeline: Pipeline) -> Iterator[Finding]:
 
 def lost_proofs(pipeline: Pipeline) -> Iterator[Finding]:
     """Yield a finding when the last proof's file is gone, a note for earlier ones, of which no copy may be left."""
-    # The ledger is read first: a proof is noted after its file.
-    written = [lake.uri(path) for path in proofs.paths(pipeline.name)]
-    there = scan_files("proofs", pipeline.name) if written else {}
-    if lost := [each for each in written if each not in there]:
-        what = f"{pipeline.name}: proofs whose files are gone: {len(lost)}, such as {lake.below_lake(lost[0])}"
+    if lost := lost_files(pipeline):
+        what = f"{pipeline.name}: proofs whose files are gone: {len(lost)}, such as {lost[0]}"
         remedy = "put them back from the lake's last copy, if it has them: those after them do not verify until then"
-        are_earlier = lost[-1] != written[-1]
+        are_earlier = lost[-1] != proofs.paths(pipeline.name)[-1]
         yield Finding(are_earlier, what, remedy, notice=are_earlier)
 
 

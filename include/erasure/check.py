@@ -20,6 +20,7 @@ from include.pipelines import declarations
 from include.pipelines.spec import JdbcTable, KafkaMessages, Pipeline
 from include.pipelines.spec.archive import check_subject
 from include.producing.position import refused_files
+from include.proof.lost import lost_files
 from include.proof.signing import own_public_key
 from include.serving.follow import differences
 from include.settings import settings
@@ -158,19 +159,25 @@ def _of_former_declarations(pipeline: Pipeline) -> list[str]:
 
 
 def remaining_in_proofs(pipeline: Pipeline, erasure: Begun) -> list[str]:
-    """Return in words what in earlier proofs quotes a key; none where each key named a partition.
+    """Return in words what in earlier proofs quotes a key; where each key named a partition, only in lost ones.
 
     Proofs lose those keys that named one: who goes on with an erasure does not know which results quoted the others.
     """
     named = named_partitions.values_renamed_by(erasure.id, pipeline.table)
+    lost = lost_files(pipeline) if named else []
+    told = (
+        [f"proofs that were not replaced, as their files are gone ({len(lost)}): delete those that a copy brings back"]
+        if lost
+        else []
+    )
     if named >= len(erasure.key_hashes):
-        return []
+        return told
     kept = "kept as signed, except for keys that named a table partition" if named else "kept as signed"
     counted = (
         ("expectations", "result of an expectation", "results of expectations"),
         ("reasons", "reason of an approval", "reasons of approvals"),
     )
-    return [
+    return told + [
         f"{quantity(many, *of)} in earlier proofs, below proofs/{pipeline.name}, which quote a key: {kept}"
         for name, *of in counted
         if (many := erasure.counts.get(name, 0))

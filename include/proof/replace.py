@@ -28,13 +28,14 @@ from include.proof.verify import NotAProof, canonical, parse
 def replace_proofs(pipeline: Pipeline, erasure: int, names: NamesToForget) -> int:
     """Replace the proofs that name the partitions and all that follow, and return how many this erasure replaced.
 
-    Repeating it changes nothing. Raises UsageError if a signed proof cannot be signed again, TidemarkError for a file
-    that is gone or is not a proof.
+    One whose file is gone names nobody, and stays as the ledger notes it. Repeating it changes nothing. Raises
+    UsageError if a signed proof cannot be signed again, TidemarkError for a file that is not a proof.
     """
     replaced: dict[str, str] = {}
     with proofs.replacing(pipeline.name) as chain:
         for path in chain.written:
-            before = _read(pipeline, path)
+            if (before := _read(pipeline, path)) is None:
+                continue
             proof = before if _is_replaced(before, erasure) else _replacement(before, replaced, names)
             if proof == before and not _is_replaced(before, erasure):
                 continue
@@ -49,16 +50,21 @@ def replace_proofs(pipeline: Pipeline, erasure: int, names: NamesToForget) -> in
 
 def replaced_by(pipeline: Pipeline, erasure: int) -> int:
     """Return how many proofs of a pipeline an erasure replaced. Raises TidemarkError like `replace_proofs`."""
-    return sum(_is_replaced(_read(pipeline, path), erasure) for path in proofs.paths(pipeline.name))
+    every = (_read(pipeline, path) for path in proofs.paths(pipeline.name))
+    return sum(each is not None and _is_replaced(each, erasure) for each in every)
 
 
-def _read(pipeline: Pipeline, path: str) -> dict[str, Any]:
+def _read(pipeline: Pipeline, path: str) -> dict[str, Any] | None:
+    """Return a proof; None where its file is gone. Raises TidemarkError for another file in its place."""
     try:
         return parse(lake.read_bytes(lake.uri(path)))
-    except (FileNotFoundError, NotAProof) as error:
+    except FileNotFoundError:
+        return None
+    except NotAProof as error:
         raise TidemarkError(
-            f"the proof {path} is gone or is none, so it cannot be replaced; the erasure is unfinished",
-            remedy=f"put it back from a backup, then: ./tidemark erase {pipeline.name} --resume",
+            f"the file {path} is no proof, so it cannot be replaced; the erasure is unfinished",
+            remedy="put it back from a backup, or delete what is there if there is none, then: "
+            f"./tidemark erase {pipeline.name} --resume",
             pipeline=pipeline.name,
         ) from error
 

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,9 +19,11 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
+from include.erasure.check import remaining_in_proofs
 from include.erasure.names import Names
-from include.errors import UsageError
+from include.errors import TidemarkError, UsageError
 from include.ledger.database import session
+from include.ledger.erasures import named_partitions
 from include.ledger.models import IntervalRow
 from include.pipelines import load_pipeline
 from include.proof import replace, verify
@@ -97,6 +100,28 @@ def test_proofs_name_nothing_and_hold_with_all_that_follow_when_they_were_replac
     assert check(following.read_bytes(), chain).differences == []
     assert replace_proofs(NAMES, 4, Names({"date=2026-11-20"})) > 0
     assert [each["erasure"] for each in json.loads(chain[2].read_text())["replaces"]] == [3, 4]
+
+
+@pytest.mark.parametrize("chain", ["unsigned"], indirect=True)
+def test_proofs_after_a_lost_one_are_replaced_when_there_is_no_copy_of_it(
+    chain: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost = chain[1].read_bytes()
+    chain[1].unlink()
+    assert replace_proofs(NAMES, 3, ERASED) == replaced_by(NAMES, 3) == 2
+    assert not any(ZIP in each.read_text() for each in chain[2:])
+    (differs,) = check(chain[2].read_bytes(), chain).differences
+    assert differs.startswith("chain: ")
+    begun: Any = SimpleNamespace(id=3, key_hashes=["00" * 32], counts={})
+    for renamed, told in ((0, []), (1, ["proofs that were not replaced, as their files are gone (1)"])):
+        monkeypatch.setattr(named_partitions, "values_renamed_by", lambda *_, renamed=renamed: renamed)
+        assert [each.partition(":")[0] for each in remaining_in_proofs(NAMES, begun)] == told
+    chain[1].write_bytes(lost)
+    assert check(chain[2].read_bytes(), chain).differences == []
+    chain[1].write_text("no proof")
+    with pytest.raises(TidemarkError, match=f"{chain[1].name} is no proof") as refused:
+        replace_proofs(NAMES, 4, ERASED)
+    assert "or delete what is there if there is none" in refused.value.remedy
 
 
 def test_reason_of_an_approval_names_no_key_when_its_proof_was_replaced() -> None:
