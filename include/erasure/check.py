@@ -12,7 +12,7 @@ from include.errors import TidemarkError, UsageError
 from include.housekeeping.leftovers import left_tables
 from include.lake.object_store import is_bucket_uri
 from include.ledger import proofs
-from include.ledger.erasures import former, named_partitions
+from include.ledger.erasures import former, named_partitions, unfinished
 from include.ledger.erasures.unfinished import Begun
 from include.ledger.streams import lines
 from include.monitor.text import quantity
@@ -54,7 +54,14 @@ def check_can_sign_proofs(pipeline: Pipeline, columns: Sequence[str]) -> None:
         what = "its proofs are signed, and no key is set to sign those of the intervals that are built again"
     else:
         return
-    raise UsageError(f"{what}; nothing was changed", remedy="set TIDEMARK_PROOF_KEY", pipeline=pipeline.name)
+    remedy = "set TIDEMARK_PROOF_KEY"
+    if unfinished.unfinished(pipeline.name) is None:
+        raise UsageError(f"{what}; nothing was changed", remedy=remedy, pipeline=pipeline.name)
+    raise UsageError(
+        f"{what}; the erasure is unfinished",
+        remedy=f"{remedy}, then: ./tidemark erase {pipeline.name} --resume",
+        pipeline=pipeline.name,
+    )
 
 
 def remaining(pipeline: Pipeline) -> list[str]:

@@ -115,7 +115,10 @@ def _finished(pipeline: Pipeline, wish: Wish, tell: Tell) -> dict[str, Any]:
 
 
 def dry_run(pipeline: Pipeline, wish: Wish) -> dict[str, Any]:
-    """Return how much an erasure would erase; nothing is changed. Raises what `erase` raises before it begins."""
+    """Return how much an erasure would erase; nothing is changed.
+
+    Raises what `erase` raises before it searches, except for signed proofs without a key to sign others.
+    """
     columns = _columns_to_erase(pipeline, wish)
     _check_topics(pipeline)
     found = search(pipeline, columns, Keys(wish.keys))

@@ -658,12 +658,13 @@ def test_erasure_neither_begins_nor_goes_on_when_proofs_are_signed_and_no_key_is
         proof = {"path": f"proofs/{pipeline}/1.json", "sha256": "00" * 32, "signed_by": "00" * 32}
         ledger.add(ProofRow(pipeline=pipeline, build_id=build, tables=[declared.table], **proof))
     wish = Wish(("cam-1",), ("device_id",), "asked", "me@here")
-    with pytest.raises(UsageError, match="no key is set to sign"):
+    with pytest.raises(UsageError, match=r"no key is set to sign.*; nothing was changed"):
         erase(declared, wish, lambda line: None)
     assert unfinished.erasures(pipeline) == []
     begin(pipeline, set(), set())
-    with pytest.raises(UsageError, match="no key is set to sign"):
+    with pytest.raises(UsageError, match=r"no key is set to sign.*; the erasure is unfinished") as refused:
         resume(declared, lambda line: pytest.fail(line))
+    assert refused.value.remedy == f"set TIDEMARK_PROOF_KEY, then: ./tidemark erase {pipeline} --resume"
 
 
 def test_unfinished_erasure_is_not_taken_for_one_of_other_columns_when_the_keys_are_the_same(pipeline: str) -> None:
