@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from include.ledger.quarantine import pinned_fates
+from include.ledger.quarantine import discarded, pinned_fates
 from include.offsets import OffsetRange
 from include.pipelines.spec import Avro, KafkaDeserializer, Pipeline, UserDefined
 from include.schemas.writer_schemas import UNKNOWN_SCHEMA
@@ -40,7 +40,7 @@ def withhold_quarantined(
     Diverted records would throw, and replayed ones belong to another interval. In the parts that other code decoded
     (`otherwise`) every quarantined record stays quarantined, as does one whose reason may have passed, such as a schema
     that the registry did not know then. All others are decoded again, to be compared: also those that a decoder of the
-    user's own had no memory for.
+    user's own had no memory for, unless a person has discarded them.
     """
     known = pinned_fates(pipeline.name, ranges, topic_ids)
     passing = _PASSING.get(type(pipeline.decoder))
@@ -50,6 +50,10 @@ def withhold_quarantined(
     if passing is not None:
         may_pass = (F.col("reason") == passing) & ~F.col("detail").rlike(_SHORT_OF_MEMORY)
         held = held.unionByName(read_quarantined(spark, pipeline, ranges, may_pass)).distinct()
+        if given_up := discarded(pipeline.name, ranges, topic_ids):
+            of_reason = read_quarantined(spark, pipeline, ranges, F.col("reason") == passing)
+            stay = of_reason.join(frame_of(spark, given_up, _COORDINATES), of_reason.columns, "leftsemi")
+            held = held.unionByName(stay).distinct()
     if otherwise:
         held = held.unionByName(read_quarantined(spark, pipeline, otherwise)).distinct()
     held = held.withColumn("held", F.lit(True))

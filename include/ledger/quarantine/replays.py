@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from sqlalchemy import ColumnElement, Select, exists, func, or_, select, update
+from sqlalchemy import ColumnElement, Select, exists, func, or_, select, true, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session, aliased
 
@@ -203,12 +203,28 @@ def pinned_fates(pipeline: str, ranges: Iterable[OffsetRange], topic_ids: Mappin
     These are the diverted ones, which must not be decoded, and the replayed ones, whose rows another
     interval delivers.
     """
+    return _within(pipeline, ranges, topic_ids, DivertedRecord, Replay)
+
+
+def discarded(pipeline: str, ranges: Iterable[OffsetRange], topic_ids: Mapping[str, str]) -> list[Coordinates]:
+    """Return the records of the ranges that a person has discarded."""
+    return _within(pipeline, ranges, topic_ids, QuarantineNote, only=QuarantineNote.kind == "discarded")
+
+
+def _within(
+    pipeline: str,
+    ranges: Iterable[OffsetRange],
+    topic_ids: Mapping[str, str],
+    *models: type[DivertedRecord | Replay | QuarantineNote],
+    only: ColumnElement[bool] | None = None,
+) -> list[Coordinates]:
     coordinates: set[Coordinates] = set()
     with session() as ledger:
         for each in ranges:
             tp = each.topic_partition
-            for model in (DivertedRecord, Replay):
+            for model in models:
                 wanted = select(model.record_offset).where(
+                    true() if only is None else only,
                     model.pipeline == pipeline,
                     model.topic == tp.topic,
                     model.topic_id == topic_ids[tp.topic],

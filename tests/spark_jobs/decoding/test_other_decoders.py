@@ -307,20 +307,23 @@ def test_undecodable_record_stays_in_quarantine_unless_memory_was_short_when_the
     spark: Any, monkeypatch: pytest.MonkeyPatch, decoder: Any, shortage: str
 ) -> None:
     landed = [(0, "undecodable", shortage), (1, "undecodable", "LookupError: no schema"), (2, "too_large", "9 bytes")]
+    # Two that a person has given up.
+    landed += [(3, "undecodable", shortage), (4, "too_large", "9 bytes")]
 
     def read_files(spark: Any, paths: Any, schema: Any) -> Any:
         rows = [("t", 0, offset, reason, detail) for offset, reason, detail in landed]
         return frame_of(spark, rows, f"{files.COORDINATE_COLUMNS}, reason STRING, detail STRING").select(*schema.names)
 
     monkeypatch.setattr(pinned_fates, "pinned_fates", lambda *_: [])
+    monkeypatch.setattr(pinned_fates, "discarded", lambda *_: [("t", 0, 3), ("t", 0, 4)], raising=False)
     monkeypatch.setattr(files.landing_files, "files_covering", lambda *_: [])
     monkeypatch.setattr(files, "read_files", read_files)
-    frame = spark.createDataFrame([(None, b"v", "t", 0, n, NOW, []) for n in range(3)], KAFKA_DDL)
+    frame = spark.createDataFrame([(None, b"v", "t", 0, n, NOW, []) for n in range(5)], KAFKA_DDL)
     declared = replace(load_pipeline("nest_cameras"), decoder=decoder)
-    ranges = [OffsetRange(TopicPartition("t", 0), 0, 3)]
+    ranges = [OffsetRange(TopicPartition("t", 0), 0, 5)]
     records, withheld = pinned_fates.withhold_quarantined(spark, declared, ranges, {}, [], frame)
     assert withheld is not None
-    assert [row.offset for row in records.where(withheld.isNotNull()).collect()] == [1]
+    assert [row.offset for row in records.where(withheld.isNotNull()).collect()] == [1, 3]
 
 
 def test_function_s_naive_times_are_in_utc_in_both_forms(spark: Any, monkeypatch: Any) -> None:

@@ -55,6 +55,9 @@ def test_replayed_record_is_found_within_the_range_that_begins_with_it_and_not_i
     ranges = {begin: [span(begin, begin + 1)] for begin in found}
     assert {begin: quarantine.replayed_within(pipeline, ranges[begin]) for begin in found} == found
     assert {begin: quarantine.pinned_fates(pipeline, ranges[begin], {"events": "id"}) for begin in found} == found
+    quarantine.record_discards(pipeline, [BAD], reason="of no use", by="test")
+    assert quarantine.discarded(pipeline, [span(0, 9)], {"events": "id"}) == [BAD.coordinates]
+    assert quarantine.discarded(pipeline, [span(0, 9)], {"events": "another"}) == []
 
 
 def test_nothing_is_committed_when_another_replay_has_delivered_a_record(pipeline: str) -> None:
