@@ -168,6 +168,10 @@ class StreamOperator(SparkSubmitOperator):
             self._hook.on_kill()
             if application:
                 yarn.kill(yarn.resource_manager(), application)
+            newest = launches.last(self.pipeline)
+            if newest is not None and newest.is_on_yarn and newest.exit_code is None and not newest.application:
+                # The next try would wait for it as for a driver that starts.
+                launches.note_end(newest.id, 0)
         raise AirflowException("the task was ended before it watched its driver")
 
     def _adopt_or_launch(self) -> str:

@@ -372,6 +372,34 @@ def test_no_driver_is_left_when_its_task_is_ended_while_it_is_launched(
     assert not any(lives(each) for each in set(psutil.Process().children()) - before)
 
 
+def test_driver_is_handed_over_at_once_when_its_task_was_cleared_while_the_one_before_was(
+    in_process: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    operator = StreamOperator(task_id="stream", pipeline=NAME)
+    handed: list[str] = []
+
+    def submit(_: str) -> None:
+        if not handed:
+            handed.append("ended")
+            operator.on_kill()
+        handed.append("app-2")
+        hook._yarn_application_id = "app-2"
+
+    resolved = SimpleNamespace(arguments=(), conf={}, env={}, program="", mode="client")
+    hook = SimpleNamespace(
+        _is_yarn_cluster_mode=True, _yarn_application_id=None, log=operator.log, submit=submit, on_kill=lambda: None
+    )
+    monkeypatch.setattr(applications, "stream_submission", lambda *_, **__: resolved)
+    monkeypatch.setattr(applications.yarn, "resource_manager", lambda: "")
+    monkeypatch.setattr("include.airflow.streams.has_connection", lambda _: False)
+    monkeypatch.setattr(operator, "_get_hook", lambda: hook)
+    with pytest.raises(AirflowException, match="was ended"):
+        operator._adopt_or_launch()
+    noted = launches.find(operator._adopt_or_launch())
+    assert noted is not None
+    assert (handed, noted.application) == (["ended", "app-2"], "app-2")
+
+
 def test_driver_of_another_user_has_its_time_to_start_when_its_environment_is_hidden(
     in_process: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
