@@ -78,7 +78,8 @@ def post_webhook(alert: Alert) -> None:
     address = settings().alert_webhook
     assert address is not None
     body = message_of(alert)
-    text = f"{alert.pipeline} {alert.state}: {alert.what} ({alert.place}, since {body['since']}). {alert.todo}"
+    where = f"{alert.place}, since {body['since']}; {body['ledger']}, {body['lake']}"
+    text = f"{alert.pipeline} {alert.state}: {alert.what} ({where}). {alert.todo}"
     line = escape(one_line(text, 2000), quote=False)
     # As for mail, the machine's authorities, to which an organisation adds its own; httpx has a list of others.
     trusted = ssl.create_default_context()

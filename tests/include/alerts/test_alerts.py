@@ -100,7 +100,8 @@ def test_alert_says_what_where_since_when_and_what_to_do_on_every_channel_and_on
         "lake": lake.root(),
         "ledger": settings().database_host(),
     }
-    text = "first raised: the archive is behind (interval 05, since 2026-11-20T05:20:00Z). look at the stream"
+    since = f"since {said['since']}; {said['ledger']}, {said['lake']}"
+    text = f"first raised: the archive is behind (interval 05, {since}). look at the stream"
     assert receivers.posts == [{**said, "text": text}]
     [mail] = receivers.mails
     assert (mail["To"], mail["Subject"]) == ("on-call@example.org", "[tidemark] first raised: the archive is behind")
