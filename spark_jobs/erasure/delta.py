@@ -45,8 +45,9 @@ def _erase_alone(spark: SparkSession, pipeline: Pipeline, erasure: int, lease: L
     erased = {each.coordinates for each in records_of(erasure)}
     with attempts.publishing_delta(pipeline.name) as check:
         pinned = pinned_version(spark, pipeline)
-        # A killed publication may have put rows that no view was pinned to: the next one puts them again.
-        put = {each.interval.label for each in left_out_of_delta(pipeline.name)}
+        # A killed publication may have put rows that no view was pinned to: the next one puts them again. Where two
+        # builds were left out, these may be the former one's, and the view is pinned to them here.
+        put = {each.interval.label for each in left_out_of_delta(pipeline.name) if len(each.builds) == 1}
         if pinned is not None and has_foreign_writes(spark, pipeline, pinned, latest_version(spark, pipeline), put):
             restore_rows(spark, pipeline, {})
         delete_records(spark, pipeline, erased, twins_of(erasure))

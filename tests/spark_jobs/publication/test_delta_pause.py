@@ -107,10 +107,12 @@ def test_rows_of_a_killed_publication_are_put_into_the_table_when_another_interv
     assert table.done[5:] == [f"interval = '{hour(4).label}'", 6]
 
 
+@pytest.mark.parametrize("published", [1, 2])
 def test_commit_of_a_killed_publication_is_not_foreign_when_records_are_erased(
-    table: Table, monkeypatch: pytest.MonkeyPatch
+    table: Table, monkeypatch: pytest.MonkeyPatch, published: int
 ) -> None:
-    table.register(0)
+    for _ in range(published):
+        table.register(0)
     done: list[str] = []
 
     def note(name: str) -> Callable[..., None]:
@@ -129,7 +131,8 @@ def test_commit_of_a_killed_publication_is_not_foreign_when_records_are_erased(
         erasure.erase_from_delta(spark, table.pipeline, 0, lease)
     finally:
         writers.release(lease)
-    assert done == [*names[1:]]
+    # Of two builds that were not noted, the commit may have the former one's rows.
+    assert done == [*names[published == 1 :]]
 
 
 def test_rows_of_all_intervals_are_put_into_the_table_at_once_when_it_lacks_many(
