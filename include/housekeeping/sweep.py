@@ -182,7 +182,7 @@ def _half_merged(pipeline: str, in_flight: InFlight, times: Times) -> dict[str, 
         location: file.bytes
         for location, file in hidden.items()
         if QUARANTINE_FILE.fullmatch(location.rsplit("/", 1)[-1].removeprefix("."))
-        and in_flight.has_left(file, times.orphans)
+        and in_flight.has_left(file, times.unknown)
     }
 
 
