@@ -41,9 +41,10 @@ def offline_cameras(archive: DataFrame) -> DataFrame:
     Columns: device_id, name_long, where_name, structure_id string, last_is_online_change timestamp.
     """
     columns = ("device_id", "name_long", "where_name", "structure_id", "last_is_online_change")
-    state, log = F.struct("is_online", *columns), ("kafka_partition", "kafka_offset", "kafka_element")
+    state, log = F.struct("is_online", *columns), ("kafka_topic", "kafka_partition", "kafka_offset", "kafka_element")
     in_log, by_time = (F.max_by(state, F.struct(*order)) for order in (log, ("kafka_timestamp", *log)))
-    is_alone = F.min("kafka_partition") == F.max("kafka_partition")
+    topic_partition = F.struct("kafka_topic", "kafka_partition")
+    is_alone = F.min(topic_partition) == F.max(topic_partition)
     states = archive.where(F.col("is_online").isNotNull())
     last = states.groupBy("device_id").agg(F.when(is_alone, in_log).otherwise(by_time).alias("last"))
     return last.where(~F.col("last.is_online")).select(*(f"last.{column}" for column in columns))

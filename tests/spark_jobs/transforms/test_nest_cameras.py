@@ -14,7 +14,7 @@ pytestmark = pytest.mark.spark
 ARCHIVE = (
     "device_id STRING, is_online BOOLEAN, last_event STRUCT<has_person: BOOLEAN>, event_time TIMESTAMP, "
     "name_long STRING, where_name STRING, structure_id STRING, last_is_online_change TIMESTAMP, "
-    "kafka_timestamp TIMESTAMP, kafka_partition INT, kafka_offset BIGINT, kafka_element INT"
+    "kafka_timestamp TIMESTAMP, kafka_topic STRING, kafka_partition INT, kafka_offset BIGINT, kafka_element INT"
 )
 
 
@@ -25,10 +25,11 @@ def row(
     person: bool | None = True,
     online: bool | None = True,
     offset: int = 0,
+    topic: str = "t",
     topic_partition: int = 0,
 ) -> tuple[Any, ...]:
     moment = datetime(2026, 11, 20, 5, minute)
-    return (device, online, (person,), moment, "n", "w", "s", None, moment, topic_partition, offset, 0)
+    return (device, online, (person,), moment, "n", "w", "s", None, moment, topic, topic_partition, offset, 0)
 
 
 def test_row_is_a_sighting_when_person_and_place_are_known(spark: Any) -> None:
@@ -71,6 +72,8 @@ def test_camera_is_offline_when_its_last_known_state_in_the_log_is(spark: Any) -
             row("moved and back", 2, online=True),
             row("moved and gone", 1, online=True, topic_partition=1, offset=7),
             row("moved and gone", 2, online=False),
+            row("to another topic", 1, online=True, topic="u", offset=7),
+            row("to another topic", 2, online=False),
         ],
         ARCHIVE,
     )
@@ -79,6 +82,7 @@ def test_camera_is_offline_when_its_last_known_state_in_the_log_is(spark: Any) -
         "late",
         "moved and gone",
         "silent",
+        "to another topic",
     ]
 
 
