@@ -162,10 +162,15 @@ class _LineQueries(StreamQueries):
 
     def running(self) -> bool:
         """Return whether any query still runs. Raises what a query failed with."""
-        for name, query in zip((ARCHIVE, *(view.name for view in self._pipeline.views)), self._queries, strict=True):
-            if failed := self._failure(name, query):
+        for query in self._queries:
+            if failed := self._final_failure(query):
                 raise self._errors[0] if self._errors else failed
         return any(query.isActive for query in self._queries)
+
+    def _final_failure(self, query: StreamingQuery) -> Exception | None:
+        """Return the error that ended a query: no line is withheld from a view."""
+        names = (ARCHIVE, *(view.name for view in self._pipeline.views))
+        return self._failure(names[self._queries.index(query)], query)
 
     def _start_archive(self) -> StreamingQuery:
         # In a new generation the archive goes on from its position; an existing checkpoint ignores `since`.

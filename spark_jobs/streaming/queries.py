@@ -175,10 +175,11 @@ class StreamQueries(ABC):
         """Let each query finish the micro-batch it is in, then stop it.
 
         After `patience`, s, for all queries together, stop those left as they are: such a micro-batch is not committed.
-        Raises, once all are stopped, what a sink or the archive query has failed with meanwhile. What the next start
-        gets over by itself is no failure: a record that makes a view throw, a schema that is not resolved yet.
+        Raises, once all are stopped, what a sink or a query has failed with meanwhile. What the next start gets over by
+        itself is no failure: a record that makes a view throw, if the stream withholds it then, a schema that is not
+        resolved yet.
         """
-        deadline, failed = time.monotonic() + patience, None
+        deadline, failed = time.monotonic() + patience, list[Exception]()
         for query in self._queries:
             begun = query.lastProgress
             while query.isActive and time.monotonic() < deadline:
@@ -190,14 +191,12 @@ class StreamQueries(ABC):
                 with suppress(StreamingQueryException):
                     query.awaitTermination(1)
             # Before it is stopped: that may make it fail.
-            if query is self._queries[0]:
-                failed = self._failure(ARCHIVE, query)
+            if error := self._final_failure(query):
+                failed.append(error)
             query.stop()
         self._commits.tell()
-        if self._errors:
-            raise self._errors[0]
-        if failed is not None and unresolved_id(failed) is None:
-            raise failed
+        if lasting := [*self._errors, *(each for each in failed if unresolved_id(each) is None)]:
+            raise lasting[0]
 
     def stop_now(self) -> None:
         """Stop all queries, if need be in the middle of micro-batches, which then are not committed."""
@@ -227,6 +226,10 @@ class StreamQueries(ABC):
         """Return the error that ended a query, with its original type; None while it runs or was stopped."""
         failed = end_of_query(query)
         return failed and self._thrown.get(name, failed)
+
+    def _final_failure(self, query: StreamingQuery) -> Exception | None:
+        """Return the error that ended a query, unless the next start may withhold the record that it comes from."""
+        return self._failure(ARCHIVE, query) if query is self._queries[0] else None
 
     def _start(self, writer: DataStreamWriter, query: str, run: Callable[[DataFrame, int], None]) -> StreamingQuery:
         trigger = {"availableNow": True} if self._until_caught_up else {"processingTime": "1 second"}

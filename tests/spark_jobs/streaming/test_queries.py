@@ -57,15 +57,21 @@ def query_in_a_micro_batch(fails_with: Exception | None = None) -> Any:
     return query
 
 
-def stopping(archive: Any, view: Any) -> Any:
+def stopping(archive: Any, view: Any, *, of_lines: bool = False) -> Any:
     """The queries of a stream, two of them."""
+    from spark_jobs.lines.line_stream import _LineQueries
     from spark_jobs.streaming.queries import StreamQueries
 
-    class Queries(StreamQueries):
+    base: Any = _LineQueries if of_lines else StreamQueries
+
+    class Queries(base):
+        __init__ = StreamQueries.__init__
+
         def running(self) -> bool:
             return True
 
-    pipeline: Any = SimpleNamespace(name="p", archive=SimpleNamespace(delta=False))
+    views = [SimpleNamespace(name="v")]
+    pipeline: Any = SimpleNamespace(name="p", archive=SimpleNamespace(delta=False), views=views)
     nothing: Any = None
     queries = Queries(nothing, pipeline, nothing, nothing, until_caught_up=False)
     queries._queries = [archive, view]
@@ -102,6 +108,16 @@ def test_stream_is_stopped_without_an_error_when_a_record_makes_a_view_throw_mea
     # The next start withholds it.
     archive, view = query_in_a_micro_batch(), query_in_a_micro_batch(StreamingQueryException("a record throws"))
     stopping(archive, view).stop_at_batch_boundary()
+    assert (archive.is_stopped, view.is_stopped) == (True, True)
+
+
+def test_stream_of_lines_ends_with_the_error_when_a_record_makes_a_view_throw_while_it_is_stopped() -> None:
+    from pyspark.errors import StreamingQueryException
+
+    # The next start meets it again.
+    archive, view = query_in_a_micro_batch(), query_in_a_micro_batch(StreamingQueryException("a record throws"))
+    with pytest.raises(StreamingQueryException, match="a record throws"):
+        stopping(archive, view, of_lines=True).stop_at_batch_boundary()
     assert (archive.is_stopped, view.is_stopped) == (True, True)
 
 
