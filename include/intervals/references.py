@@ -60,15 +60,26 @@ def keep_content(pipeline: Pipeline, name: str, lines: Sequence[str]) -> str:
     The same rows give the same content in whatever order they were read.
     """
     reference = pipeline.references[name]
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerow([each.name for each in fields_of(reference.columns)])
-    text.writelines(f"{line}\n" for line in sorted(lines))
-    content = text.getvalue().encode()
+    content = "".join((_header(reference), *(f"{line}\n" for line in sorted(lines)))).encode()
     digest = hashlib.sha256(content).hexdigest()
     with reference_versions.noting(pipeline.name, name, digest, len(lines), str(reference.source)):
         if not lake.exists(location := _location(pipeline, name, digest)):
             lake.write_bytes(location, content)
     return digest
+
+
+def _header(reference: Reference) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerow([each.name for each in fields_of(reference.columns)])
+    return text.getvalue()
+
+
+def without_rows(reference: Reference) -> Reference:
+    """Return a reference that has a source, with a file of this machine that has its columns and no rows."""
+    header = _header(reference)
+    file = settings().home / "references" / f"{hashlib.sha256(header.encode()).hexdigest()}.csv"
+    write_private(file, header)
+    return replace(reference, path=file)
 
 
 def as_file(pipeline: Pipeline, name: str, digest: str) -> Reference:

@@ -16,8 +16,7 @@ from dataclasses import asdict, dataclass, replace
 
 from include.catalog.declared import check_storage_early
 from include.errors import TidemarkError, one_line
-from include.intervals.references import as_file
-from include.ledger import reference_versions
+from include.intervals.references import as_file, without_rows
 from include.ledger.streams import generations, writers
 from include.pipelines import load_pipeline
 from include.pipelines.spec import Pipeline
@@ -172,11 +171,13 @@ def fit_now(pipeline: Pipeline) -> Fit:
     noted = facts_of_begun(generation) if generation else {}
     try:
         check_storage_early(pipeline)
-        sourced = [name for name, reference in pipeline.references.items() if reference.source]
+        contents = contents_of_generation(pipeline.name)
         # A view that has not begun will take what its source holds then; nothing of it is compared here.
-        newest = reference_versions.newest(pipeline.name) if sourced else {}
-        contents = {**newest, **contents_of_generation(pipeline.name)}
-        taken = {name: as_file(pipeline, name, contents[name]) for name in sourced if name in contents}
+        taken = {
+            name: as_file(pipeline, name, contents[name]) if name in contents else without_rows(reference)
+            for name, reference in pipeline.references.items()
+            if reference.source
+        }
         known = replace(pipeline, references={**pipeline.references, **taken})
         check_event_time(known)
         for query, facts in fingerprint.fingerprints_of(known).items():
