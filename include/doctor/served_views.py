@@ -7,14 +7,17 @@ from collections.abc import Iterator
 from include.doctor.disagreement import REPAIR, Disagreement
 from include.ledger.intervals.builds import begun_registrations
 from include.pipelines.spec import Pipeline
-from include.serving.follow import differences
+from include.serving.follow import differences, lost_tables
 
 
 def check_served_views(pipeline: Pipeline) -> Iterator[Disagreement]:
-    """Yield the served views whose registered values are not the ledger's, unless an interval is being registered."""
+    """Yield the served views whose rows are lost, or whose registered values are not the ledger's.
+
+    None while an interval is being registered.
+    """
     if begun_registrations(pipeline.name):
         return
-    for table, what, remedy in differences(pipeline):
+    for table, what, remedy in (*lost_tables(pipeline), *differences(pipeline)):
         yield Disagreement(
             "PostgreSQL serves otherwise",
             pipeline.name,

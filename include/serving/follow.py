@@ -110,27 +110,34 @@ def _left(shape: Shape, difference: str) -> str:
     return f"live.{shape.table} {LEFT}: {difference}"
 
 
-def differences(pipeline: Pipeline) -> Iterator[tuple[str, str, str]]:
-    """Yield each served view whose registered values in PostgreSQL differ from the ledger: table, difference, remedy.
+def lost_tables(pipeline: Pipeline) -> Iterator[tuple[str, str, str]]:
+    """Yield, as `differences` does, each table that lacks rows which the stream has written.
 
-    Also one whose table lacks rows that the stream has written, which only a new generation writes again.
-
-    The remedy is empty when following the ledger is one, as it is for a view whose relations were dropped. A view of
-    which neither the stream nor an interval has rows is left out: it may never have been served.
+    Only a new generation writes them again.
     """
     generation = generations.current(pipeline.name)
     for view, shape in followed_shapes(pipeline).items():
         written = last_emitted(pipeline.name, view, generation.version(-1)) if generation and shape.has_live else None
         with transaction("./tidemark doctor --repair") as asked:
             is_lost = lacks_rows(asked, shape, written)
+        if is_lost:
+            yield shape.table, lost(shape).message, lost(shape).remedy
+
+
+def differences(pipeline: Pipeline) -> Iterator[tuple[str, str, str]]:
+    """Yield each served view whose registered values in PostgreSQL differ from the ledger: table, difference, remedy.
+
+    The remedy is empty when following the ledger is one, as it is for a view whose relations were dropped. A view of
+    which neither the stream nor an interval has rows is left out: it may never have been served.
+    """
+    for view, shape in served_shapes(pipeline).items():
+        with transaction("./tidemark doctor --repair") as asked:
             found = find(asked, shape)
             other = other_declaration(asked, shape, found)
             kept = "" if other else kept_by_dependents(asked, shape, found)
             state = _state(pipeline, view, shape)
             missing = _missing(shape, found, state)
             wrong = set() if found.proved is None else _wrong(asked, shape, state)
-        if is_lost:
-            yield shape.table, lost(shape).message, lost(shape).remedy
         if other:
             yield shape.table, _left(shape, other), new_generation(shape)
         elif kept:

@@ -24,6 +24,7 @@ import pytest
 
 from include import lake
 from include.doctor.served_views import check_served_views
+from include.erasure.check import remaining
 from include.errors import TidemarkError, UsageError
 from include.ledger.completeness.tables import note_published
 from include.ledger.database import session
@@ -527,6 +528,8 @@ def test_stream_is_refused_and_doctor_names_its_table_when_rows_that_it_wrote_ar
             check_written_live_tables(world.pipeline, generation)
         assert f"./tidemark new-generation {world.pipeline.name} --reason" in refused.value.remedy
         assert (refused.value.message, "") in [(each.what, each.repair) for each in check_served_views(world.pipeline)]
+        # It holds no value that an erasure would not have reached.
+        assert not any("lacks rows" in each for each in remaining(world.pipeline))
         # A repair, and the next publication, leave it at that.
         follow_ledger(world.pipeline, counted=True)
     if loss == "table dropped":
