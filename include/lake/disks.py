@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,6 +18,9 @@ NO_SPACE = "No space left on device"
 
 LEAST = 16 * 2**20
 """Bytes with less of which a disk is full: PostgreSQL's write-ahead log grows by as many at a time."""
+
+_NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS}
+"""What file systems without hard links answer."""
 
 _GIB, _MIB = 2**30, 2**20
 
@@ -34,7 +39,7 @@ class Disk:
     @classmethod
     def of(cls, folder: Path) -> Disk:
         """Return the disk of a folder that may not exist yet. Raise OSError."""
-        there = next(each for each in (folder, *folder.parents) if each.exists())
+        there = _existing(folder)
         found = os.statvfs(there)
         # Some file systems count no files.
         takes_files = found.f_favail > 0 or not found.f_files
@@ -48,6 +53,24 @@ class Disk:
     def __str__(self) -> str:
         full = "" if self.takes_files else ", which takes no more files"
         return f"{amount(self.free)} of disk free in {self.folder}{full}"
+
+
+def takes_links(folder: Path) -> bool:
+    """Return whether the disk of a folder, which may not exist yet, has hard links. Raise OSError."""
+    with tempfile.NamedTemporaryFile(dir=_existing(folder), prefix=".probe-") as probe:
+        link = Path(f"{probe.name}-link")
+        try:
+            link.hardlink_to(probe.name)
+        except OSError as error:
+            if error.errno in _NO_LINKS:
+                return False
+            raise
+        link.unlink()
+    return True
+
+
+def _existing(folder: Path) -> Path:
+    return next(each for each in (folder, *folder.parents) if each.exists())
 
 
 def amount(size: int) -> str:

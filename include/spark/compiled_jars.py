@@ -1,4 +1,4 @@
-"""Java jars that Spark's interfaces require: the user's decoder with the class that calls it, and a Delta log store.
+"""Java jars that Spark's interfaces require: the user's decoder with the class that calls it, and Delta log stores.
 
 Each class of ours is one source file beside this module, compiled when it is first needed, by the compiler that Spark
 ships. `python -m include.spark.compiled_jars` compiles all: an image has them for executors, which compile nothing.
@@ -24,8 +24,8 @@ from include.spark.jars import SHORT_LIVED, classpath, java, pyspark_home
 DESERIALIZERS = Path(__file__).with_name("KafkaDeserializers.java")
 CLASS = "tidemark.KafkaDeserializers"
 
-LOG_STORE = Path(__file__).with_name("ConditionalLogStore.java")
-LOG_STORE_CLASS = "tidemark.ConditionalLogStore"
+LOG_STORES = {"s3a": "tidemark.ConditionalLogStore", "file": "tidemark.LinkingLogStore"}
+"""The classes of the log stores of Delta tables, by the scheme of the lake's URI."""
 
 FOLDER = REPOSITORY / ".tidemark" / "classes"
 """Where the compiled jars are."""
@@ -45,9 +45,14 @@ def decoder_jars(decoder: Decoder | None) -> list[Path]:
     return [decoder.jar.resolve(), _compiled(DESERIALIZERS)]
 
 
-def log_store_jar() -> Path:
-    """Return the jar of the log store of Delta tables in a bucket."""
-    return _compiled(LOG_STORE, classpath("delta"))
+def log_store_jars(lake_uri: str) -> list[Path]:
+    """Return the jars with the log store of Delta tables in a lake; none where Delta's own is exclusive, as on HDFS."""
+    name = LOG_STORES.get(lake_uri.partition("://")[0])
+    return [_log_store_jar(name)] if name else []
+
+
+def _log_store_jar(name: str) -> Path:
+    return _compiled(Path(__file__).with_name(f"{name.rpartition('.')[2]}.java"), classpath("delta"))
 
 
 def jars_content(decoder: KafkaDeserializer) -> list[str]:
@@ -100,7 +105,8 @@ def main() -> int:
     """Compile every class of ours; return 0 or the error's exit code."""
     try:
         _compiled(DESERIALIZERS)
-        log_store_jar()
+        for name in LOG_STORES.values():
+            _log_store_jar(name)
     except TidemarkError as error:
         print(f"tidemark: {error}", file=sys.stderr)
         return error.exit_code

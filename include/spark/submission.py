@@ -18,7 +18,7 @@ from include.pipelines.spec.decoders import Decoder
 from include.settings import REPOSITORY, Settings, settings
 from include.spark import class_archive, cluster, driver_folders, kept
 from include.spark.cluster import DeployMode
-from include.spark.compiled_jars import LOG_STORE_CLASS, decoder_jars, log_store_jar
+from include.spark.compiled_jars import LOG_STORES, decoder_jars, log_store_jars
 from include.spark.driver_lines import pipeline_of
 from include.spark.jars import SHORT_LIVED, classpath, ensure_fetched, pyspark_home
 
@@ -196,15 +196,17 @@ def stream_submission(
 def driver_jars(decoder: Decoder | None, *, delta: bool) -> list[Path]:
     """Return the jars of a driver; the connector of a lake in a bucket is fetched if it is missing."""
     jars = classpath("spark") + (classpath("delta") if delta else []) + decoder_jars(decoder)
-    if object_store.is_bucket_uri(settings().lake_uri):
+    lake_uri = settings().lake_uri
+    if object_store.is_bucket_uri(lake_uri):
         ensure_fetched("s3", lambda line: print(f"tidemark: {line}", file=sys.stderr, flush=True))
-        jars += classpath("s3") + ([log_store_jar()] if delta else [])
-    return jars
+        jars += classpath("s3")
+    return jars + (log_store_jars(lake_uri) if delta else [])
 
 
 def _delta_options() -> dict[str, str]:
-    in_bucket = object_store.is_bucket_uri(settings().lake_uri)
-    return {**DELTA, **({"spark.delta.logStore.s3a.impl": LOG_STORE_CLASS} if in_bucket else {})}
+    scheme = settings().lake_uri.partition("://")[0]
+    log_store = {f"spark.delta.logStore.{scheme}.impl": LOG_STORES[scheme]} if scheme in LOG_STORES else {}
+    return {**DELTA, **log_store}
 
 
 def driver_options(current: Settings, folder: Path | None, *, short: bool) -> str:

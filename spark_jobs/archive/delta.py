@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from delta.exceptions import (
@@ -31,7 +32,9 @@ from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_ra
 from include import lake
 from include.catalog.columns import changes, columns_of_json, declared_columns
 from include.errors import TidemarkError, UsageError
+from include.lake import object_store
 from include.lake.delta_log import OWN
+from include.lake.disks import takes_links
 from include.ledger.intervals.locks import replacing_rows
 from include.offsets import Coordinates, OffsetRange
 from include.pipelines.spec import Pipeline
@@ -86,7 +89,19 @@ def location(pipeline: Pipeline) -> str:
 
 
 def check_store(spark: SparkSession, pipeline: Pipeline) -> None:
-    """Raise UsageError when the lake's bucket is in a store that lets two drivers commit the same version."""
+    """Raise UsageError when the lake's store or disk lets two drivers commit the same version."""
+    if object_store.is_bucket_uri(lake.root()):
+        _check_bucket(spark, pipeline)
+    elif lake.root().startswith("file://") and not takes_links(Path(lake.uri("delta").removeprefix("file://"))):
+        raise UsageError(
+            f"the disk of {lake.root()} has no hard links, so two drivers could commit the same version of its Delta "
+            "table, and rows would be lost",
+            remedy="use a disk with hard links, or declare the archive with iceberg=True, not delta=True",
+            pipeline=pipeline.name,
+        )
+
+
+def _check_bucket(spark: SparkSession, pipeline: Pipeline) -> None:
     jvm: Any = spark
     log_store = jvm._jvm.tidemark.ConditionalLogStore(jvm._jsc.hadoopConfiguration())
     if not log_store.isExclusive(lake.uri("delta")):

@@ -152,9 +152,8 @@ class StreamQueries(ABC):
         if object_store.is_bucket_uri(lake.root()):
             for key, value in object_store.checkpoint_properties().items():
                 spark.conf.set(key, value)
-            if pipeline.archive.delta:
-                delta.check_store(spark, pipeline)
         if pipeline.archive.delta:
+            delta.check_store(spark, pipeline)
             delta.check_table(spark, pipeline)
 
     def _log(self, query: str) -> logging.LoggerAdapter[logging.Logger]:

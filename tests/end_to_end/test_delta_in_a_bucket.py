@@ -17,7 +17,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyarrow import fs
 
-from include.spark.compiled_jars import LOG_STORE_CLASS
+from include.spark.compiled_jars import LOG_STORES
 from include.spark.submission import submission
 from tests.conftest import REPOSITORY, end_of, iso, last_hours, settings_of
 from tests.support import audit, s3_server
@@ -148,11 +148,11 @@ def test_no_commit_is_lost_when_instances_and_the_stream_and_an_interval_commit_
 def test_one_of_two_puts_of_a_version_is_refused_when_both_come_at_once(streamed: Bucket) -> None:
     """With Delta's log stores, which do not let the store decide, some versions are committed twice."""
     races = {}
-    for log_store in (LOG_STORE_CLASS, "io.delta.storage.GCSLogStore"):
+    for log_store in (LOG_STORES["s3a"], "io.delta.storage.GCSLogStore"):
         [said] = end_of_all([streamed.start_driver("race_for_versions.py", log_store, str(VERSIONS))])
         races[log_store] = [json.loads(line) for line in said.splitlines() if line.startswith("[")]
     assert [len(race) for race in races.values()] == [VERSIONS, VERSIONS]
-    wrong = [race for race in races[LOG_STORE_CLASS] if len(race) != 2 or race[0] != race[1]]
+    wrong = [race for race in races[LOG_STORES["s3a"]] if len(race) != 2 or race[0] != race[1]]
     assert wrong == []
     assert [race for race in races["io.delta.storage.GCSLogStore"] if len(race) == 3]
 

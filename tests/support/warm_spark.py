@@ -56,6 +56,7 @@ class WarmJvm:
 
     def _start(self) -> subprocess.Popen[bytes]:
         from include.spark import class_archive
+        from include.spark.compiled_jars import log_store_jars
         from include.spark.jars import classpath, pyspark_home
         from tests.conftest import wait_for
 
@@ -65,8 +66,9 @@ class WarmJvm:
         self._script.write_text(f'#!/bin/sh\nexec {shlex.join(self._python.stand_in(__file__))} "$@"\n')
         self._script.chmod(0o755)
         options = f'-Duser.timezone=UTC "-Djava.io.tmpdir={folder}" -XX:+UseSerialGC -XX:-UsePerfData {self._options}'
+        jars = classpath("spark") + classpath("delta") + log_store_jars("file:///lake")
         conf = {
-            "spark.jars": ",".join(map(str, classpath("spark") + classpath("delta"))),
+            "spark.jars": ",".join(map(str, jars)),
             "spark.driver.extraClassPath": str(class_archive.driver_jar()),
             "spark.driver.extraJavaOptions": " ".join((options, *class_archive.options())),
             "spark.driver.memory": "1500m",

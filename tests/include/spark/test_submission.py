@@ -13,6 +13,7 @@ import pytest
 from include.errors import UsageError
 from include.pipelines import load_pipeline
 from include.settings import settings
+from include.spark.compiled_jars import LOG_STORES
 from include.spark.jars import pyspark_home
 from include.spark.submission import AVRO_LIMITS, DELTA, LOGGING, OWN_SPARK_SUBMIT, stream_submission, submission
 
@@ -31,6 +32,9 @@ def test_delta_s_jars_are_passed_only_when_an_application_needs_them(delta: bool
     assert ("delta-spark" in conf["spark.jars"]) is delta
     assert "spark-sql-kafka" in conf["spark.jars"]
     assert (conf.keys() >= DELTA.keys()) is delta
+    # The home's lake is on a disk.
+    assert conf.get("spark.delta.logStore.file.impl") == (LOG_STORES["file"] if delta else None)
+    assert ("LinkingLogStore" in conf["spark.jars"]) is delta
 
 
 @pytest.mark.parametrize(("pipeline", "delta"), [("gps_positions", True), ("nest_cameras", False)])
