@@ -64,6 +64,10 @@ def _changes(run: IntervalRun, catalog: Catalog, built: list[BuiltRevision]) -> 
             log_of(run.pipeline.name).warning("%s %s: %s; rebuilt", revision.table, revision.partition, disagreement)
         unchanged = old is not None and old.content_hash == revision.content_hash and not disagreement
         (kept if unchanged else points).append(revision)
+    for table in sorted({each.table for each in registered.values()} - {*run.pipeline.tables}):
+        log_of(run.pipeline.name).warning(
+            "%s: rows of %s leave the catalog: the table is not declared by this code", table, run.pinned.interval
+        )
     return Changes(tuple(points), tuple(registered.values()), tuple(kept))
 
 

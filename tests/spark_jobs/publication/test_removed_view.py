@@ -6,6 +6,8 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
 
 import psycopg2
 import pytest
@@ -18,6 +20,7 @@ from include.pipelines import load_pipeline
 from include.spark.run import run_job
 from include.spark.submission import submission
 from include.times import Interval
+from spark_jobs.publication import register
 from tests.conftest import REPOSITORY, Home, iso, last_hours, settings_of, warm_jvm
 
 pytestmark = [pytest.mark.services]
@@ -83,6 +86,20 @@ def test_later_interval_publishes_and_the_ledger_lists_what_the_catalog_has_when
     # The catalog pointed at it already.
     assert states(landed, killed_later) == {ARCHIVE: {"registered"}, VIEW: {"registered"}}
     check(ARCHIVE, VIEW)
+
+
+def test_table_is_named_when_code_that_does_not_declare_it_takes_its_rows_out_of_the_catalog(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The view may be new, and this host may not have its code yet."""
+    rows = [SimpleNamespace(table=table, partition=f"hour={hour}") for table in (ARCHIVE, VIEW) for hour in (1, 2)]
+    monkeypatch.setattr(register.revisions, "registered_of_interval", lambda _: rows)
+    pipeline = replace(load_pipeline(ARCHIVE), views=(), reports=())
+    nothing: Any = None
+    run: Any = SimpleNamespace(pipeline=pipeline, pinned=SimpleNamespace(id=1, interval="an hour"))
+    assert register._changes(run, nothing, []).drops == tuple(rows)
+    said = [each.message for each in caplog.records]
+    assert said == [f"{VIEW}: rows of an hour leave the catalog: the table is not declared by this code"]
 
 
 @pytest.mark.parametrize("later", ["another interval", pytest.param("the interval again", marks=pytest.mark.slow)])
