@@ -8,6 +8,7 @@ the driver. Whether a driver of the new code fits the stream's checkpoints is th
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 import threading
@@ -71,10 +72,10 @@ class NewCode:
         elif self.fit.needs:
             todo = f"a driver of the new code needs more: {self.fit.needs}"
         elif self.fit.restarts:
-            todo = "Airflow replaces it at the end of a micro-batch"
+            todo = "Airflow replaces it at the end of a micro-batch, and each hour while its host has no other code"
         else:
             todo = f"the new code continues where it is: {restart}"
-        return f"The driver runs older code than is deployed: {named} changed since it started; {todo}."
+        return f"The driver runs other code than {socket.gethostname()} has, in {named}; {todo}."
 
 
 def look(pipeline: str) -> NewCode | None:

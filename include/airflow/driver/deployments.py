@@ -19,7 +19,8 @@ class Deployments:
     def event(self) -> dict[str, Any] | None:
         """Return the event of a driver to be replaced: its pipeline declares that, and new code continues where it is.
 
-        A driver that runs older code again, because its host has no other, is left alone. Raises ServiceUnreachable.
+        A driver that runs older code again, because its host has no other, is left alone for an hour. Raises
+        ServiceUnreachable.
         """
         newer = new_code.look_closely(self.pipeline)
         if newer is None:

@@ -18,6 +18,9 @@ from include.processes import ProcessOnHost
 from include.settings import settings
 from include.waiting import wait_for
 
+REPLACED_AGAIN = timedelta(hours=1)
+"""Age of a driver of older code that is replaced although one was replaced for the same deployed code before."""
+
 
 @dataclass(frozen=True)
 class Lease:
@@ -177,13 +180,17 @@ def code_of(pipeline: str, token: int) -> dict[str, str]:
 
 
 def replace_for(pipeline: str, token: int, deployed: str) -> bool:
-    """Note that the holder is replaced for deployed code; False when one already was, or another holds the lease.
+    """Note that the holder is replaced for deployed code; False when another holds the lease.
 
-    Otherwise drivers that still run older code would be replaced for ever. `forget_replacement` resets the note.
+    False also where one already was replaced for it, and the holder is young: drivers that still run older code would
+    be replaced at once for ever. The code may reach their host later. `forget_replacement` resets the note.
     """
     with session() as ledger:
         row = ledger.get(Writer, pipeline, with_for_update=True)
-        if row is None or row.token != token or row.replaced_for == deployed:
+        if row is None or row.token != token:
+            return False
+        age = ledger.scalars(select(func.clock_timestamp())).one() - row.acquired_at
+        if row.replaced_for == deployed and age < REPLACED_AGAIN:
             return False
         row.replaced_for = deployed
         return True

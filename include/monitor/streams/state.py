@@ -88,7 +88,7 @@ class StreamState:
     generation_reason: str
     read_at: datetime
     new_code: str = ""
-    """That the driver runs older code than is deployed, and what to do; empty when it does not."""
+    """That the driver runs other code than this host has, and what to do; empty when it does not."""
 
     @property
     def spark_ui_is_local(self) -> bool:

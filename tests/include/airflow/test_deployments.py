@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import timedelta
 
 import pytest
 
 from include.airflow.driver.deployments import Deployments
+from include.ledger.database import clock, session
+from include.ledger.models import Writer
 from include.ledger.streams import writers
 from include.ledger.streams.writers import Lease
 from include.versions.loaded_modules import loaded_code
@@ -28,7 +31,12 @@ def lease(postgres: Home) -> Iterator[Lease]:
         writers.release(taken)
 
 
-def test_driver_is_replaced_again_only_when_one_has_run_the_deployed_code(lease: Lease) -> None:
+def age(lease: Lease, by: timedelta) -> None:
+    with session() as ledger:
+        ledger.get_one(Writer, lease.pipeline).acquired_at = clock() - by
+
+
+def test_driver_is_replaced_again_only_after_an_hour_or_when_one_has_run_the_deployed_code(lease: Lease) -> None:
     writers.note_code(lease, {**loaded_code(), MODULE: OLDER})
     looks = Deployments(DECLARED)
     assert looks.event() is None, "the deployment may go on"
@@ -37,6 +45,10 @@ def test_driver_is_replaced_again_only_when_one_has_run_the_deployed_code(lease:
     # The next driver runs the same older code: its host has no other.
     again = Deployments(DECLARED)
     assert [again.event() for _ in range(3)] == [None] * 3
+    # Its host may have the deployed code by then.
+    age(lease, writers.REPLACED_AGAIN)
+    assert again.event() == {"event": "replaced", "changed": [MODULE]}
+    age(lease, timedelta(0))
     # One that runs what is deployed, then a deployment that is taken back and comes again.
     writers.note_code(lease, loaded_code())
     assert again.event() is None
