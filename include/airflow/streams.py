@@ -177,10 +177,11 @@ class StreamOperator(SparkSubmitOperator):
     def _adopt_or_launch(self) -> str:
         """Return the launch to watch; empty for a driver that a person started."""
         live = writers.live_writer(self.pipeline)
-        newest = launches.last(self.pipeline)
         if live is not None:
             self.log.info("adopting the driver that runs already: %s, fencing token %s", live.holder, live.token)
-            return newest.id if newest is not None and launches.holds_lease(newest, live) else ""
+            its_launch = launches.launch_of(self.pipeline, live)
+            return its_launch.id if its_launch is not None else ""
+        newest = launches.last(self.pipeline)
         if newest is not None and newest.exit_code is None:
             if liveness.look_at(self.pipeline, newest.id) is None:
                 self.log.info("adopting a driver that is starting: %s", newest.application or f"pid {newest.pid}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import psutil
 from sqlalchemy import func, select
@@ -15,6 +15,13 @@ from include.processes import ProcessOnHost
 
 YARN = "yarn"
 """What is noted as the host of a launch by YARN: its host is unknown until it runs."""
+
+
+_LONGEST_START = timedelta(hours=1)
+"""Most from its launch to its lease of a driver that came up when it had been given up, and another was launched."""
+
+_MOST_THAT_START = 20
+"""How many launches are looked at: each is given up after minutes."""
 
 
 @dataclass(frozen=True)
@@ -133,6 +140,16 @@ def holds_lease(launch: Launch, live: LiveWriter) -> bool:
         return is_of(launch, live)
     # Beside a driver that hangs and lost its lease, a command may hold it: the holder's own process tells.
     return _is_at(live.holder, launch.host) and _is_process_of(launch, live.holder.process.pid)
+
+
+def launch_of(pipeline: str, live: LiveWriter) -> Launch | None:
+    """Return the launch whose driver holds the live lease: the newest, or one before it that was long in coming up.
+
+    None for a driver that a person started.
+    """
+    newest = recent(pipeline, _MOST_THAT_START)
+    of_it = (each for each in newest if each is newest[0] or live.acquired_at - each.launched_at < _LONGEST_START)
+    return next((each for each in of_it if holds_lease(each, live)), None)
 
 
 def is_of(launch: Launch, writer: LiveWriter) -> bool:

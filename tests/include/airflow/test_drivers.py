@@ -208,6 +208,23 @@ def test_driver_is_adopted_with_its_launch_when_it_runs_on_another_host(in_proce
     assert not launches.holds_lease(launch, by_hand)
 
 
+@pytest.mark.parametrize(("took", "is_adopted"), [("4 min", True), ("2 h", False)])
+def test_driver_is_adopted_with_its_launch_when_it_came_up_after_another_one_was_launched(
+    in_process: Home, elsewhere: str, took: str, is_adopted: bool
+) -> None:
+    """It was given up after three minutes. A driver that comes up later there was started by a person."""
+    change(in_process, f"UPDATE stream_launches SET launched_at = now() - interval '{took}'")
+    change(
+        in_process,
+        "INSERT INTO writers (pipeline, token, holder, acquired_at, expires_at, stop_requested, application_id) "
+        f"VALUES ('{NAME}', 1, 'elsewhere:1:1', now(), now() + interval '1 min', false, '')",
+    )
+    launches.note_intent("next", NAME, "third", "/nowhere/stream.log")
+    launches.note_end("next", AnotherWriter.exit_code)
+    adopted = StreamOperator(task_id="stream", pipeline=NAME)._adopt_or_launch()
+    assert adopted == (elsewhere if is_adopted else "")
+
+
 @pytest.mark.parametrize(("pid", "is_its_driver"), [(os.getppid(), True), (2**22 + 1, False)])
 def test_driver_of_another_user_is_told_by_its_ancestors_when_its_environment_is_hidden(
     in_process: Home, monkeypatch: pytest.MonkeyPatch, pid: int, is_its_driver: bool
