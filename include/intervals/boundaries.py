@@ -242,8 +242,11 @@ def asked_interval(pipeline: Pipeline, from_time: datetime, to_time: datetime) -
     except UsageError:
         # Only a refusal needs the ledger; without the ledger it stays a refusal.
         with suppress(ServiceUnreachable):
+            # By which it is pinned; this host's may be behind.
+            now = clock()
             if from_time < to_time <= now and _is_of_another_schedule(pipeline, Interval(from_time, to_time)):
                 return Interval(from_time, to_time)
+            return pipeline.schedule.interval(from_time, to_time, now=now)
         raise
 
 

@@ -4,19 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 
 import pytest
 
 from include import kafka
+from include.errors import UsageError
 from include.intervals import boundaries
-from include.intervals.boundaries import read_log
+from include.intervals.boundaries import asked_interval, read_log
 from include.kafka.timestamps import Boundary, RecordTime, find_boundary
 from include.offsets import TopicIdentity, TopicPartition
 from include.pipelines import load_pipeline
+from include.times import Interval
 
 WIKI = load_pipeline("wiki_changes")
 (TOPIC,) = WIKI.source.subscribe
 TP = TopicPartition(TOPIC, 0)
+
+
+@pytest.mark.parametrize("behind", [timedelta(0), timedelta(minutes=3)])
+def test_interval_that_has_passed_by_the_ledger_s_clock_is_taken_when_the_clock_of_the_host_is_behind(
+    monkeypatch: pytest.MonkeyPatch, behind: timedelta
+) -> None:
+    end = WIKI.schedule.floor(datetime.now(UTC))
+    monkeypatch.setattr(boundaries, "datetime", SimpleNamespace(now=lambda _: end + timedelta(seconds=9) - behind))
+    monkeypatch.setattr(boundaries, "clock", lambda: end + timedelta(seconds=9))
+    monkeypatch.setattr(boundaries, "_is_of_another_schedule", lambda *_: False)
+    begin = end - WIKI.schedule.every
+    assert asked_interval(WIKI, begin, end) == Interval(begin, end)
+    with pytest.raises(UsageError, match="has not passed yet"):
+        asked_interval(WIKI, end, end + WIKI.schedule.every)
 
 
 @pytest.mark.parametrize("behind", [timedelta(0), timedelta(hours=3), timedelta(hours=-3)])
