@@ -22,7 +22,7 @@ from urllib.parse import urlencode
 import psutil
 
 from include.errors import ServiceUnreachable, UsageError
-from include.services import postgres, process
+from include.services import copies, postgres, process
 from include.services.process import ServiceStatus
 from include.settings import PAST_PROXY, REPOSITORY, settings, write_private
 from include.spark.jars import pyspark_home
@@ -157,6 +157,7 @@ def _no_proxy(environment: Mapping[str, str]) -> dict[str, str]:
 def up() -> None:
     """Start Airflow and wait until all its parts are healthy. Raise ServiceUnreachable when they are not in 180 s."""
     process.end_left_over("airflow")
+    copies.check_no_other_airflow()
     preferred = process.read_state("airflow").get("port") or 8080
     for start in range(1, _STARTS + 1):
         port = process.free_port(preferred)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -13,13 +14,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import psutil
+import psycopg2
 import pytest
 
 from include.errors import UsageError
 from include.services import copies, postgres, supervisor
 from include.services.process import ServiceStatus, read_state, start_detached, write_started, write_state
 from include.settings import settings
-from tests.conftest import lives
+from tests.conftest import Home, lives, settings_of
 
 ADDRESS = "127.0.0.1:15001"
 
@@ -194,3 +196,25 @@ def test_airflow_is_told_to_run_from_another_checkout_when_this_one_asks_for_it(
     write_state("airflow", **{**read_state("airflow"), "checkout": "/srv/former"})
     supervisor.up(["airflow"], said.append)
     assert said == ["airflow runs from the checkout /srv/former; for this one: ./tidemark down airflow, then up again"]
+
+
+@pytest.mark.services
+@pytest.mark.parametrize(("host", "minutes"), [("elsewhere", 0), ("elsewhere", 2), (socket.gethostname(), 0)])
+def test_airflow_is_refused_when_one_of_another_host_works_on_its_database(
+    postgres: Home, host: str, minutes: int
+) -> None:
+    with settings_of(postgres, TIDEMARK_DATABASE_URL=read_state("postgres")["address"]):
+        copies.check_no_other_airflow()
+        with psycopg2.connect(settings().database_uri("airflow")) as connection, connection.cursor() as cursor:
+            cursor.execute("CREATE TABLE job (hostname text, job_type text, state text, latest_heartbeat timestamptz)")
+            heard = f"now() - interval '{minutes} min'"
+            cursor.execute(f"INSERT INTO job VALUES ('{host}', 'SchedulerJob', 'running', {heard})")
+        try:
+            if host == "elsewhere" and not minutes:
+                with pytest.raises(UsageError, match="Airflow runs on elsewhere with the database at "):
+                    copies.check_no_other_airflow()
+            else:
+                copies.check_no_other_airflow()
+        finally:
+            with psycopg2.connect(settings().database_uri("airflow")) as connection, connection.cursor() as cursor:
+                cursor.execute("DROP TABLE job")
