@@ -66,7 +66,10 @@ def is_alive(launched: Launch) -> bool:
 
 
 def is_waiting(launched: Launch) -> bool:
-    """Return whether the cluster has no room for it yet: then it has nothing to finish. False while YARN is down."""
+    """Return whether the cluster has no room for it yet, or Spark has not started in it: then it has nothing to finish.
+
+    False while YARN is down.
+    """
     with suppress(ServiceUnreachable):
         application = yarn.find(yarn.resource_manager(), launched.application) if launched.application else None
         return application is not None and application.is_waiting
