@@ -20,6 +20,13 @@ if TYPE_CHECKING:
 SECONDS = 10
 """How long a mail server may take."""
 
+_LIMITS = {
+    "timeout": SECONDS,
+    # The alert is kept, and the next process that looks sends it.
+    "retry_limit": 0,
+}
+"""The provider's extras where a connection has none: its own defaults wait up to 3 minutes for a server that hangs."""
+
 _SENDER = "tidemark@localhost"
 _AS_LIBRARY = "_AIRFLOW__AS_LIBRARY"
 _WORDS = {"true": True, "false": False}
@@ -76,13 +83,15 @@ def _hook() -> SmtpHook:
                 return connection_of(url)
             name = urlsplit(url).netloc
             try:
-                return SmtpHook.get_connection(name)
+                kept = SmtpHook.get_connection(name)
             except AirflowNotFoundException:
                 raise UsageError(
                     f"Airflow's connection {name} of TIDEMARK_ALERT_SMTP is not known here",
                     remedy=f"{settings().airflow_command()} connections add {name} …, or AIRFLOW_CONN_{name.upper()}; "
                     "outside of Airflow the DAG watch sends the mail",
                 ) from None
+            kept.extra = json.dumps(_LIMITS | kept.extra_dejson)
+            return kept
 
     return Hook()
 
@@ -101,9 +110,7 @@ def connection_of(url: str) -> Connection:
     extras: dict[str, Any] = {
         "disable_ssl": not is_encrypted,
         "disable_tls": is_encrypted or not connection.password,
-        "timeout": SECONDS,
-        # The alert is kept, and the next process that looks sends it.
-        "retry_limit": 0,
+        **_LIMITS,
     }
     extras |= {name: _WORDS.get(str(value).lower(), value) for name, value in connection.extra_dejson.items()}
     connection.extra = json.dumps(extras)

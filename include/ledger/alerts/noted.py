@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import func, or_, select
+from sqlalchemy import func, or_, select, text
 from sqlalchemy.dialects.postgresql import insert
 
 from include.ledger.alerts import CAUSE_OVER, DISMISSED, Alert, alert_of
@@ -20,6 +21,9 @@ Send = Callable[[Alert], None]
 IsAway = Callable[[str, Exception, bool], bool]
 """Takes a channel, its error, and whether it failed with this alert before; returns whether the channel is tried no
 further now."""
+
+SENDING_SECONDS = 600
+"""How long a receiver may take until another process may send it the same alert; a task `watch` ends before that."""
 
 
 def note_alert(alert: Alert) -> bool:
@@ -61,7 +65,7 @@ def note_cause_over(key: str) -> None:
 def send_unsent(channels: Mapping[str, Send], is_away: IsAway) -> int:
     """Send on each channel what was not sent there yet, and return how many messages went out.
 
-    The row is locked meanwhile, so that only one process sends it. An error of a channel is passed to `is_away`: a
+    Only one process at a time sends an alert on a channel. An error of a channel is passed to `is_away`: a
     channel that is away is not tried for the other alerts, so that an outage costs one wait per channel, however many
     alerts are open. What failed is tried again the next time, after what was never tried there, and what failed last
     comes last: alerts that a channel never takes hold back no other. An alert that was over before a channel sent it is
@@ -88,27 +92,61 @@ def _untold(channel: str) -> list[int]:
 
 def _send_row(number: int, channel: str, send: Send, is_away: IsAway) -> tuple[bool, bool]:
     """Send one alert on a channel; return whether it went out, and whether the channel is not tried further."""
-    with session() as ledger:
-        row = ledger.get_one(AlertRow, number, with_for_update=True)
-        done = row.told if row.closed_at is None else row.told_closed
-        # Another process may have sent it meanwhile.
-        if channel in done or (row.closed_at is not None and channel not in row.told):
+    with _sending(number, channel) as is_ours:
+        alert, has_failed = _to_send(number, channel) if is_ours else (None, False)
+        if alert is None:
             return False, False
-        now = ledger.scalars(select(func.clock_timestamp())).one()
         try:
-            send(_alert(row))
+            send(alert)
         except Exception as error:
             # Whatever a receiver does wrong: the others get the alert, and this one is tried again later.
-            has_failed = channel in row.failed
-            row.failed = {**row.failed, channel: now.astimezone(UTC).isoformat(timespec="microseconds")}
+            _note_failed(number, channel)
             return False, is_away(channel, error, has_failed)
-        noted = {**done, channel: format_time(datetime.now(UTC))}
-        if row.closed_at is None:
-            row.told = noted
-        else:
-            row.told_closed = noted
-        row.failed = {name: at for name, at in row.failed.items() if name != channel}
+        _note_sent(number, channel, is_over=alert.over_at is not None)
         return True, False
+
+
+@contextmanager
+def _sending(number: int, channel: str) -> Iterator[bool]:
+    """Keep other processes from sending an alert on a channel during the block; yields whether none does.
+
+    Rows are not locked: a receiver may be slower than the ledger lets a transaction wait, and what closes or cleans an
+    alert waits for none. PostgreSQL ends this transaction when its process is stopped for longer than any receiver
+    takes.
+    """
+    with session() as ledger:
+        ledger.execute(text(f"SET LOCAL idle_in_transaction_session_timeout = '{SENDING_SECONDS}s'"))
+        key = func.hashtextextended(f"alert:{number}:{channel}", 0)
+        yield bool(ledger.scalar(select(func.pg_try_advisory_xact_lock(key))))
+
+
+def _to_send(number: int, channel: str) -> tuple[Alert | None, bool]:
+    """Return the alert, None if another process has sent it meanwhile, and whether it failed on the channel before."""
+    with session() as ledger:
+        row = ledger.get_one(AlertRow, number)
+        done = row.told if row.closed_at is None else row.told_closed
+        if channel in done or (row.closed_at is not None and channel not in row.told):
+            return None, False
+        return _alert(row), channel in row.failed
+
+
+def _note_failed(number: int, channel: str) -> None:
+    with session() as ledger:
+        row = ledger.get_one(AlertRow, number, with_for_update=True)
+        now = ledger.scalars(select(func.clock_timestamp())).one()
+        row.failed = {**row.failed, channel: now.astimezone(UTC).isoformat(timespec="microseconds")}
+
+
+def _note_sent(number: int, channel: str, *, is_over: bool) -> None:
+    """Note that the channel has sent the alert's begin or end; one that ended meanwhile is sent once more later."""
+    with session() as ledger:
+        row = ledger.get_one(AlertRow, number, with_for_update=True)
+        now = {channel: format_time(datetime.now(UTC))}
+        if is_over:
+            row.told_closed = {**row.told_closed, **now}
+        else:
+            row.told = {**row.told, **now}
+        row.failed = {name: at for name, at in row.failed.items() if name != channel}
 
 
 def _alert(row: AlertRow) -> Alert:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import os
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from importlib import import_module
@@ -17,8 +19,13 @@ import pytest
 
 from include import alerts
 from include.alerts import mail
+from include.ledger import connection
 from include.ledger.alerts import Alert
+from include.ledger.alerts.noted import close_alert
+from include.ledger.database import engine, session
+from include.ledger.models import AlertRow
 from include.services.airflow import airflow_environment
+from include.services.process import free_port
 from tests.conftest import REPOSITORY, Home, settings_of
 from tests.support.canaries import dump_of
 from tests.support.receivers import Received, listening, mail_server, tls_in
@@ -143,6 +150,53 @@ def test_connection_is_found_by_its_name_when_airflow_keeps_it(
     assert received.logins == [("eve", CANARY, False)]
     assert [mail["From"] for mail in received.mails] == ["kept@example.org"]
     assert CANARY not in caplog.text
+
+
+@pytest.fixture
+def soon_idle(postgres: Home, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """PostgreSQL ends a transaction that is idle for a second; no alert of another test is left."""
+    with session() as ledger:
+        ledger.query(AlertRow).delete()
+    monkeypatch.setattr(connection, "IDLE_SECONDS", 1)
+    engine().dispose()
+    yield
+    engine().dispose()
+
+
+@pytest.mark.usefixtures("soon_idle")
+def test_webhook_gets_the_alert_when_the_mail_server_never_greets_for_longer_than_a_transaction_waits(
+    postgres: Home, received: Received, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hook = {"TIDEMARK_ALERT_WEBHOOK": received.webhook}
+    with socket.create_server(("127.0.0.1", free_port())) as silent:
+        url = f"smtp://127.0.0.1:{silent.getsockname()[1]}/?disable_ssl=true&timeout=2"
+        monkeypatch.setenv("AIRFLOW_CONN_SILENT_MAIL", url)
+        tell(postgres, "airflow://silent_mail", "silent", **hook)
+    assert [each["pipeline"] for each in received.posts] == ["silent"]
+    with session() as ledger:
+        row = ledger.query(AlertRow).filter_by(key="mail/silent").one()
+    assert "email" in row.failed
+    assert set(row.told) == {"webhook"}
+
+
+@pytest.mark.usefixtures("soon_idle")
+def test_mail_is_sent_once_when_its_server_is_slow_and_the_alert_ends_meanwhile(
+    postgres: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[str] = []
+
+    def send_slowly(alert: Alert) -> None:
+        sent.append(alert.state)
+        # Another process neither waits for this one nor sends the same.
+        assert alerts.send_unsent() == 0
+        if alert.over_at is None:
+            close_alert(alert.key)
+        time.sleep(1.5)
+
+    monkeypatch.setattr(alerts, "configured_channels", lambda: {"slow": send_slowly})
+    alerts.raise_alert(Alert("mail/slow", "slow", "the archive is behind", "interval 05", SINCE, "look at the stream"))
+    assert alerts.send_unsent() == 1
+    assert (sent, alerts.send_unsent()) == (["raised", "recovered"], 0)
 
 
 @pytest.mark.slow
