@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, Select, and_, func, or_, select, text, update
+from sqlalchemy import ColumnElement, Select, and_, func, or_, select, update
 from sqlalchemy.orm import Session, aliased
 
 from include.ledger.database import lock, session
@@ -125,10 +125,18 @@ def paths(pipeline: str) -> list[str]:
 
 @dataclass
 class Replacing:
-    """A pipeline's proofs while some of them are replaced: by path in the order of the chain, with the hashes noted."""
+    """A pipeline's proofs while some of them are replaced."""
 
-    written: Mapping[str, str]
+    _ledger: Session
     _rows: Mapping[str, ProofRow]
+
+    def paths(self) -> Iterator[str]:
+        """Yield the proofs' paths in the order of the chain. Raises what `session` raises when the lock was lost."""
+        for path in self._rows:
+            # The files of a chain of years take their time: PostgreSQL is to end the transaction only of a process that
+            # is stopped at one of them.
+            self._ledger.execute(select(1))
+            yield path
 
     def note(self, path: str, sha256: str, signed_by: str | None) -> None:
         """Note the present hash of a proof's file; it is stored when the block that yielded this ends."""
@@ -139,12 +147,9 @@ class Replacing:
 def replacing(pipeline: str) -> Iterator[Replacing]:
     """Yield a pipeline's proofs, locked so that nobody adds one meanwhile."""
     with session() as ledger:
-        # A chain of years takes its time, most of it at files.
-        ledger.execute(text("SET LOCAL statement_timeout = 0"))
-        ledger.execute(text("SET LOCAL idle_in_transaction_session_timeout = 0"))
         lock(ledger, f"proof:{pipeline}")
         rows = ledger.scalars(select(ProofRow).where(ProofRow.pipeline == pipeline).order_by(ProofRow.id)).all()
-        yield Replacing({row.path: row.sha256 for row in rows}, {row.path: row for row in rows})
+        yield Replacing(ledger, {row.path: row for row in rows})
 
 
 def build_to_prove(interval_id: int) -> int | None:

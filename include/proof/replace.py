@@ -33,7 +33,7 @@ def replace_proofs(pipeline: Pipeline, erasure: int, names: NamesToForget) -> in
     """
     replaced: dict[str, str] = {}
     with proofs.replacing(pipeline.name) as chain:
-        for path in chain.written:
+        for path in chain.paths():
             if (before := _read(pipeline, path)) is None:
                 continue
             proof = before if _is_replaced(before, erasure) else _replacement(before, replaced, names)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
@@ -21,8 +22,9 @@ from cryptography.hazmat.primitives.serialization import (
 
 from include.erasure.check import remaining_in_proofs
 from include.erasure.names import Names
-from include.errors import TidemarkError, UsageError
-from include.ledger.database import session
+from include.errors import ServiceUnreachable, TidemarkError, UsageError
+from include.ledger import connection
+from include.ledger.database import engine, session
 from include.ledger.erasures import named_partitions
 from include.ledger.models import IntervalRow
 from include.pipelines import load_pipeline
@@ -164,6 +166,33 @@ def test_chain_ends_as_without_a_kill_when_replacing_was_killed(
     assert replace_proofs(NAMES, 3, ERASED) == 4
     for path in (*chain, following):
         assert ZIP not in path.read_text()
+        assert check(path.read_bytes(), chain).differences == []
+
+
+@pytest.mark.parametrize("chain", ["unsigned"], indirect=True)
+def test_interval_is_announced_when_the_process_that_replaces_proofs_is_stopped_at_one(
+    chain: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    following: list[Path] = []
+    seconds = iter((1.2, 1.2, 3.0))
+
+    def stopped(name: str) -> None:
+        # The first two are slow, but the chain is still held.
+        time.sleep(idle := next(seconds))
+        if idle > connection.IDLE_SECONDS:
+            following.append(prove())
+
+    with monkeypatch.context() as patch:
+        patch.setattr(connection, "IDLE_SECONDS", 2)
+        patch.setattr(connection, "LOCK_SECONDS", 1)
+        engine().dispose()
+        patch.setattr(replace, "crash_point", stopped)
+        with pytest.raises(ServiceUnreachable):
+            replace_proofs(NAMES, 3, ERASED)
+    engine().dispose()
+    assert following
+    assert replace_proofs(NAMES, 3, ERASED) == 4
+    for path in (*chain, *following):
         assert check(path.read_bytes(), chain).differences == []
 
 
