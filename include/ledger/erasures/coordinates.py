@@ -80,7 +80,7 @@ def last_erasure(pipeline: str) -> int:
 
 
 def lock_erasing(ledger: Session, pipeline: str) -> None:
-    """Keep what is noted of builds and registrations out of the transaction that begins an erasure.
+    """Keep what is noted of builds and registrations out of the transactions that begin an erasure or remove its names.
 
     Whoever takes it takes it before any row of a build, an attempt or an interval: so does the erasure.
     Raises AnotherWriter when an erasure holds it for longer than a statement waits for a lock: it holds it as long as

@@ -13,6 +13,7 @@ from sqlalchemy.orm import InstrumentedAttribute, Session, undefer
 
 from include.errors import TidemarkError
 from include.ledger.database import session
+from include.ledger.erasures.coordinates import lock_erasing
 from include.ledger.erasures.to_forget import NamesToForget
 from include.ledger.erasures.unfinished import Begun
 from include.ledger.intervals.revisions import ERASED
@@ -40,7 +41,10 @@ def forget_names(erasure: Begun, table: str, names: NamesToForget) -> int:
     with session() as ledger:
         # A key may name many years of partitions.
         ledger.execute(text("SET LOCAL statement_timeout = 0"))
-        wanted = select(Revision).where(Revision.table_name == table).with_for_update()
+        # Before the rows, which builds and registrations lock in another order.
+        lock_erasing(ledger, erasure.pipeline)
+        in_order = (Revision.table_partition, Revision.id)
+        wanted = select(Revision).where(Revision.table_name == table).order_by(*in_order).with_for_update()
         named = [row for row in ledger.scalars(wanted) if names.named_in(row.table_partition)]
         old = [row for row in named if row.build_id is None or row.build_id <= erasure.last_build]
         for row in old:
@@ -107,16 +111,17 @@ def _clean_intervals(
     ledger: Session, erasure: Begun, intervals: Collection[int], fresh: Collection[int], names: NamesToForget
 ) -> None:
     """Clean builds and verdicts of intervals; for intervals with fresh rows of a key, only the earlier builds."""
+    settled = [each for each in intervals if each not in fresh]
+    # Locked before they are read, because an attempt that ends writes them, too.
+    attempts = select(Attempt).where(Attempt.interval_id.in_(settled)).options(undefer(Attempt.verdict))
+    for attempt in ledger.scalars(attempts.order_by(Attempt.id).with_for_update()):
+        _clean(attempt, names, Attempt.verdict)
     builds = select(Build).where(Build.interval_id.in_(list(intervals)))
-    for build in ledger.scalars(builds):
+    for build in ledger.scalars(builds.order_by(Build.id).with_for_update()):
         if build.id <= erasure.last_build or build.interval_id not in fresh:
             _clean(build, names, Build.findings, Build.changes)
-    settled = [each for each in intervals if each not in fresh]
-    attempts = select(Attempt).where(Attempt.interval_id.in_(settled)).options(undefer(Attempt.verdict))
-    for attempt in ledger.scalars(attempts):
-        _clean(attempt, names, Attempt.verdict)
     of_ids = select(IntervalRow).where(IntervalRow.id.in_(settled)).options(undefer(IntervalRow.verdict))
-    for interval in ledger.scalars(of_ids):
+    for interval in ledger.scalars(of_ids.order_by(IntervalRow.id).with_for_update(key_share=True)):
         _clean(interval, names, IntervalRow.verdict)
 
 

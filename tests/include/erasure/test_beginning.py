@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from sqlalchemy import select, text, update
+from sqlalchemy.orm import Session
 
 from include import lake
 from include.erasure import steps
@@ -25,6 +26,7 @@ from include.erasure.check import remaining
 from include.erasure.files import rewrite_files
 from include.erasure.find import Search, search
 from include.erasure.keys import FORGOTTEN, Keys, hashes_of
+from include.erasure.names import Names
 from include.erasure.run import Wish, account, dry_run, erase, resume
 from include.erasure.views import check_built
 from include.errors import AnotherWriter, ServiceUnreachable, UsageError
@@ -35,7 +37,7 @@ from include.ledger import quarantine as ledger_quarantine
 from include.ledger.alerts import open_alerts
 from include.ledger.archive import landing_files, removal
 from include.ledger.database import session
-from include.ledger.erasures import intent, kept_rows, unfinished
+from include.ledger.erasures import intent, kept_rows, named_partitions, unfinished
 from include.ledger.erasures.coordinates import (
     being_erased,
     erased_within,
@@ -937,6 +939,29 @@ def finishing_a_registration(attempt: int) -> Step:
     return partial(builds.finish_registration, begun)
 
 
+def forgetting_names(attempt: int) -> Step:
+    pinned = attempts.load_attempt(attempt).pinned
+    begun = unfinished.Begun(1, pinned.pipeline, ("zip",), "r", "me", DAY, None, "00", (), {}, (pinned.id,), 1, None)
+    return partial(named_partitions.forget_names, begun, pinned.pipeline, Names({"zip=zq7-10001"}))
+
+
+def test_verdict_is_cleaned_and_kept_when_it_is_noted_while_names_are_removed(pipeline: str) -> None:
+    attempt = made.begin_attempt(pipeline)
+    interval = attempts.load_attempt(attempt).pinned.id
+
+    def note(ledger: Session, word: str) -> None:
+        for row in (ledger.get_one(Attempt, attempt), ledger.get_one(IntervalRow, interval)):
+            row.verdict = {word: "all of zip=zq7-10001"}
+
+    with session() as ledger:
+        note(ledger, "earlier")
+    assert "FOR" in waits_with(forgetting_names(attempt), lambda ledger: (note(ledger, "later"), ledger.flush()))
+    with session() as ledger:
+        kept = [ledger.get_one(Attempt, attempt).verdict, ledger.get_one(IntervalRow, interval).verdict]
+    assert [list(each or ()) for each in kept] == [["later"]] * 2
+    assert "zq7" not in str(kept)
+
+
 @pytest.mark.parametrize(
     "prepare",
     [
@@ -949,6 +974,7 @@ def finishing_a_registration(attempt: int) -> Step:
         pytest.param(beginning_a_registration, id="begin"),
         pytest.param(finishing_a_registration, id="finish"),
         pytest.param(erasing_a_record, id="erasure"),
+        pytest.param(forgetting_names, id="names"),
     ],
 )
 def test_step_waits_with_no_row_when_an_erasure_begins(pipeline: str, prepare: Callable[[int], Step]) -> None:
