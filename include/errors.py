@@ -130,7 +130,7 @@ class LockLost(ServiceUnreachable):
 
 
 class LockHeld(ServiceUnreachable):
-    """Another command has held a lock in the ledger for longer than a statement waits.
+    """Another command has held a lock in the ledger for longer than a statement waits, or each waited for the other.
 
     What waits for a service that is away waits for this, too; the exit code says that another one is at work.
     """

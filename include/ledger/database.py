@@ -17,6 +17,7 @@ from psycopg2.errors import (
     UndefinedColumn,
     UndefinedTable,
 )
+from psycopg2.extensions import TransactionRollbackError
 from sqlalchemy import Connection, Engine, create_engine, func, inspect, select, text
 from sqlalchemy.exc import DBAPIError, OperationalError, ProgrammingError
 from sqlalchemy.orm import Session
@@ -94,6 +95,11 @@ def _named_errors() -> Iterator[None]:
             raise LockHeld(
                 f"another command has held a lock in the ledger for more than {LOCK_SECONDS} s",
                 remedy="run this again when that one has ended",
+            ) from error
+        if isinstance(error.orig, TransactionRollbackError):
+            raise LockHeld(
+                f"another command changes the same rows of the ledger: {one_line(str(error.orig))}",
+                remedy="run this again",
             ) from error
         # A standby that was not promoted, or a database whose disk ran full, answers but takes no writes.
         is_away = isinstance(error, OperationalError) or isinstance(error.orig, ReadOnlySqlTransaction)

@@ -130,7 +130,7 @@ def differences(pipeline: Pipeline) -> Iterator[tuple[str, str, str]]:
     The remedy is empty when following the ledger is one, as it is for a view whose relations were dropped. A view of
     which neither the stream nor an interval has rows is left out: it may never have been served.
     """
-    for view, shape in served_shapes(pipeline).items():
+    for view, shape in followed_shapes(pipeline).items():
         with transaction("./tidemark doctor --repair") as asked:
             found = find(asked, shape)
             other = other_declaration(asked, shape, found)

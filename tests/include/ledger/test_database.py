@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import timedelta
+from threading import Barrier
 
 import pytest
 from sqlalchemy import create_engine, text
@@ -90,6 +91,21 @@ def test_wait_for_a_lock_ends_as_another_writer_s_when_it_stays_held(short: None
             lock(second, "busy")
     assert (raised.value.exit_code, raised.value.meaning) == (AnotherWriter.exit_code, AnotherWriter.meaning)
     assert "./tidemark up" not in raised.value.remedy
+
+
+def test_deadlock_ends_as_another_writer_s_when_two_commands_lock_in_other_orders(postgres: Home) -> None:
+    def lock_both(first: str, second: str, ready: Barrier) -> None:
+        with session() as ledger:
+            lock(ledger, first)
+            ready.wait(30)
+            lock(ledger, second)
+
+    ready = Barrier(2)
+    with ThreadPoolExecutor(2) as others:
+        begun = [others.submit(lock_both, *names, ready) for names in (("a", "b"), ("b", "a"))]
+    [error] = [raised for each in begun if (raised := each.exception()) is not None]
+    assert isinstance(error, LockHeld)
+    assert str(error) == "another command changes the same rows of the ledger: deadlock detected — run this again"
 
 
 def test_statement_ends_with_exit_code_6_when_it_takes_too_long(short: None) -> None:
