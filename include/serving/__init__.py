@@ -15,9 +15,9 @@ from typing import Any
 
 import psycopg2
 from psycopg2.errors import IdleInTransactionSessionTimeout, LockNotAvailable, ProgramLimitExceeded
-from psycopg2.extensions import cursor
+from psycopg2.extensions import TransactionRollbackError, cursor
 
-from include.errors import ServiceUnreachable, TidemarkError, one_line
+from include.errors import LockHeld, ServiceUnreachable, TidemarkError, one_line
 from include.ledger.connection import driver_options
 from include.settings import settings
 
@@ -34,7 +34,8 @@ def transaction(remedy: str) -> Iterator[cursor]:
     Its timeouts are the ledger's, except for statements: a process that is stopped in it, or whose host vanishes, does
     not hold up the stream.
 
-    Raises ServiceUnreachable when PostgreSQL does not answer, TidemarkError with the remedy when it refuses.
+    Raises ServiceUnreachable when PostgreSQL does not answer, LockHeld after a deadlock, TidemarkError with the remedy
+    when it refuses.
     """
     where = f"PostgreSQL at {settings().database_host()}, database {DATABASE}"
     try:
@@ -51,6 +52,10 @@ def transaction(remedy: str) -> Iterator[cursor]:
         raise ServiceUnreachable(
             f"{where}: {one_line(str(error))}: another transaction holds a served table or view",
             remedy="end it; pg_stat_activity names it",
+        ) from None
+    except TransactionRollbackError as error:
+        raise LockHeld(
+            f"{where}: {one_line(str(error))}: another command changes the same rows", remedy="run this again"
         ) from None
     except (psycopg2.OperationalError, psycopg2.InterfaceError, IdleInTransactionSessionTimeout) as error:
         raise ServiceUnreachable(f"{where}: {one_line(str(error))}", remedy="./tidemark status") from None

@@ -16,6 +16,7 @@ from include.crash_points import crash_point
 from include.errors import UsageError
 from include.ledger.archive.committed import last_emitted
 from include.ledger.archive.micro_batches import has_batch_since
+from include.ledger.connection import LOCK_SECONDS
 from include.ledger.streams import generations
 from include.ledger.streams.generations import StreamGeneration
 from include.pipelines.spec import Pipeline
@@ -50,6 +51,9 @@ def merge(
         if not _advance(asked, shape.table, version, again=replace):
             return
         ensure_for_stream(asked, shape, as_base=replace)
+        # Not before: a view's first load, which takes minutes, may be waited for. Who waits here waits for somebody who
+        # locked the table, and is to say so before the stream counts as stalled.
+        asked.execute(f"SET LOCAL lock_timeout = {1000 * LOCK_SECONDS:.0f}")
         columns = names([*(each.name for each in shape.columns), shape.version])
         table, staged = quoted(shape.table), quoted(f"staged_{shape.table}"[:63])
         asked.execute(f"CREATE TEMP TABLE {staged} ON COMMIT DROP AS SELECT {columns} FROM {table} LIMIT 0")

@@ -11,6 +11,7 @@ import threading
 import time
 import zlib
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -25,7 +26,7 @@ import pytest
 from include import lake
 from include.doctor.served_views import check_served_views
 from include.erasure.check import remaining
-from include.errors import TidemarkError, UsageError
+from include.errors import LockHeld, ServiceUnreachable, TidemarkError, UsageError
 from include.ledger.completeness.tables import note_published
 from include.ledger.database import session
 from include.ledger.models import (
@@ -804,6 +805,37 @@ def test_stream_goes_on_when_a_process_that_wrote_the_same_window_was_stopped(wo
         holder.kill()
         holder.wait()
     assert world.answers()[("1", DAY + HOUR)] == (1, "live")
+
+
+@pytest.mark.parametrize("lock", ["SELECT FROM {} FOR UPDATE", "LOCK TABLE {} IN SHARE MODE"], ids=["rows", "table"])
+def test_stream_names_another_transaction_when_it_holds_the_table_for_too_long(
+    world: World, monkeypatch: pytest.MonkeyPatch, lock: str
+) -> None:
+    monkeypatch.setattr("include.serving.STATEMENT_SECONDS", 20)
+    monkeypatch.setattr("include.serving.live_rows.LOCK_SECONDS", 0.3)
+    world.produce("1", DAY, DAY)
+    world.stream()
+    world.produce("1", DAY, DAY)
+    with transaction("") as other:
+        other.execute(lock.format(world.table))
+        with pytest.raises(ServiceUnreachable, match="another transaction holds a served table or view — end it"):
+            world.stream()
+    world.stream()
+
+
+def test_writers_are_told_to_try_again_when_each_waits_for_the_other(postgres: Home) -> None:
+    def lock_both(first: int, second: int, ready: threading.Barrier) -> None:
+        with transaction("") as opened:
+            opened.execute("SELECT pg_advisory_xact_lock(%s)", [first])
+            ready.wait(30)
+            opened.execute("SELECT pg_advisory_xact_lock(%s)", [second])
+
+    ready = threading.Barrier(2)
+    with ThreadPoolExecutor(2) as others:
+        begun = [others.submit(lock_both, *keys, ready) for keys in ((1, 2), (2, 1))]
+    [error] = [raised for each in begun if (raised := each.exception()) is not None]
+    assert isinstance(error, LockHeld)
+    assert "deadlock detected: another command changes the same rows — run this again" in str(error)
 
 
 def test_streams_and_readers_go_on_while_a_view_is_served_for_the_first_time(world: World) -> None:
