@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncIterator
-from typing import Any
+from collections.abc import AsyncIterator, Callable
+from typing import Any, TypeVar
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import Context, TaskInstanceState
@@ -28,6 +28,8 @@ from include.airflow.on_cluster.handing_over import HandedOver, check_master, ha
 from include.airflow.progress import Progress, patience_after
 from include.airflow.tasks import take_step
 from include.errors import ServiceUnreachable, TidemarkError, UsageError, error_class
+from include.ledger.connection import SILENT_SECONDS, STATEMENT_SECONDS
+from include.ledger.database import engine
 from include.ledger.streams import launches, restarts, writers
 from include.monitor.lag import lag_of
 from include.pipelines import load_pipeline, pipeline_names
@@ -40,6 +42,25 @@ _LOOK_AT_PROGRESS = 15.0
 
 _ANSWER_WITHIN = 10.0
 """Seconds in which Airflow is to tell a task that ends: it gives `on_kill` 30, and its own requests are repeated."""
+
+_UNANSWERED = STATEMENT_SECONDS + SILENT_SECONDS
+"""Seconds after which a look at the driver counts as without an answer: PostgreSQL ends each statement before that."""
+
+T = TypeVar("T")
+
+
+async def _asked(look: Callable[..., T], *arguments: object) -> T:
+    """Look in a thread. Raises ServiceUnreachable, also when there is no answer: a server that hangs gives none.
+
+    Its connections are not used again. It may have been replaced by one at another address.
+    """
+    try:
+        return await asyncio.wait_for(asyncio.to_thread(look, *arguments), _UNANSWERED)
+    except TimeoutError as error:
+        engine().dispose()
+        raise ServiceUnreachable(
+            f"a look at the driver has no answer after {_UNANSWERED:.0f} s", remedy="./tidemark status"
+        ) from error
 
 
 class StreamTrigger(BaseTrigger):
@@ -63,20 +84,20 @@ class StreamTrigger(BaseTrigger):
         log: logs.FollowedLog | ApplicationLog | None = None
         while True:
             try:
-                event = await asyncio.to_thread(liveness.look_at, self.pipeline, self.launch)
+                event = await _asked(liveness.look_at, self.pipeline, self.launch)
                 if event is None and time.monotonic() - looked > _LOOK_AT_PROGRESS:
                     looked = time.monotonic()
                     if log is None:
-                        log = await asyncio.to_thread(logs.log_of, self.launch)
-                    for line in await asyncio.to_thread(log.new_lines):
+                        log = await _asked(logs.log_of, self.launch)
+                    for line in await _asked(log.new_lines):
                         self.log.info("driver: %s", line)
                     if progress is None:
-                        stalls = await asyncio.to_thread(restarts.stalls_in_a_row, self.pipeline, self.launch)
+                        stalls = await _asked(restarts.stalls_in_a_row, self.pipeline, self.launch)
                         progress = Progress(patience_after(stalls))
-                    event = await asyncio.to_thread(look_at_progress, self.pipeline, progress, looked, self.launch)
+                    event = await _asked(look_at_progress, self.pipeline, progress, looked, self.launch)
                     # A driver that a person started is theirs to replace.
                     if event is None and self.launch:
-                        event = await asyncio.to_thread(deployments.event)
+                        event = await _asked(deployments.event)
             except ServiceUnreachable as error:
                 # The driver survives without Kafka and PostgreSQL for a while, and reports itself when it does not.
                 self.log.warning("cannot look at the driver now: %s", error)

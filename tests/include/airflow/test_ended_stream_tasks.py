@@ -13,7 +13,7 @@ from airflow.sdk.execution_time.comms import ErrorResponse
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
 from include.airflow import streams
-from include.airflow.driver import launching
+from include.airflow.driver import launching, liveness
 
 TASK = SimpleNamespace(dag_id="stream__nest_cameras", task_id="stream", run_id="scheduled__1")
 
@@ -128,3 +128,18 @@ def test_no_driver_is_left_on_yarn_when_its_task_is_ended_while_it_is_handed_ove
     with pytest.raises(AirflowException, match="was ended"):
         operator._adopt_or_launch()
     assert ended == left
+
+
+def test_driver_is_looked_at_again_when_the_ledger_gives_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = threading.Event()
+    looks = iter((answers.wait, lambda _: {"event": "died"}))
+    monkeypatch.setattr(streams, "_UNANSWERED", 0.2)
+    monkeypatch.setattr(liveness, "look_at", lambda *_: next(looks)(10))
+
+    async def event_of_trigger() -> object:
+        event = await anext(streams.StreamTrigger("nest_cameras", "launch-1", poll_seconds=0.1).run())
+        assert not answers.is_set()
+        answers.set()
+        return event.payload
+
+    assert asyncio.run(asyncio.wait_for(event_of_trigger(), 5)) == {"event": "died"}
