@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -21,7 +21,8 @@ from include import lake
 from include.errors import ServiceUnreachable, TidemarkError, one_line
 from include.lake import object_store
 from include.ledger.archive.micro_batches import ARCHIVE
-from include.ledger.connection import check_version
+from include.ledger.connection import LOCK_SECONDS, SILENT_SECONDS, check_answers, check_version, does_not_answer
+from include.ledger.database import engine
 from include.ledger.patience import SHARE, patient
 from include.ledger.streams import writers
 from include.ledger.streams.generations import StreamGeneration
@@ -32,6 +33,17 @@ from spark_jobs.archive import delta
 from spark_jobs.spark.failures import SPARK_FAILURES, end_of_query, root_cause, unresolved_id
 from spark_jobs.spark.log import log_of
 from spark_jobs.streaming.summed_lines import SummedLines
+
+_ANSWER_SECONDS = 5
+"""How long PostgreSQL may take to accept a connection while a renewal waits for an answer."""
+
+_END_SECONDS = 15
+"""How long a renewal may take when the stream ends."""
+
+_NOT_RELEASED = "the lease was not released, and ends by itself"
+
+_STOP_SECONDS = 10
+"""How long a query may take to stop in the middle of a micro-batch."""
 
 
 class Stop:
@@ -49,7 +61,7 @@ class Stop:
 class Heartbeat(threading.Thread):
     """Renews the lease from the moment it is held, also while Spark starts.
 
-    A ledger that is unreachable, or refuses writes, is tolerated as long as the lease lasts.
+    A ledger that is unreachable, hangs, or refuses writes, is tolerated as long as the lease lasts.
     """
 
     def __init__(self, lease: writers.Lease) -> None:
@@ -59,6 +71,7 @@ class Heartbeat(threading.Thread):
         self._ended = threading.Event()
         self._stop_requested = False
         self._error: TidemarkError | None = None
+        self._renewed = self._answered = time.monotonic()
 
     def note_application(self, spark: SparkSession) -> None:
         """Note the Spark application's id and the address of its UI with the next renewal."""
@@ -68,27 +81,47 @@ class Heartbeat(threading.Thread):
     def run(self) -> None:
         """Renew until ended, or until the lease is lost."""
         every = min(2.0, settings().lease_seconds / 5)
-        last = time.monotonic()
+        self._renewed = time.monotonic()
         while not self._ended.wait(every):
             try:
                 self._stop_requested = writers.renew(self._lease, self._application_id, self._ui_address)
-                last = time.monotonic()
+                self._renewed = time.monotonic()
             except Exception as error:  # the thread's edge: if it died, the lease would expire unnoticed
                 is_final = isinstance(error, TidemarkError) and not isinstance(error, ServiceUnreachable)
-                if is_final or time.monotonic() - last > settings().lease_seconds:
+                if is_final or time.monotonic() - self._renewed > settings().lease_seconds:
                     self._error = _named(error)
                     return
 
     def stop_requested(self) -> bool:
         """Return whether a stop was requested. Raises TidemarkError, mostly AnotherWriter, when the lease is lost."""
+        if self._error is None and (hangs := self._hangs()):
+            self._error = hangs
         if self._error is not None:
             raise self._error
         return self._stop_requested
 
-    def end(self) -> None:
-        """End the renewals."""
+    def _hangs(self) -> TidemarkError | None:
+        """Return the error of a renewal that does not return because PostgreSQL hangs: nothing else would end it.
+
+        It then takes no other connection either. A renewal also waits for a commit of this driver that takes longer
+        than the lease, but not for longer than for any lock.
+        """
+        now, lease = time.monotonic(), settings().lease_seconds
+        if now - self._renewed > max(lease, LOCK_SECONDS + SILENT_SECONDS):
+            return does_not_answer(f"a renewal of the lease has no answer after {now - self._renewed:.0f} s")
+        if now - max(self._renewed, self._answered) > lease:
+            try:
+                check_answers(_ANSWER_SECONDS)
+            except ServiceUnreachable as error:
+                return error
+            self._answered = time.monotonic()
+        return None
+
+    def end(self) -> bool:
+        """End the renewals; return False when one of them still waits for the ledger."""
         self._ended.set()
-        self.join(timeout=15)
+        self.join(timeout=_END_SECONDS)
+        return not self.is_alive()
 
 
 def _named(error: Exception) -> TidemarkError:
@@ -114,8 +147,12 @@ def leased(pipeline: str) -> Iterator[tuple[writers.Lease, Heartbeat]]:
         try:
             yield lease, heartbeat
         finally:
-            heartbeat.end()
-            _release(lease)
+            if heartbeat.end():
+                _release(lease)
+            else:
+                # The same connections would let the next step wait as long.
+                engine().dispose()
+                log_of(pipeline).warning("%s: a renewal of it has no answer yet", _NOT_RELEASED)
 
 
 def _release(lease: writers.Lease) -> None:
@@ -123,7 +160,7 @@ def _release(lease: writers.Lease) -> None:
     try:
         writers.release(lease)
     except ServiceUnreachable as error:
-        log_of(lease.pipeline).warning("the lease was not released, and ends by itself: %s", error)
+        log_of(lease.pipeline).warning("%s: %s", _NOT_RELEASED, error)
 
 
 class StreamQueries(ABC):
@@ -192,7 +229,7 @@ class StreamQueries(ABC):
             # Before it is stopped: that may make it fail.
             if error := self._final_failure(query):
                 failed.append(error)
-            query.stop()
+            self._stop(query)
         self._commits.tell()
         if lasting := [*self._errors, *(each for each in failed if unresolved_id(each) is None)]:
             raise lasting[0]
@@ -203,8 +240,26 @@ class StreamQueries(ABC):
         with suppress(OSError, Py4JError):
             for query in self._queries:
                 if query.isActive:
-                    query.stop()
+                    self._stop(query)
         self._commits.tell()
+
+    def _stop(self, query: StreamingQuery) -> None:
+        """Stop a query as it is. One whose batch function does not return in time is left to the driver's end.
+
+        Spark cannot interrupt Python, and by default waits for it without a limit. It may still commit until the lease
+        is released.
+        """
+        self._spark.conf.set("spark.sql.streaming.stopTimeout", f"{_STOP_SECONDS}s")
+        try:
+            query.stop()
+        except Py4JJavaError as error:
+            if error.java_exception.getClass().getName() != "java.util.concurrent.TimeoutException":
+                raise
+            log_of(self._pipeline.name).warning(
+                "%s waits in its micro-batch, and does not stop within %s s: it ends with the driver",
+                query.name,
+                _STOP_SECONDS,
+            )
 
     def _sinks_of(self, query: str, batch: DataFrame, run: Callable[[str, str], None]) -> None:
         query_id = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
+import psutil
 import pytest
 from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session
@@ -15,6 +16,7 @@ from include.ledger.archive import micro_batches
 from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit
 from include.ledger.database import engine, session
 from include.ledger.streams import outages, writers
+from spark_jobs.streaming import queries
 from spark_jobs.streaming.queries import Heartbeat, leased
 from tests.conftest import Home, settings_of, wait_for
 
@@ -61,6 +63,13 @@ def read_only_once_inside() -> Iterator[Callable[[], object]]:
     """Yields what makes every new transaction one that may only read, until the end of the block."""
     with ExitStack() as stack:
         yield lambda: stack.enter_context(read_only())
+
+
+@contextmanager
+def hanging_once_inside() -> Iterator[Callable[[], object]]:
+    """Yields what makes PostgreSQL hang until the end of the block."""
+    with ExitStack() as stack:
+        yield lambda: stack.enter_context(hanging())
 
 
 @contextmanager
@@ -116,6 +125,42 @@ def test_driver_is_told_that_its_lease_is_lost_when_the_ledger_takes_no_writes_f
     assert isinstance(failed, error)
     assert re.search(words, str(failed))
     assert not heartbeat.is_alive()
+
+
+@contextmanager
+def hanging() -> Iterator[None]:
+    """PostgreSQL's processes are stopped: the kernel still accepts connections for it."""
+    with session() as ledger:
+        server = psutil.Process(ledger.scalar(text("SELECT pg_backend_pid()"))).parent()
+    assert server is not None
+    server.suspend()
+    stopped = [server, *server.children()]
+    try:
+        for each in stopped:
+            each.suspend()
+        yield
+    finally:
+        for each in stopped:
+            each.resume()
+
+
+def test_stream_ends_when_postgresql_accepts_and_never_answers(
+    postgres: Home, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(queries, "_ANSWER_SECONDS", 2)
+    monkeypatch.setattr(queries, "_END_SECONDS", 0.5)
+
+    def stream_until_told(hang: Callable[[], object]) -> None:
+        with leased("hangs") as (_, heartbeat):
+            hang()
+            wait_for("the driver to be told", heartbeat.stop_requested, 15)
+
+    with settings_of(postgres, TIDEMARK_LEASE_SECONDS="3"), hanging_once_inside() as hang:
+        with pytest.raises(ServiceUnreachable, match="timeout expired"):
+            stream_until_told(hang)
+        assert "the lease was not released, and ends by itself: a renewal of it has no answer yet" in caplog.text
+        # What else is noted at a driver's end connects anew, which does not wait for long.
+        assert engine().pool.checkedin() == 0  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("error", [None, OffsetsLost("gone")], ids=["stopped", "failed"])

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from tempfile import mkdtemp
+from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +18,7 @@ import pytest
 from include.errors import ServiceUnreachable
 from include.ledger.streams.generations import StreamGeneration
 from include.settings import settings
+from tests.conftest import wait_for
 
 pytestmark = pytest.mark.spark
 
@@ -73,7 +76,8 @@ def stopping(archive: Any, view: Any, *, of_lines: bool = False) -> Any:
     views = [SimpleNamespace(name="v")]
     pipeline: Any = SimpleNamespace(name="p", archive=SimpleNamespace(delta=False), views=views)
     nothing: Any = None
-    queries = Queries(nothing, pipeline, nothing, nothing, until_caught_up=False)
+    spark: Any = SimpleNamespace(conf=SimpleNamespace(set=lambda name, value: None))
+    queries = Queries(spark, pipeline, nothing, nothing, until_caught_up=False)
     queries._queries = [archive, view]
     return queries
 
@@ -154,6 +158,45 @@ def failure_of(spark: Any, folder: Path, text: str, *, raised: Exception | None 
     failed = queries._failure("archive", query)
     assert failed is not None
     return failed
+
+
+@pytest.mark.parametrize("how", ["at the boundary", "now"])
+def test_stream_ends_when_a_sink_waits_for_longer_than_it_is_given(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, how: str
+) -> None:
+    from spark_jobs.streaming import queries as streaming
+
+    class Queries(streaming.StreamQueries):
+        def running(self) -> bool:
+            return True
+
+    monkeypatch.setattr(streaming, "_STOP_SECONDS", 1)
+    pipeline: Any = SimpleNamespace(name="p", archive=SimpleNamespace(delta=False))
+    generation = StreamGeneration("p", next(NUMBERS), {}, {})
+    queries = Queries(spark, pipeline, None, generation, until_caught_up=True)  # type: ignore[arg-type]
+    waits, is_free = Event(), Event()
+
+    def land(batch: Any, batch_id: int) -> None:
+        waits.set()
+        is_free.wait(20)
+
+    files = Path(mkdtemp(dir=tmp_path))
+    (files / "record.txt").write_text("a record")
+    query = queries._start(spark.readStream.text(files.as_uri()).writeStream, "archive", land)
+    queries._queries = [query]
+    assert waits.wait(60)
+    began = time.monotonic()
+    try:
+        if how == "now":
+            queries.stop_now()
+        else:
+            queries.stop_at_batch_boundary(patience=1)
+        assert time.monotonic() - began < 15
+        assert "p.archive waits in its micro-batch, and does not stop within 1 s" in caplog.text
+    finally:
+        is_free.set()
+        wait_for("the query to end", lambda: query.id not in {each.id for each in spark.streams.active}, 30)
+        spark.conf.unset("spark.sql.streaming.stopTimeout")
 
 
 @pytest.mark.parametrize("text", ["Connection refused", "some data may have been lost", "No space left on device"])
