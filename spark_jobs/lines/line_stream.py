@@ -40,7 +40,8 @@ from spark_jobs.sinks.speed_view import targets_of
 from spark_jobs.spark.frames import empty_frame
 from spark_jobs.spark.log import log_of
 from spark_jobs.spark.schemas import struct_of
-from spark_jobs.streaming.queries import Heartbeat, Stop, StreamQueries, leased
+from spark_jobs.streaming.heartbeat import Heartbeat, leased
+from spark_jobs.streaming.queries import Stop, StreamQueries
 from spark_jobs.streaming.started_code import StreamVersions, load_code, versions_of
 from spark_jobs.views.aggregate import aggregate_stream
 

@@ -28,14 +28,15 @@ from spark_jobs.decoding.decoders import prepare_code
 from spark_jobs.decoding.records import archive_rows, decode
 from spark_jobs.references.take import has_sources, with_content
 from spark_jobs.sinks.landing import LandingSink
+from spark_jobs.sinks.outage_notices import OutageNotices
 from spark_jobs.sinks.speed_view import SpeedViewSink, targets_of
 from spark_jobs.spark.failures import translate, unresolved_id
 from spark_jobs.spark.kafka_source import read_stream
 from spark_jobs.spark.log import log_of
 from spark_jobs.streaming.flag_query import FlagQuery
-from spark_jobs.streaming.outage_notices import OutageNotices
+from spark_jobs.streaming.heartbeat import leased
 from spark_jobs.streaming.progress import ProgressNotes
-from spark_jobs.streaming.queries import Stop, StreamQueries, leased
+from spark_jobs.streaming.queries import Stop, StreamQueries
 from spark_jobs.streaming.restarts import PoisonRestarts, SchemaRestarts
 from spark_jobs.streaming.row_outputs import LAST, RowOutputs
 from spark_jobs.streaming.speed_base import load_base

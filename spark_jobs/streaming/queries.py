@@ -1,14 +1,13 @@
-"""Starts, watches and stops the queries of a stream of any source, under its lease."""
+"""Starts, watches and stops the queries of a stream of any source."""
 
 from __future__ import annotations
 
 import logging
 import signal
-import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
 
 from py4j.protocol import Py4JError, Py4JJavaError
@@ -18,29 +17,17 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from include import lake
-from include.errors import ServiceUnreachable, TidemarkError, one_line
+from include.errors import TidemarkError
 from include.lake import object_store
 from include.ledger.archive.micro_batches import ARCHIVE
-from include.ledger.connection import LOCK_SECONDS, SILENT_SECONDS, check_answers, check_version, does_not_answer
-from include.ledger.database import engine
-from include.ledger.patience import SHARE, patient
 from include.ledger.streams import writers
 from include.ledger.streams.generations import StreamGeneration
 from include.pipelines.spec import Pipeline
-from include.settings import settings
 from include.streams.checkpoints import checkpoint_uri
 from spark_jobs.archive import delta
 from spark_jobs.spark.failures import SPARK_FAILURES, end_of_query, root_cause, unresolved_id
 from spark_jobs.spark.log import log_of
 from spark_jobs.streaming.summed_lines import SummedLines
-
-_ANSWER_SECONDS = 5
-"""How long PostgreSQL may take to accept a connection while a renewal waits for an answer."""
-
-_END_SECONDS = 15
-"""How long a renewal may take when the stream ends."""
-
-_NOT_RELEASED = "the lease was not released, and ends by itself"
 
 _STOP_SECONDS = 10
 """How long a query may take to stop in the middle of a micro-batch."""
@@ -56,111 +43,6 @@ class Stop:
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self.requested = True
-
-
-class Heartbeat(threading.Thread):
-    """Renews the lease from the moment it is held, also while Spark starts.
-
-    A ledger that is unreachable, hangs, or refuses writes, is tolerated as long as the lease lasts.
-    """
-
-    def __init__(self, lease: writers.Lease) -> None:
-        super().__init__(name="heartbeat", daemon=True)
-        self._application_id = self._ui_address = ""
-        self._lease = lease
-        self._ended = threading.Event()
-        self._stop_requested = False
-        self._error: TidemarkError | None = None
-        self._renewed = self._answered = time.monotonic()
-
-    def note_application(self, spark: SparkSession) -> None:
-        """Note the Spark application's id and the address of its UI with the next renewal."""
-        self._application_id = spark.sparkContext.applicationId or ""
-        self._ui_address = spark.sparkContext.uiWebUrl or ""
-
-    def run(self) -> None:
-        """Renew until ended, or until the lease is lost."""
-        every = min(2.0, settings().lease_seconds / 5)
-        self._renewed = time.monotonic()
-        while not self._ended.wait(every):
-            try:
-                self._stop_requested = writers.renew(self._lease, self._application_id, self._ui_address)
-                self._renewed = time.monotonic()
-            except Exception as error:  # the thread's edge: if it died, the lease would expire unnoticed
-                is_final = isinstance(error, TidemarkError) and not isinstance(error, ServiceUnreachable)
-                if is_final or time.monotonic() - self._renewed > settings().lease_seconds:
-                    self._error = _named(error)
-                    return
-
-    def stop_requested(self) -> bool:
-        """Return whether a stop was requested. Raises TidemarkError, mostly AnotherWriter, when the lease is lost."""
-        if self._error is None and (hangs := self._hangs()):
-            self._error = hangs
-        if self._error is not None:
-            raise self._error
-        return self._stop_requested
-
-    def _hangs(self) -> TidemarkError | None:
-        """Return the error of a renewal that does not return because PostgreSQL hangs: nothing else would end it.
-
-        It then takes no other connection either. A renewal also waits for a commit of this driver that takes longer
-        than the lease, but not for longer than for any lock.
-        """
-        now, lease = time.monotonic(), settings().lease_seconds
-        if now - self._renewed > max(lease, LOCK_SECONDS + SILENT_SECONDS):
-            return does_not_answer(f"a renewal of the lease has no answer after {now - self._renewed:.0f} s")
-        if now - max(self._renewed, self._answered) > lease:
-            try:
-                check_answers(_ANSWER_SECONDS)
-            except ServiceUnreachable as error:
-                return error
-            self._answered = time.monotonic()
-        return None
-
-    def end(self) -> bool:
-        """End the renewals; return False when one of them still waits for the ledger."""
-        self._ended.set()
-        self.join(timeout=_END_SECONDS)
-        return not self.is_alive()
-
-
-def _named(error: Exception) -> TidemarkError:
-    if isinstance(error, TidemarkError):
-        return error
-    return TidemarkError(
-        f"the lease could not be renewed: {type(error).__name__}: {one_line(str(error))}",
-        remedy="./tidemark status; repair PostgreSQL, then start the stream again",
-    )
-
-
-@contextmanager
-def leased(pipeline: str) -> Iterator[tuple[writers.Lease, Heartbeat]]:
-    """Hold the pipeline's lease, renewed by the heartbeat, and be patient with the ledger.
-
-    Raises AnotherWriter, and UsageError when newer code has migrated the ledger.
-    """
-    check_version()
-    lease = writers.acquire(pipeline)
-    heartbeat = Heartbeat(lease)
-    heartbeat.start()
-    with patient(SHARE * settings().lease_seconds):
-        try:
-            yield lease, heartbeat
-        finally:
-            if heartbeat.end():
-                _release(lease)
-            else:
-                # The same connections would let the next step wait as long.
-                engine().dispose()
-                log_of(pipeline).warning("%s: a renewal of it has no answer yet", _NOT_RELEASED)
-
-
-def _release(lease: writers.Lease) -> None:
-    """Release the lease; one that the ledger cannot take back ends by itself, and hides no error before it."""
-    try:
-        writers.release(lease)
-    except ServiceUnreachable as error:
-        log_of(lease.pipeline).warning("%s: %s", _NOT_RELEASED, error)
 
 
 class StreamQueries(ABC):

@@ -16,8 +16,7 @@ from include.ledger.archive import micro_batches
 from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit
 from include.ledger.database import engine, session
 from include.ledger.streams import outages, writers
-from spark_jobs.streaming import queries
-from spark_jobs.streaming.queries import Heartbeat, leased
+from spark_jobs.streaming.heartbeat import Heartbeat, leased
 from tests.conftest import Home, settings_of, wait_for
 
 pytestmark = pytest.mark.services
@@ -147,8 +146,8 @@ def hanging() -> Iterator[None]:
 def test_stream_ends_when_postgresql_accepts_and_never_answers(
     postgres: Home, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(queries, "_ANSWER_SECONDS", 2)
-    monkeypatch.setattr(queries, "_END_SECONDS", 0.5)
+    monkeypatch.setattr("spark_jobs.streaming.heartbeat._ANSWER_SECONDS", 2)
+    monkeypatch.setattr("spark_jobs.streaming.heartbeat._END_SECONDS", 0.5)
 
     def stream_until_told(hang: Callable[[], object]) -> None:
         with leased("hangs") as (_, heartbeat):
