@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 from base64 import urlsafe_b64encode
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
@@ -134,7 +134,7 @@ def airflow_environment(port: int | None = None) -> dict[str, str]:
         "TIDEMARK_HOME": str(current.home),
         "TIDEMARK_ARCHIVE_WAIT": os.environ.get("TIDEMARK_ARCHIVE_WAIT") or ARCHIVE_WAIT,
         # Its parts and its tasks ask its API server.
-        **_no_proxy(os.environ),
+        **process.no_proxy(os.environ),
         # Its tasks submit with the Spark that is installed here, whatever the caller's shell exports.
         **({} if current.spark_submit else {"SPARK_HOME": str(pyspark_home())}),
         "PYTHONPATH": str(REPOSITORY),
@@ -142,16 +142,6 @@ def airflow_environment(port: int | None = None) -> dict[str, str]:
         "LC_ALL": "C.UTF-8",
         "TZ": "UTC",
     }
-
-
-def _no_proxy(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables by which programs ask loopback itself, beside the addresses that they name already."""
-    # Where both are set, httpx and urllib go by the lower case.
-    named = environment.get("no_proxy") or environment.get("NO_PROXY") or ""
-    hosts = [each.strip() for each in named.split(",") if each.strip()]
-    # A star means every address, and only alone.
-    value = "*" if "*" in hosts else ",".join(dict.fromkeys((*hosts, "127.0.0.1", "localhost")))
-    return {"no_proxy": value, "NO_PROXY": value}
 
 
 def up() -> None:
