@@ -112,14 +112,17 @@ class SourceLog:
     def _continuation(self, before: PinnedInterval | None) -> dict[TopicPartition, int]:
         """Return where the offsets after an interval begin: at its end, in a new incarnation at that one's beginning.
 
-        A topic partition that the interval lacks although it has the topic was added since, and begins at 0.
+        A topic partition that the interval lacks although it has the topic was added since, and begins at 0. None
+        begins before the archive does: an interval may have been pinned, without offsets, before the first commit.
         """
         known = before.topic_ids if before else {}
         continued = {topic for topic, topic_id in known.items() if self.topic_ids.get(topic) == topic_id}
         archived = first_committed_offsets(self.pipeline.name)
         begins = {tp: archived.get(tp, low) for tp, (low, _) in self.bounds.items() if tp.topic not in continued}
-        ends = before.ranges if before else ()
-        return begins | {r.topic_partition: r.until_offset for r in ends if r.topic_partition.topic in continued}
+        begins |= {tp: first for tp, first in archived.items() if tp.topic in continued}
+        ends = {r.topic_partition: r.until_offset for r in before.ranges} if before else {}
+        continuing = ((tp, end) for tp, end in ends.items() if tp.topic in continued)
+        return begins | {tp: max(end, archived.get(tp, 0)) for tp, end in continuing}
 
     def first_time(self, spans: Spans) -> datetime | None:
         """Return when the records begin that Kafka still holds of the spans; None when there are none."""

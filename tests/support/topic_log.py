@@ -64,16 +64,24 @@ class Log:
             self.producer.produce(self.topic, b"x", partition=partition, timestamp=at)
         assert self.producer.flush(30) == 0
 
-    def archive(self, files: tuple[LandingFile, ...] = (), *, query: str = ARCHIVE, has_records: bool = False) -> None:
+    def archive(
+        self,
+        files: tuple[LandingFile, ...] = (),
+        *,
+        query: str = ARCHIVE,
+        has_records: bool = False,
+        from_latest: bool = False,
+    ) -> None:
         """Commit everything that Kafka holds, as one micro-batch of the archive, or of another query.
 
-        As gaps, or as records with rows.
+        As gaps, or as records with rows. `from_latest`: a first one begins at the end.
         """
         identities = kafka.describe_topics([self.topic])
         bounds = kafka.offset_bounds(kafka.topic_partitions_of(identities.values()))
         at = micro_batches.positions(self.pipeline.name, query)
         known = bool(at)
-        ranges = [OffsetRange(tp, at.get(tp, 0 if known else low), high) for tp, (low, high) in bounds.items()]
+        firsts = {tp: 0 if known else high if from_latest else low for tp, (low, high) in bounds.items()}
+        ranges = [OffsetRange(tp, at.get(tp, firsts[tp]), high) for tp, (_, high) in bounds.items()]
         lease = writers.acquire(self.pipeline.name)
         query_id = f"query-{self.pipeline.name}"
         fates = {each.topic_partition: Fates(archived=len(each)) for each in ranges if has_records}

@@ -1,8 +1,9 @@
-"""What pinning needs from the archive's commits: when an offset was committed."""
+"""What intervals need from the archive's commits: when an offset was committed, and where the archive begins."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from sqlalchemy import select
@@ -10,7 +11,7 @@ from sqlalchemy import select
 from include.ledger.archive.positions import ARCHIVE, of_query
 from include.ledger.database import session
 from include.ledger.models import MicroBatch, MicroBatchRange
-from include.offsets import TopicPartition
+from include.offsets import OffsetRange, TopicPartition
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,24 @@ class CommittedSpan:
 
 def commit_of(pipeline: str, topic_partition: TopicPartition, topic_id: str, offset: int) -> CommittedSpan | None:
     """Return the commit of an offset of the topic's incarnation; None when it is not archived."""
+    span = _commit_from(pipeline, topic_partition, topic_id, offset)
+    return span if span is not None and span.from_offset <= offset else None
+
+
+def before_archive(pipeline: str, ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
+    """Return the parts of pinned ranges that lie before the archive's beginning: no micro-batch has read them."""
+    parts = []
+    for each in ranges:
+        if len(each):
+            span = _commit_from(pipeline, each.topic_partition, each.topic_id, each.from_offset)
+            begin = each.until_offset if span is None else min(span.from_offset, each.until_offset)
+            if begin > each.from_offset:
+                parts.append(replace(each, until_offset=begin))
+    return parts
+
+
+def _commit_from(pipeline: str, topic_partition: TopicPartition, topic_id: str, offset: int) -> CommittedSpan | None:
+    """Return the first commit that ends after an offset of the topic's incarnation."""
     wanted = (
         select(MicroBatchRange.from_offset, MicroBatchRange.until_offset, MicroBatch.committed_at)
         .join(MicroBatch, MicroBatch.id == MicroBatchRange.micro_batch_id)
@@ -39,4 +58,4 @@ def commit_of(pipeline: str, topic_partition: TopicPartition, topic_id: str, off
     )
     with session() as ledger:
         row = ledger.execute(wanted).first()
-    return CommittedSpan(*row) if row is not None and row[0] <= offset else None
+    return CommittedSpan(*row) if row is not None else None

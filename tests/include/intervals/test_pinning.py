@@ -146,6 +146,62 @@ def test_interval_stays_pinned_and_the_next_run_goes_on_when_its_iceberg_table_h
     assert log.pin(1)[0] == (1, 3)
 
 
+@pytest.mark.parametrize("repin", [False, True])
+def test_interval_begins_where_the_archive_does_when_one_was_pinned_before_the_first_commit(
+    log: Log, repin: bool
+) -> None:
+    assert log.pin(0) == {0: (0, 0), 1: (0, 0)}
+    log.admin.create_partitions([NewPartitions(log.topic, 3)])[log.topic].result(30)
+    log.producer = kafka.producer()
+    log.send(0, 1.2, 1.4)
+    log.send(2, 1.2)
+    log.archive(from_latest=True)
+    log.send(0, 1.6, 2.5)
+    log.archive()
+    if repin:
+        assert log.pin(0, repin=True) == {0: (2, 2), 1: (0, 0), 2: (1, 1)}
+    assert log.pin(1) == {0: (2, 3), 1: (0, 0), 2: (1, 1)}
+    assert log.pin(2)[0] == (3, 4)
+
+
+def pin_before_the_archive(log: Log) -> None:
+    """Hours 1 and 2 as they were once pinned: from an offset that the archive, which begins at 3, passed over."""
+    log.pin(0)
+    log.send(0, 1.2, 2.1, 2.2)
+    log.archive(from_latest=True)
+    log.send(0, 2.6, 3.5)
+    log.archive()
+    for number, (begin, until) in {1: (0, 1), 2: (1, 4)}.items():
+        ranges = [OffsetRange(Tp(log.topic, 0), begin, until), OffsetRange(Tp(log.topic, 1), 0, 0)]
+        between = pins.find_neighbours(log.pipeline.name, hour(number))
+        topic_ids = log.pinned()[0].topic_ids
+        pins.write_interval(log.pipeline.name, hour(number), ranges, topic_ids, pinned_by="test", between=between)
+
+
+def test_interval_from_before_the_archive_s_beginning_is_refused_until_it_is_pinned_again(log: Log) -> None:
+    pin_before_the_archive(log)
+    assert log.pin(3)[0] == (4, 5)
+    for number, unread in ((1, "0, 1"), (2, "1, 3")):
+        with pytest.raises(UsageError, match=rf"{log.topic}-0 \[{unread}\).*before the archive's beginning") as told:
+            log.pin(number)
+        assert f"--from {iso(hour(number).from_time)}" in told.value.remedy
+        assert "--repin" in told.value.remedy
+    # Later ones are pinned, and keep their offsets.
+    assert log.pin(2, repin=True)[0] == (3, 4)
+    assert log.pin(1, repin=True)[0] == (1, 1)
+    assert [log.pin(number)[0] for number in range(4)] == [(0, 0), (1, 1), (3, 4), (4, 5)]
+    with pytest.raises(UsageError, match="is pinned after it and would no longer tile"):
+        log.pin(2, repin=True)
+
+
+def test_last_interval_is_pinned_again_from_the_archive_s_beginning_when_it_began_before(log: Log) -> None:
+    pin_before_the_archive(log)
+    log.send(0, 2.7)
+    log.archive()
+    assert log.pin(2, repin=True)[0] == (3, 4)
+    assert log.pin(3)[0] == (4, 6)
+
+
 def test_new_topic_partition_starts_at_0_in_the_interval_where_it_appears_when_partitions_are_added(log: Log) -> None:
     log.send(0, 0.1, 1.1)
     log.archive()
@@ -229,6 +285,19 @@ def test_missing_intervals_are_those_that_can_be_run_when_a_gap_ends_at_no_bound
     missing = list(missing_in_order(log.pipeline))
     assert missing == [hours[0], hours[2], hours[1]]
     assert [asked_interval(log.pipeline, each.from_time, each.to_time) for each in missing] == missing
+
+
+def test_intervals_of_a_gap_are_named_when_its_only_offsets_are_from_before_the_archive_s_beginning(log: Log) -> None:
+    log.pin(-60)
+    log.send(0, -1)
+    log.archive(from_latest=True)
+    log.send(0, 0.5)
+    log.archive()
+    assert log.pin(0)[0] == (1, 2)
+    missing = list(missing_in_order(log.pipeline))
+    assert missing == [hour(-60), hour(0), *(hour(number) for number in range(-59, 0))]
+    log.pin(-30)
+    assert list(missing_in_order(log.pipeline)) == [hour(number) for number in range(-60, 1)]
 
 
 def test_nothing_is_pinned_when_the_archive_does_not_reach_the_interval_s_end(log: Log) -> None:

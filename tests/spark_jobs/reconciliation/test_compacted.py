@@ -85,6 +85,17 @@ class Cleaned:
             COLUMNS,
         )
 
+    def archive(self) -> None:
+        """Archive all records, with what was then the code, before the cleaner takes most of them."""
+        name, topic = self.log.pipeline.name, self.topic
+        lease = writers.acquire(name)
+        fates = {self.ranges[0].topic_partition: Fates(RECORDS)}
+        micro_batches.commit(
+            lease,
+            BatchCommit(name, ARCHIVE, "q", 0, self.ranges, {topic.topic: topic}, fates=fates, decoder_version="older"),
+        )
+        writers.release(lease)
+
     def policy(self, policy: str) -> None:
         configure(self.log, ConfigResource.Type.TOPIC, self.log.topic, cleanup_policy=policy)
 
@@ -103,6 +114,7 @@ def cleaned(home: Home, in_this_process: None, spark: Any, nest: Pipeline) -> Cl
         )
     assert producer.flush(30) == 0
     made = Cleaned(log, spark, set())
+    made.archive()
     made.policy("compact")
 
     def offsets() -> set[int]:
@@ -149,15 +161,7 @@ def test_nothing_is_explained_when_the_topic_is_not_compacted(cleaned: Cleaned) 
 
 @pytest.fixture(scope="module")
 def pinned(cleaned: Cleaned) -> PinnedInterval:
-    """All records were archived, with what was then the code, before the cleaner took most of them."""
     name, topic = cleaned.log.pipeline.name, cleaned.topic
-    lease = writers.acquire(name)
-    fates = {cleaned.ranges[0].topic_partition: Fates(RECORDS)}
-    landed = BatchCommit(
-        name, ARCHIVE, "q", 0, cleaned.ranges, {topic.topic: topic}, fates=fates, decoder_version="older"
-    )
-    micro_batches.commit(lease, landed)
-    writers.release(lease)
     written = pins.write_interval(
         name,
         hour(0),

@@ -21,6 +21,8 @@ from spark_jobs.reconciliation.against_ledger import reconcile_with_ledger
 from spark_jobs.reconciliation.code_changes import by_coordinates, changed_rows, with_left_out, without_doubles
 from spark_jobs.reconciliation.counted import Counted, hashed_coordinates
 from spark_jobs.spark.frames import frame_of
+from tests.conftest import Home
+from tests.support.committed import commit
 
 TP = TopicPartition("events", 0)
 RANGE = OffsetRange(TP, 0, 10, "id")
@@ -52,6 +54,7 @@ def compare(
     monkeypatch.setattr(against_ledger, "decoders_of", lambda *_: second[0])
     monkeypatch.setattr(against_ledger.revisions, "decoders_of_registered", lambda _: second)
     monkeypatch.setattr(against_ledger.revisions, "decoders_of_recorded", lambda _: second[0])
+    monkeypatch.setattr(against_ledger, "before_archive", lambda *_: [])
     nothing: Any = None
     return reconcile_with_ledger(PINNED, nothing, {TP: Counted(held, (9, 0, 0))}, lost)
 
@@ -110,6 +113,18 @@ def test_accepted_loss_is_no_offset_without_a_visible_record_when_the_archive_is
     assert found.gaps == {TP: 2}
     gaps = [each.evidence for each in found.reconciliation.differences if each.cls == "gap"]
     assert gaps == [f"{named} when they were archived"] if named else gaps == []
+
+
+@pytest.mark.services
+def test_offsets_are_unexplained_and_no_gaps_when_the_archive_begins_after_them(postgres: Home) -> None:
+    commit("begun_at_3", 1, 3, 10)
+    before = OffsetRange(TP, 0, 3, "id")
+    nothing: Any = None
+    found = reconcile_with_ledger(PinnedInterval(0, "begun_at_3", HOUR, (before,), {"events": "id"}), nothing, {})
+    (told,) = found.reconciliation.differences
+    assert (told.cls, told.where) == ("unexplained", "events-0 [0, 3)")
+    assert "no micro-batch has read" in told.evidence
+    assert (found.reconciliation.counts.unexplained, found.reconciliation.explained.get("gap", 0)) == (1, 0)
 
 
 def test_missing_quarantined_record_is_unexplained_whatever_code_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
