@@ -136,6 +136,8 @@ def _read_from_kafka(run: IntervalRun, landed: _Landed, write: Write) -> Reading
     decoded = decode(pipeline, *known).drop("key", "value", "headers", "date")
     if otherwise:
         reading = _compare_changed_code(landed, decoded, ranges, otherwise, write)
+        # Once more: rows of other code are compared by coordinates alone, which records of another topic share.
+        _check_same_topics(pinned)
     else:
         # In parallel: an hour's rows are mostly written by one task.
         with ThreadPoolExecutor(max_workers=1) as beside:
@@ -261,9 +263,13 @@ def _read_from_archive(run: IntervalRun, landed: _Landed, write: Write) -> Readi
 
 
 def _check_topics(pinned: PinnedInterval, ranges: Sequence[OffsetRange]) -> None:
+    _check_same_topics(pinned)
+    kafka.check_retained(pinned.pipeline, ranges)
+
+
+def _check_same_topics(pinned: PinnedInterval) -> None:
     # One without offsets here may have been deleted after the pipeline stopped reading it.
     read = {each.topic_partition.topic for each in pinned.ranges if len(each)}
     topics = kafka.describe_topics(read)
     for topic in sorted(read):
         kafka.check_same_topic(pinned.pipeline, topics.get(topic), topic, pinned.topic_ids[topic])
-    kafka.check_retained(pinned.pipeline, ranges)

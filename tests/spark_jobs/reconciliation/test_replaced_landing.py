@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from include.errors import TopicRecreated
 from include.ledger.intervals.evidence import Recorded
 from include.ledger.intervals.pins import PinnedInterval
 from include.ledger.streams.losses import AcceptedLoss
-from include.offsets import Fates, OffsetRange, TopicPartition
+from include.offsets import Fates, OffsetRange, TopicIdentity, TopicPartition
+from include.pipelines import load_pipeline
 from include.reconciliation import Reconciliation
 from include.times import Interval
+from spark_jobs.intervals import read
 from spark_jobs.reconciliation import against_ledger
 from spark_jobs.reconciliation.against_kafka import ArchiveComparison, reconcile_archive
 from spark_jobs.reconciliation.against_ledger import reconcile_with_ledger
@@ -113,6 +117,27 @@ def test_accepted_loss_is_no_offset_without_a_visible_record_when_the_archive_is
     assert found.gaps == {TP: 2}
     gaps = [each.evidence for each in found.reconciliation.differences if each.cls == "gap"]
     assert gaps == [f"{named} when they were archived"] if named else gaps == []
+
+
+def test_interval_is_refused_when_its_topic_is_another_one_after_it_was_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other code's rows are compared by coordinates alone, which those of another topic may share."""
+    ids = iter(["id", "other"])
+    monkeypatch.setattr(read.kafka, "describe_topics", lambda _: {"events": TopicIdentity("events", next(ids), 1)})
+    monkeypatch.setattr(read.kafka, "check_retained", lambda *_: None)
+    monkeypatch.setattr(read.losses, "accepted_in", lambda *_: [])
+    for name in ("read_ranges", "without_erased"):
+        monkeypatch.setattr(read, name, lambda *_: None)
+    monkeypatch.setattr(read, "decoder_version", lambda _: "second")
+    monkeypatch.setattr(read, "decoded_otherwise", lambda *_: [RANGE])
+    monkeypatch.setattr(read, "withhold_quarantined", lambda *_: ())
+    monkeypatch.setattr(read, "decode", lambda _: SimpleNamespace(drop=lambda *_: None))
+    nothing: Any = None
+    reading = read.Reading(nothing, {TP: LANDED}, {TP: 0}, 0, (), Reconciliation())
+    monkeypatch.setattr(read, "_compare_changed_code", lambda *_: reading)
+    monkeypatch.setattr(read, "fewer_than_counted", lambda *_: Reconciliation())
+    run: Any = SimpleNamespace(spark=None, pipeline=load_pipeline("isp_hits"), pinned=PINNED)
+    with pytest.raises(TopicRecreated, match="its id is other"):
+        read._read_from_kafka(run, nothing, nothing)
 
 
 @pytest.mark.services
