@@ -11,7 +11,7 @@ from include.errors import AnotherWriter, UsageError
 from include.ledger.archive import micro_batches, row_outputs
 from include.ledger.archive.row_outputs import Refused
 from include.ledger.database import session
-from include.ledger.models import MicroBatch
+from include.ledger.models import MicroBatch, Replay, RowOutput
 from include.ledger.outputs import targets
 from include.ledger.outputs.targets import Reached
 from include.ledger.outputs.waiting import waiting_outputs
@@ -44,6 +44,14 @@ def sent(lease: writers.Lease, *rows: int, refused: int = 0) -> list[int]:
             ledger.get_one(MicroBatch, made[-1]).rows = count
         send(lease, refused)
     return made
+
+
+def refuse(lease: writers.Lease, *offsets: int) -> None:
+    """Note rows of what was sent last as refused, too."""
+    with session() as ledger:
+        rows = [Refused("events", 0, each, 0, "does_not_fit", "too long") for each in offsets]
+        noted = row_outputs._note_refused(ledger, lease.pipeline, "out", {"events": "id"}, rows)
+        ledger.get_one(RowOutput, (lease.pipeline, "out")).refused += noted
 
 
 def send(lease: writers.Lease, refused: int = 0) -> list[int]:
@@ -97,6 +105,39 @@ def test_refused_row_counts_once_when_it_is_sent_again(lease: writers.Lease) -> 
     send(lease, refused=2)
     assert row_outputs.states(lease.pipeline, ["out"])[0].refused == 2
     assert len(row_outputs.refused_rows(lease.pipeline, "out", 10)) == 2
+
+
+def test_refused_rows_are_forgotten_when_they_are_sent_again_and_taken(lease: writers.Lease) -> None:
+    first, _ = sent(lease, 5, 6, refused=2)
+    refuse(lease, 10, 11)
+    # Of a replay, which is not sent again.
+    with session() as ledger:
+        replayed = MicroBatch(
+            pipeline=lease.pipeline, query=REPLAY, query_id=lease.pipeline, batch_id=0, token=0, rows=3
+        )
+        ledger.add(replayed)
+        ledger.flush()
+        place = {"topic": "events", "topic_id": "id", "topic_partition": 0, "record_offset": 12}
+        decided = {"fate": "archived", "replayed_by": "test", "decoder_version": "1", "micro_batch_id": replayed.id}
+        ledger.add(Replay(pipeline=lease.pipeline, **place, **decided))
+    unsent = row_outputs.next_unsent(lease.pipeline, "out")
+    assert unsent is not None
+    wrong = [Refused("events", 0, 12, 0, "does_not_fit", "too long")]
+    row_outputs.record_sent(lease, "out", unsent, wrong, rows=2, seconds=0.1)
+    assert row_outputs.states(lease.pipeline, ["out"])[0].refused == 5
+
+    def refused() -> list[int]:
+        (state,) = row_outputs.states(lease.pipeline, ["out"])
+        offsets = sorted(each.offset for each in row_outputs.refused_rows(lease.pipeline, "out", 10))
+        assert state.refused == len(offsets)
+        return offsets
+
+    targets.set_back(lease, "out", Reached(first, 0))
+    assert refused() == [0, 1, 12]
+    targets.set_back(lease, "out", Reached(first, -1))
+    assert refused() == [0, 1]
+    targets.set_back(lease, "out", Reached())
+    assert refused() == []
 
 
 def test_older_driver_sets_nothing_back_when_a_newer_one_has_the_lease(lease: writers.Lease) -> None:
