@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 
 from include import lake, quarantine
 from include.crash_points import crash_point
+from include.errors import AnotherWriter
 from include.ledger import quarantine as ledger_quarantine
 from include.ledger.held_locks import Check
 from include.ledger.quarantine import LandedReplay, RecordKey
@@ -108,7 +109,12 @@ def _replay(
     crash_point("replay_landed")
     # From here on the folder stays: an unconfirmed commit may have succeeded.
     seconds = time.monotonic() - started
-    ledger_quarantine.record_replay(pipeline.name, number, landed, by=by, decoder_version=version, seconds=seconds)
+    try:
+        ledger_quarantine.record_replay(pipeline.name, number, landed, by=by, decoder_version=version, seconds=seconds)
+    except AnotherWriter:
+        # Nothing was committed, and the rows may be of an erased record.
+        lake.delete(folder)
+        raise
     crash_point("replay_committed")
     return landed
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from sqlalchemy import ColumnElement, Select, exists, func, or_, select, true, update
+from sqlalchemy import ColumnElement, Select, and_, exists, func, or_, select, true, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session, aliased
 
@@ -16,7 +16,15 @@ from include.ledger.archive.micro_batches import BatchCommit
 from include.ledger.archive.positions import of_query
 from include.ledger.database import session
 from include.ledger.intervals.pinned import PinnedInterval
-from include.ledger.models import DivertedRecord, IntervalRange, LandingFileRow, MicroBatch, QuarantineNote, Replay
+from include.ledger.models import (
+    DivertedRecord,
+    ErasedRecord,
+    IntervalRange,
+    LandingFileRow,
+    MicroBatch,
+    QuarantineNote,
+    Replay,
+)
 from include.ledger.quarantine.decisions import decisions_of, key_of, note_row, storable
 from include.ledger.quarantine.records import RecordKey
 from include.offsets import Coordinates, Fate, OffsetRange, TopicPartition
@@ -50,8 +58,12 @@ def record_replay(
     """Commit a replay in one transaction: its micro-batch, files and records, and what still fails.
 
     No micro-batch is written when no record passed; a failure that equals the last one is not repeated.
-    Raises AnotherWriter, with nothing committed, when another replay has delivered one of the records.
+    Raises AnotherWriter, with nothing committed, when another replay has delivered one of the records, or an erasure
+    has taken one: the caller's lock may have been lost just now.
     """
+    # Here, because erasures import what is decided about the quarantine.
+    from include.ledger.erasures.coordinates import lock_erasing
+
     batch = BatchCommit(
         pipeline,
         REPLAY,
@@ -65,9 +77,12 @@ def record_replay(
     try:
         with session() as ledger:
             if landed.fates:
+                lock_erasing(ledger, pipeline)
                 row = micro_batches.write(ledger, 0, batch, records=len(landed.fates))
                 for record, fate in sorted(landed.fates.items()):
                     ledger.add(_replay_row(batch, record, fate, by, row.id))
+                ledger.flush()
+                _check_erased(ledger, pipeline, row.id)
             ledger.add_all(_new_failures(ledger, batch, landed, by))
     except IntegrityError as error:
         raise AnotherWriter(
@@ -75,6 +90,19 @@ def record_replay(
             remedy="replay again: what is delivered is skipped",
             pipeline=pipeline,
         ) from error
+
+
+def _check_erased(ledger: Session, pipeline: str, micro_batch: int) -> None:
+    """Raise AnotherWriter when a record of a replay was erased."""
+    columns = ("pipeline", "topic", "topic_id", "topic_partition", "record_offset")
+    same = (getattr(ErasedRecord, name) == getattr(Replay, name) for name in columns)
+    erased = select(Replay).join(ErasedRecord, and_(*same)).where(Replay.micro_batch_id == micro_batch)
+    if (row := ledger.scalar(erased.limit(1))) is not None:
+        raise AnotherWriter(
+            f"{key_of(row)} was erased since it was chosen; nothing was committed",
+            remedy="replay again: what is erased is no longer there",
+            pipeline=pipeline,
+        )
 
 
 def _new_failures(ledger: Session, batch: BatchCommit, landed: LandedReplay, by: str) -> Iterator[QuarantineNote]:

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from include import lake
-from include.errors import ServiceUnreachable, TidemarkError
+from include.errors import AnotherWriter, ServiceUnreachable, TidemarkError
 from include.ledger import quarantine as ledger_quarantine
 from include.ledger.database import session
 from include.ledger.models import LandingFileRow, MicroBatch, MicroBatchRange, Topic
@@ -113,6 +113,25 @@ def test_each_record_is_delivered_once_when_a_topic_that_was_recreated_has_anoth
     assert delivered == {("older", 3), ("older", 5), ("newer", 5), ("newer", 7)}
     assert replay(spark, pipeline, Selection(), by="test")["already_replayed"] == 4
     assert landed() == expected
+
+
+def test_no_rows_stay_when_the_ledger_refuses_a_replay(postgres: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    quarantined("refused", 3, [9])
+    folders: list[str] = []
+
+    def land(_: Any, __: Any, tried: list[Quarantined], folder: str) -> LandedReplay:
+        folders.append(folder)
+        lake.write_text(f"{folder}/part", "rows")
+        return LandedReplay({each.key: str(Fate.EMPTY) for each in tried})
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AnotherWriter("a record was erased")
+
+    monkeypatch.setattr(replays, "_land", land)
+    monkeypatch.setattr(replays.ledger_quarantine, "record_replay", refuse)
+    with pytest.raises(AnotherWriter):
+        replay(None, load_pipeline("isp_hits"), Selection("isp-hits", 0, 9), by="test")  # type: ignore[arg-type]
+    assert [lake.exists(folder) for folder in folders] == [False]
 
 
 def test_replay_is_not_committed_when_its_lock_was_lost(postgres: Home, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from include.ledger import quarantine
 from include.ledger.archive.landing_files import LandingFile, files_at
 from include.ledger.database import engine, session
 from include.ledger.intervals.pins import find_neighbours, last_interval, replace_ranges, write_interval
-from include.ledger.models import QuarantineNote
+from include.ledger.models import ErasedRecord, Erasure, QuarantineNote
 from include.ledger.quarantine import LandedReplay, RecordKey
 from include.offsets import OffsetRange
 from tests.conftest import Home
@@ -65,6 +65,21 @@ def test_nothing_is_committed_when_another_replay_has_delivered_a_record(pipelin
     with pytest.raises(AnotherWriter, match="nothing was committed"):
         record(pipeline, 1, landed(f"landing/{pipeline}/replay-1/part.parquet"))
     assert files_at(pipeline, [f"landing/{pipeline}/replay-1/part.parquet"]) == []
+    assert quarantine.next_replay(pipeline) == 1
+
+
+def test_nothing_is_committed_when_a_record_was_erased_since_it_was_chosen(pipeline: str) -> None:
+    told = {"columns": [], "reason": "test", "begun_by": "test", "salt": "00", "key_hashes": [], "counts": {}}
+    with session() as ledger:
+        ledger.add(erasure := Erasure(pipeline=pipeline, intervals=[], last_build=0, **told))
+        ledger.flush()
+        place = {"topic": "events", "topic_id": "id", "topic_partition": 0, "record_offset": GOOD.offset}
+        ledger.add(ErasedRecord(pipeline=pipeline, fate="quarantined", erasure_id=erasure.id, **place))
+    with pytest.raises(AnotherWriter, match=r"erased .* nothing was committed"):
+        record(pipeline, 0, landed(f"landing/{pipeline}/replay-0/part.parquet"))
+    assert quarantine.next_replay(pipeline) == 0
+    assert quarantine.decisions(pipeline).replays == {}
+    record(pipeline, 0, LandedReplay({EMPTY: "empty"}))
     assert quarantine.next_replay(pipeline) == 1
 
 
