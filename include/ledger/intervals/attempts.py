@@ -21,7 +21,7 @@ from include.ledger.intervals.pins import PinnedInterval, pinned_of
 from include.ledger.intervals.states import IntervalState, RevisionState, Source
 from include.ledger.models import Attempt, Build, IntervalRange, IntervalRow, Repin, Revision
 from include.ledger.streams.incarnations import closed
-from include.offsets import TopicPartition
+from include.offsets import OffsetRange, TopicPartition
 from include.times import Interval
 
 REBUILD = "rebuild"
@@ -184,10 +184,17 @@ def _note(build: int, **parts: Any) -> None:
             attempt.verdict = row.findings
 
 
-def note_fates(ledger: Session, interval_id: int, fates: Mapping[TopicPartition, FateCounts]) -> None:
-    """Write the fate of every offset of an interval beside its ranges, within a transaction."""
+def note_fates(
+    ledger: Session, interval_id: int, ranges: Iterable[OffsetRange], fates: Mapping[TopicPartition, FateCounts]
+) -> None:
+    """Write the fate of every offset of an interval's ranges beside these, within a transaction.
+
+    Not beside ranges that were pinned again since they were read.
+    """
+    read = {*ranges}
     for row in ledger.scalars(select(IntervalRange).where(IntervalRange.interval_id == interval_id)):
-        counts = fates.get(TopicPartition(row.topic, row.topic_partition))
+        tp = TopicPartition(row.topic, row.topic_partition)
+        counts = fates.get(tp) if OffsetRange(tp, row.from_offset, row.until_offset) in read else None
         if counts is not None:
             row.archived, row.empty, row.quarantined = counts.archived, counts.empty, counts.quarantined
             row.gaps, row.erased = counts.gaps, counts.erased

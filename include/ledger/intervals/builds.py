@@ -76,7 +76,7 @@ def note_build(
             note_listed(ledger, build, listed)
             if interval.state != IntervalState.REGISTERED:
                 # Later attempts are compared with these; a registered build keeps its own until another is (`finish`).
-                note_fates(ledger, interval.id, findings.fates)
+                note_fates(ledger, interval.id, findings.ranges, findings.fates)
         return build.id
 
 
@@ -281,7 +281,7 @@ def finish(ledger: Session, registration: Registration) -> None:
     if ledger.scalar(repins_since(build).limit(1)) is None:
         held.state = IntervalState.REGISTERED
         if (findings := findings_of(build.findings).build) is not None and not _is_erased_since(ledger, build):
-            note_fates(ledger, build.interval_id, findings.fates)
+            note_fates(ledger, build.interval_id, findings.ranges, findings.fates)
 
 
 def _locked(ledger: Session, revision: BuiltRevision) -> Revision:

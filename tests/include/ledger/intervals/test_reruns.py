@@ -128,7 +128,7 @@ def test_fates_stay_as_an_erasure_counted_them_when_a_registration_that_was_begu
     with session() as ledger:
         ledger.add(Erasure(pipeline=pipeline, intervals=[spec.pinned.id], last_build=begun.build, **told))
         erased = {each.topic_partition: FateCounts(94, 2, 3, 0, 1) for each in spec.pinned.ranges}
-        attempts.note_fates(ledger, spec.pinned.id, erased)
+        attempts.note_fates(ledger, spec.pinned.id, spec.pinned.ranges, erased)
     builds.finish_registration(begun)
     assert fates_told(pipeline)[1] == 188
 
@@ -143,6 +143,25 @@ def test_interval_stays_open_when_it_was_pinned_again_before_its_begun_registrat
     assert again is not None
     builds.finish_registration(begun)
     assert pins.is_open(again)
+
+
+def test_no_fates_are_told_when_the_interval_was_pinned_again_during_its_build(pipeline: str) -> None:
+    attempt = begin_attempt(pipeline)
+    spec = attempts.load_attempt(attempt)
+    longer = [replace(each, until_offset=each.until_offset + 50) for each in spec.pinned.ranges]
+    findings = BuildFindings(
+        spec.pinned.ranges,
+        {each.topic_partition: FateCounts(95, 2, 3, 0) for each in spec.pinned.ranges},
+        RecordCounts(),
+        ReconciliationCounts(),
+    )
+    again = pins.replace_ranges(spec.pinned, longer, repinned_by="test")
+    assert again is not None
+    # It was read before, and its lock is lost.
+    builds.note_build(spec, [], findings)
+    assert recorded_fates(again) == []
+    builds.note_build(attempts.load_attempt(attempt), [], replace(findings, ranges=again.ranges))
+    assert len(recorded_fates(again)) == 2
 
 
 def test_interval_stays_open_when_its_begun_registration_is_finished_while_it_is_pinned_again(pipeline: str) -> None:
