@@ -19,6 +19,7 @@ from include.pipelines.spec import KAFKA_COLUMNS, Pipeline
 from include.pipelines.spec.file_formats import format_of
 from spark_jobs.archive.formats import using
 from spark_jobs.archive.schema import table_schema
+from spark_jobs.spark.failures import translate
 from spark_jobs.spark.log import log_of
 
 
@@ -144,12 +145,17 @@ class Catalog:
         self._spark.sql(f"ALTER TABLE {DATABASE}.{table} DROP IF EXISTS PARTITION ({_clause(partition)})")
 
     def location(self, revision: BuiltRevision) -> str | None:
-        """Return where the catalog points for the revision's partition; None when it is not registered."""
+        """Return where the catalog points for the revision's partition; None when it is not registered.
+
+        Raises AnalysisException when the catalog's database does not answer: Spark has no other class for that.
+        """
         try:
             rows = self._spark.sql(
                 f"DESCRIBE TABLE EXTENDED {DATABASE}.{revision.table} PARTITION ({_clause(revision.partition)})"
             ).collect()
-        except AnalysisException:
+        except AnalysisException as error:
+            if translate(error) is not None:
+                raise
             return None
         return as_lake_uri(next(row["data_type"] for row in rows if row["col_name"] == "Location"))
 

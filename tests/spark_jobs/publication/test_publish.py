@@ -6,19 +6,31 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import psycopg2
 import pytest
+from pyspark.errors import AnalysisException
 
 from include import lake
 from include.catalog.columns import declared_types
 from include.doctor import repair as doctor_repair
 from include.doctor.tables import check_tables
-from include.errors import AnotherWriter, LockLost, ReconciliationFailed, UsageError, ValidationFailed
+from include.errors import (
+    AnotherWriter,
+    LockLost,
+    ReconciliationFailed,
+    ServiceUnreachable,
+    UsageError,
+    ValidationFailed,
+)
 from include.ledger.intervals import attempts, builds, locks, pins, revisions
 from include.ledger.intervals.builds import TableColumns
 from include.ledger.lineage import BuiltRevision
 from include.offsets import OffsetRange
+from include.pipelines import load_pipeline
+from spark_jobs.publication import catalog
 from spark_jobs.publication.publish_build import publish
 from spark_jobs.publication.validate import least_rows
 from spark_jobs.reconciliation.interval_run import IntervalRun
@@ -28,6 +40,19 @@ from tests.support.ledger_seams import put_in_place
 from tests.support.ledger_world import TOPIC_ID, MemoryCatalog, Row, World, hour
 
 pytestmark = pytest.mark.services
+
+
+def test_catalog_that_does_not_answer_is_not_one_without_the_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: str) -> None:
+        raise AnalysisException("the metastore's client failed")
+
+    spark: Any = SimpleNamespace(sql=refuse)
+    point = BuiltRevision("nest_cameras", "date=2026-11-20/interval=2026-11-20T05", "r", "file:///r", 1, "hash", {})
+    hive = catalog.Catalog(spark, load_pipeline("nest_cameras"))
+    assert hive.location(point) is None
+    monkeypatch.setattr(catalog, "translate", lambda _: ServiceUnreachable("the catalog's database"))
+    with pytest.raises(AnalysisException):
+        hive.location(point)
 
 
 class Publications:
