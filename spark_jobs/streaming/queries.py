@@ -25,7 +25,7 @@ from include.ledger.streams.generations import StreamGeneration
 from include.pipelines.spec import Pipeline
 from include.streams.checkpoints import checkpoint_uri
 from spark_jobs.archive import delta
-from spark_jobs.spark.failures import SPARK_FAILURES, end_of_query, root_cause, unresolved_id
+from spark_jobs.spark.failures import SPARK_FAILURES, end_of_query, root_cause, translate, unresolved_id
 from spark_jobs.spark.log import log_of
 from spark_jobs.streaming.summed_lines import SummedLines
 
@@ -95,7 +95,7 @@ class StreamQueries(ABC):
         After `patience`, s, for all queries together, stop those left as they are: such a micro-batch is not committed.
         Raises, once all are stopped, what a sink or a query has failed with meanwhile. What the next start gets over by
         itself is no failure: a record that makes a view throw, if the stream withholds it then, a schema that is not
-        resolved yet.
+        resolved yet. So of such a view, only a failure that has a meaning of its own is one, such as a full disk.
         """
         deadline, failed = time.monotonic() + patience, list[Exception]()
         for query in self._queries:
@@ -113,7 +113,8 @@ class StreamQueries(ABC):
                 failed.append(error)
             self._stop(query)
         self._commits.tell()
-        if lasting := [*self._errors, *(each for each in failed if unresolved_id(each) is None)]:
+        known = (each for each in self._thrown.values() if translate(each) is not None)
+        if lasting := [*self._errors, *(each for each in (*failed, *known) if unresolved_id(each) is None)]:
             raise lasting[0]
 
     def stop_now(self) -> None:

@@ -106,6 +106,18 @@ def test_full_disk_is_named_when_the_last_micro_batch_of_the_archive_meets_it() 
     assert (raised.value, view.is_stopped) == (full, True)
 
 
+def test_full_disk_is_named_when_the_last_micro_batch_of_a_view_meets_it() -> None:
+    from pyspark.errors import StreamingQueryException
+
+    full = OSError(errno.ENOSPC, "No space left on device")
+    archive, view = query_in_a_micro_batch(), query_in_a_micro_batch(StreamingQueryException("only the text"))
+    queries = stopping(archive, view)
+    view.note = lambda: queries._thrown.update(view=full)
+    with pytest.raises(OSError, match="No space left") as raised:
+        queries.stop_at_batch_boundary()
+    assert (raised.value, archive.is_stopped) == (full, True)
+
+
 def test_stream_is_stopped_without_an_error_when_a_record_makes_a_view_throw_meanwhile() -> None:
     from pyspark.errors import StreamingQueryException
 
