@@ -9,6 +9,7 @@ again: they may have flags of both versions, of which the later one counts.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -17,13 +18,14 @@ from datetime import UTC, datetime
 from functools import reduce
 from typing import Any
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from include import kafka, lake
 from include.crash_points import crash_point
-from include.errors import ServiceUnreachable
+from include.errors import ReconciliationFailed, ServiceUnreachable
 from include.kafka.sources import describe_source, source_topic_partitions
 from include.lake.checkpoints import checkpoint_id, newest_commit
 from include.ledger.archive import micro_batches
@@ -52,6 +54,9 @@ from spark_jobs.views.flags import declared, flags
 
 _LOOK_EVERY = 2.0
 """How often the driver asks the ledger for newly registered revisions, s."""
+
+_AGAIN_AFTER = 600.0
+"""After which time limits are learned from the same revisions again, s, when these were not to blame for a failure."""
 
 _REGISTERING = 30.0
 """Time that a cluster's executors get to register, s; with fewer task slots, flags are raised in micro-batches."""
@@ -85,6 +90,8 @@ class FlagQuery:
     _limits: list[Limit] = field(default_factory=list)
     _version: int = 0
     _learned: list[RevisionKey] | None = None
+    _again: float = math.inf
+    """When limits are learned again although the revisions have not changed."""
     _running: int = 0
     """The version that the running query uses."""
     _run: int = 0
@@ -234,18 +241,21 @@ class FlagQuery:
         views = [v for v in self.pipeline.views if v.name in declared(self.pipeline).learned_from]
         over = parse_duration(declared(self.pipeline).learned_over)
         tables = [self.pipeline.view_table(view) for view in views]
-        if flag_ledger.registered_keys(self.pipeline.name, tables, over) == self._learned:
+        is_known = flag_ledger.registered_keys(self.pipeline.name, tables, over) == self._learned
+        if is_known and self._looked < self._again:
             return
         revisions = flag_ledger.registered_within(self.pipeline.name, tables, over)
-        self._learned = [RevisionKey(r.table, r.partition, r.revision) for r in revisions]
+        self._learned, self._again = [RevisionKey(r.table, r.partition, r.revision) for r in revisions], math.inf
         try:
             limits = learned(self.spark, self.pipeline, views, revisions) if revisions else []
         except SPARK_FAILURES as error:
             # Old limits are better than no flags: a damaged file need not end the stream.
             self._log.warning("no limits could be learned, the last ones stay in force: %s", root_cause(error))
-            if isinstance(translate(error), ServiceUnreachable):
+            if isinstance(meaning := translate(error), ServiceUnreachable):
                 # Nothing was learned, so the same revisions are read again at the next look.
                 self._learned = None
+            elif not isinstance(meaning or error, ReconciliationFailed | AnalysisException):
+                self._again = self._looked + _AGAIN_AFTER
             self._keep_last()
             return
         self._limits = storable(self.pipeline, limits)

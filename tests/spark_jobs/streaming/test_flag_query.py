@@ -13,7 +13,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from include import lake, waiting
-from include.errors import ServiceUnreachable
+from include.errors import ReconciliationFailed, ServiceUnreachable, TidemarkError
 from include.ledger.archive import micro_batches
 from include.ledger.database import engine
 from include.ledger.intervals.evidence import raised_since
@@ -165,6 +165,37 @@ def test_limits_are_learned_at_the_next_look_when_the_store_of_the_revisions_was
     query._learn()
     assert learned == [1]
     assert flag_ledger.last_limits(PIPELINE) == (query._version, [limit]) != before
+
+
+@pytest.mark.parametrize(
+    ("error", "looks"),
+    [
+        pytest.param(TidemarkError("a disk is full"), [1, 1, 2], id="passes"),
+        pytest.param(None, [1, 1, 2], id="unknown"),
+        pytest.param(ReconciliationFailed("the file is damaged"), [1, 1, 1], id="of the files"),
+    ],
+)
+def test_limits_are_learned_after_a_pause_unless_the_files_are_to_blame_when_none_could_be_learned(
+    postgres: Home, monkeypatch: pytest.MonkeyPatch, error: TidemarkError | None, looks: list[int]
+) -> None:
+    ledger_history.fill(postgres.database, 1)
+    query, _ = learning(monkeypatch)
+    tried: list[int] = []
+
+    def fail(*_: object) -> list[Limit]:
+        tried.append(1)
+        raise PySparkException("no rows")
+
+    monkeypatch.setattr(flag_query, "learned", fail)
+    monkeypatch.setattr(flag_query, "translate", lambda _: error)
+    clock = Cluster("", [])
+    monkeypatch.setattr(flag_query, "time", clock)
+    found = []
+    for seconds in (0, 60, 600):
+        clock.sleep(seconds)
+        query._learn()
+        found.append(len(tried))
+    assert found == looks
 
 
 @pytest.mark.parametrize("why", ["a person is being erased", "the store of the revisions is away"])
