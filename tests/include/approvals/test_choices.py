@@ -21,7 +21,7 @@ from include.ledger.alerts import open_alerts
 from include.ledger.database import session
 from include.ledger.intervals import attempts, builds, pins
 from include.ledger.intervals.findings import ExpectationResult, Validation
-from include.ledger.models import LandingFileRow
+from include.ledger.models import LandingFileRow, MicroBatchRange
 from include.ledger.streams.writers import Lease
 from include.ledger.validation import approvals
 from include.offsets import OffsetRange
@@ -63,6 +63,11 @@ def test_form_names_the_subject_when_a_choice_is_made() -> None:
 def test_plan_names_ranges_and_revisions_and_needs_a_reason_when_pinning_again(postgres: Any) -> None:
     attempt = begin_attempt("isp_hits")
     register(attempt, note_build(attempt))
+    read = {"micro_batch_id": commit("isp_hits", 900, 0, 1), "topic": "nest-logs", "topic_id": "id"}
+    with session() as ledger:
+        ledger.add_all(
+            MicroBatchRange(**read, topic_partition=number, from_offset=0, until_offset=200) for number in (0, 1)
+        )
     times = {"from": "2026-11-20T05:00:00Z", "to": "2026-11-20T06:00:00Z"}
     request = Request.of_form({**FORM, "pipeline": "isp_hits", "decision": Choice.REPIN, **times})
     lines = what_is_known(request)

@@ -186,6 +186,10 @@ def test_interval_from_before_the_archive_s_beginning_is_refused_until_it_is_pin
             log.pin(number)
         assert f"--from {iso(hour(number).from_time)}" in told.value.remedy
         assert "--repin" in told.value.remedy
+        plan = partial(plan_interval, log.pipeline, hour(number), source=Source.KAFKA)
+        assert f"would be refused: {told.value}" in plan(repin=False)
+        (taken,) = (line for line in plan(repin=True) if line.startswith("would take out"))
+        assert f"{log.topic}-0 [{unread})" in taken
     # Later ones are pinned, and keep their offsets.
     assert log.pin(2, repin=True)[0] == (3, 4)
     assert log.pin(1, repin=True)[0] == (1, 1)
