@@ -13,19 +13,32 @@ from spark_jobs.spark.schemas import WITHOUT_COMMAS, struct_of
 _CORRUPT = "tidemark_corrupt"
 _OPTIONS = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT, "escape": '"', **WITHOUT_COMMAS}
 
+_MOST = 1_048_577
+"""Columns that the parser takes, with 8 bytes for each: it throws where a line has more, by default at 20,481. A value
+within the default `max_bytes` has no more."""
+
 
 def parsable(decoder: Csv, value: Column) -> Column:
     """Return the value as one line; null when it is not one."""
     # from_csv reads the first line and ignores the others.
-    return F.when(unreadable(decoder.max_bytes, value).isNull() & ~_has_lines(value), _line(value))
+    is_line = unreadable(decoder.max_bytes, value).isNull() & ~_has_lines(value)
+    if decoder.max_bytes >= _MOST:
+        is_line &= (F.octet_length(value) < _MOST) | (_separators(decoder, value) < _MOST)
+    return F.when(is_line, _line(value))
 
 
 def parse(decoder: Csv, parsable: Column) -> Column:
     """Return the value parsed once, to be kept in a column that `message` and `failure` read."""
-    options = {**_OPTIONS, "sep": decoder.separator}
+    options = {**_OPTIONS, "sep": decoder.separator, "maxColumns": str(_MOST)}
     schema = struct_of(decoder.schema).add(_CORRUPT, StringType())
     # Referenced twice, as in `strict_json`.
     return F.when(parsable.isNotNull(), F.from_csv(parsable, schema.toDDL(), options))
+
+
+def _separators(decoder: Csv, value: Column) -> Column:
+    """Return how many separators the value has, also inside of quotes."""
+    others = F.replace(value.cast("string"), F.lit(decoder.separator), F.lit(""))
+    return (F.octet_length(value) - F.octet_length(others)) / len(decoder.separator.encode())
 
 
 def _line(value: Column) -> Column:

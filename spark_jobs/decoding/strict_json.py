@@ -33,6 +33,10 @@ _OPTIONS = {
 _SPACE = " \t\n\r"
 """White space in JSON."""
 
+_WITH_SPACE_BEHIND = rf"(?s)\A(.*\}})[{_SPACE}]++\z"
+"""An object with white space behind it, found from the end. White space alone would be looked for at each of its
+places: in a value of a million blanks, for hours."""
+
 _SEAL = secrets.token_hex(8)
 """A secret of this driver. Text, because a number would become part of generated code, which Spark caches by its
 text."""
@@ -42,7 +46,9 @@ def parsable(decoder: Json, value: Column) -> Column:
     """Return the value with a seal in place of its last brace; null when it does not end with one, or is too long."""
     text = value.cast("string")
     # Handled as bytes: Spark would count the characters of text to find its end.
-    trimmed = F.when(text.endswith("}"), value).otherwise(F.regexp_replace(text, rf"[{_SPACE}]+\z", "").cast("binary"))
+    trimmed = F.when(text.endswith("}"), value).otherwise(
+        F.regexp_replace(text, _WITH_SPACE_BEHIND, "$1").cast("binary")
+    )
     # An empty object takes no comma. Nearly all objects begin with a name, which is quick to check.
     is_empty = ~text.startswith('{"') & text.rlike(rf"\A[{_SPACE}]*\{{[{_SPACE}]*\}}")
     seal = f'"tidemark_seal":"{_SEAL}"}}'

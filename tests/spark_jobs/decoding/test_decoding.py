@@ -66,6 +66,8 @@ CASES: list[tuple[str, bytes | None]] = [
     ("malformed_json", b'{"devices": {}, "x": "\\}'),
     ("malformed_json", b'[{"devices": {}}'),
     ("malformed_json", b"nonsense"),
+    # For minutes, if the time that it takes grew with the square of its length.
+    ("malformed_json", b" " * 1_000_000 + b"x"),
     ("malformed_json", b"{'devices': {}}"),
     ("malformed_json", b'{"devices": NaN}'),
     ("trailing_content", b"{}garbage"),

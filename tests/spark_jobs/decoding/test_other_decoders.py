@@ -148,6 +148,9 @@ CSV_LINES: list[tuple[bytes | None, Any]] = [
     (b"1,2026-11-20T05:00:00Z,a,b", "malformed_csv"),
     (b"one,2026-11-20T05:00:00Z,a", "malformed_csv"),
     (b"1,yesterday,a", "malformed_csv"),
+    (b"," * 20_480, "malformed_csv"),
+    (b"," * 1_048_576, "malformed_csv"),
+    (b'3,2026-11-20T05:00:00Z,"' + b"," * 20_480 + b'"', (3, datetime(2026, 11, 20, 5), "," * 20_480)),
     (b"1,2026-11-20T05:00:00Z,a\n2,2026-11-20T05:00:00Z,b", "trailing_content"),
     (b"1,2026-11-20T05:00:00Z,\xff", "not_utf8"),
     (None, "null_value"),
@@ -157,6 +160,13 @@ CSV_LINES: list[tuple[bytes | None, Any]] = [
 def test_csv_line_is_quarantined_when_it_has_not_exactly_its_columns(spark: Any, monkeypatch: Any) -> None:
     found = fates(spark, CSV, CSV.schema, [value for value, _ in CSV_LINES], monkeypatch)
     assert found == [expected for _, expected in CSV_LINES]
+
+
+def test_csv_line_is_quarantined_when_it_has_more_columns_than_its_parser_takes(spark: Any, monkeypatch: Any) -> None:
+    decoder = replace(CSV, max_bytes=2_000_000)
+    values: list[bytes | None] = [b"," * 1_500_000, b"4,2026-11-20T05:00:00Z," + b"x" * 1_500_000]
+    found = fates(spark, decoder, CSV.schema, values, monkeypatch)
+    assert found == ["malformed_csv", (4, datetime(2026, 11, 20, 5), "x" * 1_500_000)]
 
 
 def meter(device: int, reading: float, unit: bytes = b"kWh") -> bytes:
