@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from include import completeness, lake
 from include.crash_points import crash_point
-from include.errors import AnotherWriter, LockLost, ServiceUnreachable
+from include.errors import AnotherWriter, LockLost, ServiceUnreachable, TidemarkError
 from include.lake.revision_files import damaged_files
 from include.ledger.completeness.properties import properties_after
 from include.ledger.held_locks import Check
@@ -28,6 +28,7 @@ from include.serving import follow
 from spark_jobs.publication.catalog import Catalog
 from spark_jobs.publication.iceberg import follow_columns_in_iceberg, put_in_iceberg
 from spark_jobs.reconciliation.interval_run import IntervalRun
+from spark_jobs.spark.failures import SPARK_FAILURES, root_cause, translate
 from spark_jobs.spark.log import log_of
 
 Place = tuple[str, str]
@@ -207,7 +208,8 @@ def _without_undeclared(registration: Registration, catalog: Catalog) -> Registr
 def finish_registrations(pipeline: Pipeline, catalog: Catalog) -> None:
     """Finish the registrations of the pipeline that were begun by publications which ended before their end.
 
-    A registration whose publication still runs is left alone.
+    A registration whose publication still runs is left alone, and one that cannot be finished is logged: it must not
+    hold up all others. The next publication of its own interval raises why.
     """
     for pinned in {begun.pinned.id: begun.pinned for begun in builds.begun_registrations(pipeline.name)}.values():
         try:
@@ -215,6 +217,13 @@ def finish_registrations(pipeline: Pipeline, catalog: Catalog) -> None:
                 finish_interval(pinned, catalog, check)
         except AnotherWriter as error:
             log_of(pipeline.name).warning("%s is left to whoever publishes it: %s", pinned.interval, error.message)
+        except (TidemarkError, *SPARK_FAILURES) as error:
+            known = error if isinstance(error, TidemarkError) else translate(error)
+            # Of services all others need, too.
+            if isinstance(known, ServiceUnreachable):
+                raise
+            why = known.message if known is not None else root_cause(error)
+            log_of(pipeline.name).warning("%s: its begun registration cannot be finished: %s", pinned.interval, why)
 
 
 def finish_interval(pinned: PinnedInterval, catalog: Catalog, check: Check) -> None:

@@ -14,7 +14,7 @@ from include.pipelines.spec.names import (
     OWN_PREFIX,
     check_bounds,
     check_count,
-    check_identifier,
+    check_partition_columns,
     check_tuple,
     free_name,
 )
@@ -170,8 +170,8 @@ class Archive:
             check_iceberg(self.file_format, self.columns)
         if self.delta:
             check_delta(self.columns)
+        check_partition_columns(self.partition_by)
         for name in self.partition_by:
-            check_identifier(name, "partition column")
             _check_partition_column(name, self.columns, self.formerly)
         _check_paths(self)
 

@@ -17,6 +17,12 @@ IDENTIFIER = re.compile(r"[a-z][a-z0-9_]{0,62}")
 LONGEST = 63
 """Bytes of a name in PostgreSQL, which cuts longer ones off without an error: two may become one."""
 
+_LONGEST_PATH = 767
+"""Characters of a partition's path that Hive's metastore keeps."""
+
+_LONGEST_VALUE = 100
+"""Characters of a value that may be a folder's name (`lake.SAFE_VALUE`)."""
+
 _OF_POSTGRESQL = frozenset({"cmax", "cmin", "ctid", "tableoid", "xmax", "xmin"})
 """Columns that PostgreSQL has in every table."""
 
@@ -63,6 +69,24 @@ def check_identifier(name: str, what: str) -> None:
         raise UsageError(f"{what} {name!r} has {len(name)} characters", remedy=f"a name of at most {LONGEST}")
     if not IDENTIFIER.fullmatch(name):
         raise UsageError(f"{what} {name!r} is not an identifier", remedy="lower case letters, digits and _")
+
+
+def check_partition_columns(names: Collection[str]) -> None:
+    """Raise UsageError unless a table may have these partition columns between `date` and `interval`.
+
+    Of the path, however long the values are: the catalog would refuse a partition after others of its interval.
+    """
+    for name in names:
+        check_identifier(name, "partition column")
+    longest = len("date=2026-11-20/interval=2026-11-20T050000") + sum(
+        len(f"{name}=/") + _LONGEST_VALUE for name in names
+    )
+    if longest > _LONGEST_PATH:
+        raise UsageError(
+            f"a partition by {', '.join(names)} may have a path of {longest} characters: values have up to "
+            f"{_LONGEST_VALUE}, and Hive's metastore keeps {_LONGEST_PATH} in all",
+            remedy="name fewer columns in partition_by, or give them shorter names",
+        )
 
 
 def check_pipeline_name(name: str, what: str = "pipeline") -> None:

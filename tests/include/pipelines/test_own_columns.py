@@ -61,3 +61,15 @@ def test_name_is_free_when_no_row_has_it() -> None:
 def test_name_is_free_when_it_is_a_field_inside_a_column() -> None:
     columns = "at TIMESTAMP, event STRUCT<date: STRING, key: STRING>, date_ STRING"
     assert Archive(rows="rows", columns=columns, event_time="at").columns == columns
+
+
+def test_partition_columns_are_refused_when_the_metastore_may_not_keep_the_path_of_a_partition() -> None:
+    def archive(*names: str) -> Archive:
+        columns = "at TIMESTAMP, country STRING"
+        return Archive(rows="rows", columns=columns, event_time="at", partition_by=dict.fromkeys(names, "country"))
+
+    names = [f"by_{number}_{'x' * 10}" for number in range(6)]
+    archive(*names)
+    # date=…/NAME=VALUE/…/interval=…: 42 characters, with 6 names 42 + 6 * 117, and 767 are kept.
+    with pytest.raises(UsageError, match=r"a partition by by_0_x+, .* may have a path of 768 characters: .* keeps 767"):
+        archive(*names[:5], names[5] + "y" * 24)

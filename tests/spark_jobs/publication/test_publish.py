@@ -11,7 +11,7 @@ from typing import Any
 
 import psycopg2
 import pytest
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, PySparkException
 
 from include import lake
 from include.catalog.columns import declared_types
@@ -27,6 +27,7 @@ from include.errors import (
 )
 from include.ledger.intervals import attempts, builds, locks, pins, revisions
 from include.ledger.intervals.builds import TableColumns
+from include.ledger.intervals.pins import PinnedInterval
 from include.ledger.lineage import BuiltRevision
 from include.offsets import OffsetRange
 from include.pipelines import load_pipeline
@@ -56,19 +57,23 @@ def test_catalog_that_does_not_answer_is_not_one_without_the_partition(monkeypat
 
 
 class Publications:
-    """Publications of a world's only interval."""
+    """Publications of a world's first interval, unless another one is pinned."""
 
     def __init__(self) -> None:
         self.world = World(f"p{uuid.uuid4().hex[:12]}")
         self.at_each_point: Callable[[str], None] = lambda point: None
         """Called at each crash point."""
-        name, topic = self.world.pipeline.name, self.world.partitions[0].topic
         # By each version of the code, all of these offsets' rows have the same date.
-        ranges = [OffsetRange(tp, 0, 3, TOPIC_ID) for tp in self.world.partitions]
-        between = pins.find_neighbours(name, hour(0))
-        pinned = pins.write_interval(name, hour(0), ranges, {topic: TOPIC_ID}, pinned_by="test", between=between)
+        self.pinned = self.pin(0, 0, 3)
+
+    def pin(self, number: int, begin: int, end: int) -> PinnedInterval:
+        """Return an interval, by the number of its hour, with these offsets of each topic partition."""
+        name, topic = self.world.pipeline.name, self.world.partitions[0].topic
+        ranges = [OffsetRange(tp, begin, end, TOPIC_ID) for tp in self.world.partitions]
+        between = pins.find_neighbours(name, hour(number))
+        pinned = pins.write_interval(name, hour(number), ranges, {topic: TOPIC_ID}, pinned_by="test", between=between)
         assert pinned is not None
-        self.pinned = pinned
+        return pinned
 
     def build(
         self,
@@ -450,4 +455,37 @@ def test_registration_of_a_killed_publication_is_finished_when_the_next_build_of
     with pytest.raises(ValidationFailed):
         publications.publish(later)
     assert [location.rsplit("/", 1)[1] for location in world.catalog.values()] == [f"r-{killed}"]
+    assert builds.begun_registrations(world.pipeline.name) == []
+
+
+@pytest.mark.parametrize("thrown", [PySparkException("value too long"), UsageError("another format")])
+def test_interval_is_registered_when_the_begun_registration_of_another_one_cannot_be_finished(
+    publications: Publications, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, thrown: Exception
+) -> None:
+    def die(point: str) -> None:
+        raise Killed
+
+    world, attempt, point_at = publications.world, publications.build(), MemoryCatalog.point_at
+    publications.at_each_point = die
+    with pytest.raises(Killed):
+        publications.publish(attempt)
+    publications.at_each_point = lambda point: None
+    begun = f"interval={publications.pinned.interval.label}"
+
+    def refuse(catalog: MemoryCatalog, revision: BuiltRevision) -> None:
+        if revision.partition.endswith(begun):
+            raise thrown
+        point_at(catalog, revision)
+
+    monkeypatch.setattr(MemoryCatalog, "point_at", refuse)
+    with caplog.at_level("WARNING"):
+        publications.pinned = publications.pin(1, 3, 6)
+        publications.publish(publications.build())
+    assert {partition.rsplit("/", 1)[1] for _, partition in world.catalog} == {f"interval={hour(1).label}"}
+    assert "its begun registration cannot be finished: " in caplog.text
+    assert str(thrown) in caplog.text
+    with pytest.raises(type(thrown)):
+        publications.publish(attempt)
+    monkeypatch.setattr(MemoryCatalog, "point_at", point_at)
+    publications.publish(attempt)
     assert builds.begun_registrations(world.pipeline.name) == []
