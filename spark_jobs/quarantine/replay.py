@@ -35,6 +35,10 @@ from spark_jobs.spark.failures import SPARK_FAILURES
 from spark_jobs.spark.frames import frame_of
 from spark_jobs.spark.schemas import struct_of
 
+AT_ONCE = 100_000
+"""Records that are decoded and committed together: the driver's memory, and a transaction of the ledger, hold all of
+them."""
+
 _COORDINATES = ("kafka_topic", "kafka_partition", "kafka_offset")
 _KEPT = (
     "kafka_topic STRING, kafka_partition INT, kafka_offset BIGINT, kafka_timestamp TIMESTAMP, key BINARY, "
@@ -46,9 +50,10 @@ def replay(spark: SparkSession, pipeline: Pipeline, selection: Selection, *, by:
     """Replay the selection and return counts: selected, replayed, empty, still_failing, already_replayed.
 
     Only one replay or discard of a pipeline runs at a time. It selects the pending records, lands their rows under
-    their original coordinates and timestamps, and commits files, replays and failures in one transaction. Before that
-    commit the rows are not part of the archive, and the unique key of `replays` lets a record through once. The next
-    interval to be pinned delivers the rows (`include/ledger/quarantine/replays.py`). Raises AnotherWriter.
+    their original coordinates and timestamps, and commits files, replays and failures in one transaction, of very many
+    records in several. Before its commit a row is not part of the archive, and the unique key of `replays` lets a
+    record through once. The next interval to be pinned delivers the rows (`include/ledger/quarantine/replays.py`).
+    Raises AnotherWriter.
     """
     with ledger_quarantine.deciding(pipeline.name) as check:
         decided = ledger_quarantine.decisions(pipeline.name)
@@ -80,10 +85,9 @@ def _tried_together(pipeline: Pipeline, tried: Sequence[Quarantined]) -> Iterato
     version = decoder_version(pipeline.name)
     for alike in _without_namesakes(pipeline, tried):
         threw = [each for each in alike if _may_throw(each, version)]
-        if others := [each for each in alike if not _may_throw(each, version)]:
-            yield others
-        for start in range(0, len(threw), MOST):
-            yield threw[start : start + MOST]
+        others = [each for each in alike if not _may_throw(each, version)]
+        for group, most in ((others, AT_ONCE), (threw, MOST)):
+            yield from (group[start : start + most] for start in range(0, len(group), most))
 
 
 def _may_throw(record: Quarantined, version: str) -> bool:

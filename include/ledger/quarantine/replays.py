@@ -213,16 +213,16 @@ def replayed_into(interval_id: int) -> ReplayedInto:
 
 def replays_into(intervals: Collection[int]) -> ReplayedInto:
     """Return the replayed records that several intervals deliver."""
+    are_theirs = Replay.interval_id.in_(intervals), Replay.fate == Fate.ARCHIVED
+    in_order = Replay.topic, Replay.topic_id, Replay.topic_partition, Replay.record_offset
+    paths = select(LandingFileRow.path).where(
+        LandingFileRow.micro_batch_id.in_(select(Replay.micro_batch_id).where(*are_theirs)),
+        LandingFileRow.fate == Fate.ARCHIVED,
+    )
     with session() as ledger:
-        replays = ledger.scalars(
-            select(Replay).where(Replay.interval_id.in_(intervals), Replay.fate == Fate.ARCHIVED)
-        ).all()
-        paths = select(LandingFileRow.path).where(
-            LandingFileRow.micro_batch_id.in_({row.micro_batch_id for row in replays}),
-            LandingFileRow.fate == Fate.ARCHIVED,
-        )
-        keys = sorted(key_of(row) for row in replays)
-        return ReplayedInto(len(keys), keys[0] if keys else None, sorted(ledger.scalars(paths)))
+        records = ledger.scalar(select(func.count()).select_from(Replay).where(*are_theirs)) or 0
+        first = ledger.scalar(select(Replay).where(*are_theirs).order_by(*in_order).limit(1))
+        return ReplayedInto(records, key_of(first) if first else None, sorted(ledger.scalars(paths)))
 
 
 def pinned_fates(pipeline: str, ranges: Iterable[OffsetRange], topic_ids: Mapping[str, str]) -> list[Coordinates]:

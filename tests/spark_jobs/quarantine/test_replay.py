@@ -26,7 +26,7 @@ from spark_jobs.decoding.poison import MOST, POISON
 from spark_jobs.quarantine import replay as replays
 from spark_jobs.quarantine.replay import replay
 from tests.conftest import Home
-from tests.support.ledger_faults import end_backends, lock_holders
+from tests.support.ledger_faults import Killed, end_backends, lock_holders
 
 pytestmark = pytest.mark.services
 
@@ -170,3 +170,26 @@ def test_good_records_are_delivered_when_more_others_throw_than_a_search_finds(
     decided = ledger_quarantine.decisions("isp_hits")
     assert {key.offset for key in decided.replays if key.topic_id == "many"} == {*range(140)} - {*throwing}
     assert {key.offset for key in decided.failures if key.topic_id == "many"} == {*throwing}
+
+
+def test_rest_is_delivered_by_the_next_replay_when_one_of_many_records_ends_between_two_commits(
+    postgres: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quarantined("large", 4, range(20, 25))
+    together: list[list[int]] = []
+
+    def land(_: Any, __: Any, tried: list[Quarantined], *___: Any) -> LandedReplay:
+        if len(together) == 1:
+            together.append([])
+            raise Killed
+        together.append([each.key.offset for each in tried])
+        return LandedReplay({each.key: str(Fate.EMPTY) for each in tried})
+
+    monkeypatch.setattr(replays, "AT_ONCE", 2)
+    monkeypatch.setattr(replays, "_land", land)
+    pipeline, selection = load_pipeline("isp_hits"), Selection(topic_id="large")
+    with pytest.raises(Killed):
+        replay(None, pipeline, selection, by="test")  # type: ignore[arg-type]
+    counts = replay(None, pipeline, selection, by="test")  # type: ignore[arg-type]
+    assert together == [[20, 21], [], [22, 23], [24]]
+    assert counts == {"selected": 5, "replayed": 0, "empty": 3, "still_failing": 0, "already_replayed": 2}

@@ -13,9 +13,9 @@ from include.errors import AnotherWriter, UsageError
 from include.ledger import quarantine
 from include.ledger.archive.landing_files import LandingFile, files_at
 from include.ledger.database import engine, session
-from include.ledger.intervals.pins import find_neighbours, last_interval, replace_ranges, write_interval
+from include.ledger.intervals.pins import find_interval, find_neighbours, last_interval, replace_ranges, write_interval
 from include.ledger.models import ErasedRecord, Erasure, QuarantineNote
-from include.ledger.quarantine import LandedReplay, RecordKey
+from include.ledger.quarantine import LandedReplay, RecordKey, ReplayedInto
 from include.offsets import OffsetRange
 from tests.conftest import Home
 from tests.support.attempts import hour
@@ -131,6 +131,18 @@ def test_replay_waits_for_an_interval_that_was_asked_for_when_others_are_pinned_
     record(pipeline, 0, landed(f"landing/{pipeline}/replay-0/part.parquet"))
     delivered = [deliver(pipeline, number, delivers_replays=number == 1) for number in range(3)]
     assert delivered == [[], ["replay-0"], []]
+
+
+def test_interval_counts_the_records_with_rows_that_it_delivers_and_names_the_first(pipeline: str) -> None:
+    keys = [RecordKey("events", "id", partition, offset) for partition, offset in ((1, 3), (0, 10), (0, 9))]
+    files = [LandingFile("archived", f"landing/{pipeline}/replay-0/part.parquet", 3, 9)]
+    record(pipeline, 0, LandedReplay({**dict.fromkeys(keys, "archived"), EMPTY: "empty"}, {}, files))
+    assert deliver(pipeline, 0) == ["replay-0"]
+    found = find_interval(pipeline, hour(0).from_time)
+    assert found is not None
+    into = quarantine.replayed_into(found.id)
+    assert (into.records, into.first) == (3, keys[2])
+    assert quarantine.replays_into([]) == ReplayedInto(0, None, [])
 
 
 def test_replay_waits_while_another_record_is_at_its_coordinates_when_a_topic_was_created_again(pipeline: str) -> None:
