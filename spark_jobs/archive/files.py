@@ -23,6 +23,9 @@ from spark_jobs.spark.schemas import struct_of
 COORDINATE_COLUMNS = "kafka_topic STRING, kafka_partition INT, kafka_offset BIGINT"
 """A record's coordinates in the archive's files, as DDL."""
 
+BROADCAST_AT_MOST = 500_000
+"""Coordinates that are broadcast for a join: the driver keeps all of them, in some 100 MB of its heap."""
+
 
 def within(ranges: Iterable[OffsetRange]) -> Column:
     """Return whether a row's coordinates lie in one of the ranges."""
@@ -34,7 +37,18 @@ def within(ranges: Iterable[OffsetRange]) -> Column:
         for r in ranges
         if len(r)
     ]
-    return reduce(Column.__or__, conditions, F.lit(False))
+    return any_of(conditions)
+
+
+def any_of(conditions: Sequence[Column]) -> Column:
+    """Return whether one of the conditions holds.
+
+    They are joined in pairs: Spark's stack overflows at some hundreds, each inside of the next.
+    """
+    if len(conditions) < 2:
+        return conditions[0] if conditions else F.lit(False)
+    middle = len(conditions) // 2
+    return any_of(conditions[:middle]) | any_of(conditions[middle:])
 
 
 def read_files(
@@ -80,3 +94,13 @@ def read_quarantined(
     columns = struct_of(f"{COORDINATE_COLUMNS}, reason STRING, detail STRING")
     quarantined = read_files(spark, paths, columns).where(within(ranges))
     return (quarantined if condition is None else quarantined.where(condition)).drop("reason", "detail")
+
+
+def unless_too_many(held: DataFrame, pipeline: Pipeline, ranges: Sequence[OffsetRange], others: int = 0) -> DataFrame:
+    """Return coordinates of the ranges' quarantined records, and of `others`, broadcast unless these may be too many.
+
+    Then Spark sorts both sides. It cannot tell by the size of the files, which hold the records whole.
+    """
+    paths = landing_files.files_covering(pipeline.name, ranges, Fate.QUARANTINED)
+    records = others + sum(file.rows for file in landing_files.files_at(pipeline.name, paths))
+    return held if records > BROADCAST_AT_MOST else F.broadcast(held)

@@ -15,7 +15,7 @@ from include.ledger.streams.incarnations import closed
 from include.offsets import Fate, OffsetRange, merged
 from include.pipelines.spec import EVENT_TIMES, Pipeline
 from spark_jobs.archive.erased import erased_records, without, without_erased
-from spark_jobs.archive.files import COORDINATE_COLUMNS, read_files, within
+from spark_jobs.archive.files import COORDINATE_COLUMNS, any_of, read_files, within
 from spark_jobs.archive.registered import Damaged, read_registered, read_registered_by_event_time
 from spark_jobs.archive.schema import archive_schema
 from spark_jobs.spark.schemas import struct_of
@@ -115,7 +115,7 @@ def within_incarnation(ranges: Iterable[OffsetRange], gone: Collection[str]) -> 
         for r in ranges
         if len(r)
     ]
-    return reduce(Column.__or__, conditions, F.lit(False))
+    return any_of(conditions)
 
 
 def read_replayed(spark: SparkSession, pipeline: Pipeline, paths: Sequence[str]) -> DataFrame:

@@ -25,7 +25,7 @@ from include.offsets import OffsetRange, TopicPartition, intersection
 from include.pipelines.spec import Pipeline
 from include.times import utc
 from spark_jobs.archive.erased import without_erased
-from spark_jobs.archive.files import COORDINATE_COLUMNS, read_files, read_quarantined, within
+from spark_jobs.archive.files import COORDINATE_COLUMNS, read_files, read_quarantined, unless_too_many, within
 from spark_jobs.archive.schema import archive_schema
 from spark_jobs.decoding.reasons import because
 from spark_jobs.decoding.records import archive_rows, decode
@@ -157,7 +157,8 @@ def _decode_ranges(spark: SparkSession, pipeline: Pipeline, ranges: Sequence[Off
     hulls = _hulls(ranges)
     held = read_quarantined(spark, pipeline, hulls).withColumn("held", F.lit(True))
     at = [F.col(name) == F.col(f"kafka_{name}") for name in ("topic", "partition", "offset")]
-    records = without_erased(read_ranges(spark, hulls), pipeline.name, hulls).join(F.broadcast(held), at, "left")
+    records = without_erased(read_ranges(spark, hulls), pipeline.name, hulls)
+    records = records.join(unless_too_many(held, pipeline, hulls), at, "left")
     withheld = F.when(F.col("held"), because("quarantined", "it landed in quarantine"))
     return archive_rows(pipeline, decode(pipeline, records, withheld)).where(within(ranges))
 

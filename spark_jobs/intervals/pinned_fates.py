@@ -14,7 +14,7 @@ from include.ledger.quarantine import discarded, pinned_fates
 from include.offsets import OffsetRange
 from include.pipelines.spec import Avro, KafkaDeserializer, Pipeline, UserDefined
 from include.schemas.writer_schemas import UNKNOWN_SCHEMA
-from spark_jobs.archive.files import read_quarantined
+from spark_jobs.archive.files import read_quarantined, unless_too_many
 from spark_jobs.decoding.reasons import because
 from spark_jobs.spark.frames import frame_of
 
@@ -58,5 +58,6 @@ def withhold_quarantined(
         held = held.unionByName(read_quarantined(spark, pipeline, otherwise)).distinct()
     held = held.withColumn("held", F.lit(True))
     at = [F.col(name) == F.col(f"kafka_{name}") for name in ("topic", "partition", "offset")]
-    marked = records.join(F.broadcast(held), at, "left")
+    read = ranges if passing is not None else otherwise
+    marked = records.join(unless_too_many(held, pipeline, read, len(known)), at, "left")
     return marked, F.when(F.col("held"), because("quarantined", "it landed in quarantine"))

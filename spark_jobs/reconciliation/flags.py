@@ -43,7 +43,7 @@ from include.reconciliation import EXAMPLES, Difference, DifferenceClass, Reconc
 from include.times import parse_duration
 from include.versions import rules_version
 from include.waiting import wait_for
-from spark_jobs.archive.files import within
+from spark_jobs.archive.files import any_of, within
 from spark_jobs.reconciliation.interval_run import IntervalRun
 from spark_jobs.spark.frames import empty_frame, frame_of
 from spark_jobs.spark.kafka_source import read_topic
@@ -267,7 +267,7 @@ def _read_ahead(pipeline: str, forces: Sequence[InForce], current: str) -> Colum
         for tp, began in [(force.range.topic_partition, ledger.other_code_began(pipeline, force, current))]
         if began is not None
     ]
-    return reduce(Column.__or__, conditions, F.lit(False))
+    return any_of(conditions)
 
 
 def _covered(ranges: Sequence[OffsetRange]) -> Column:
@@ -279,7 +279,7 @@ def _covered(ranges: Sequence[OffsetRange]) -> Column:
         & row["kafka_offset"].between(r.from_offset, r.until_offset - 1)
         for r in ranges
     ]
-    return reduce(Column.__or__, conditions, F.lit(False))
+    return any_of(conditions)
 
 
 def _difference(

@@ -21,11 +21,14 @@ from pyspark.sql import functions as F
 from include import lake
 from include.errors import TidemarkError, UsageError
 from include.ledger.lineage import BuiltRevision
+from include.offsets import OffsetRange, TopicPartition
 from include.pipelines import load_pipeline
 from include.pipelines.spec import Archive, Pipeline, Text
 from include.pipelines.spec.file_formats import FILE_FORMATS, FileFormat
 from include.settings import settings
 from include.times import Interval
+from spark_jobs.archive import files
+from spark_jobs.spark.frames import frame_of
 from tests.support.corpora import NAUGHTY
 
 pytestmark = pytest.mark.spark
@@ -390,3 +393,11 @@ def quarantined(
     assert [row.reason for row in found] == [row.detail and "value_does_not_fit" for row in found]
     assert [row.value for row in found if row.detail] == [sent[row.kafka_offset] for row in found if row.detail]
     return [row.detail for row in found]
+
+
+def test_rows_are_found_when_they_are_sought_in_hundreds_of_topic_partitions(spark: Any) -> None:
+    """Spark's stack overflows at 500 conditions, each inside of the next."""
+    ranges = [OffsetRange(TopicPartition("t", number), 3, 5) for number in range(1000)]
+    rows = [("t", 0, 2), ("t", 0, 3), ("t", 999, 4), ("t", 999, 5), ("t", 1000, 4), ("other", 1, 4)]
+    found = frame_of(spark, rows, files.COORDINATE_COLUMNS).where(files.within(ranges)).collect()
+    assert [tuple(row) for row in found] == [("t", 0, 3), ("t", 999, 4)]

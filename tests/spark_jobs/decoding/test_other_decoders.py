@@ -10,6 +10,7 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -331,8 +332,14 @@ def test_undecodable_record_stays_in_quarantine_unless_memory_was_short_when_the
     frame = spark.createDataFrame([(None, b"v", "t", 0, n, NOW, []) for n in range(5)], KAFKA_DDL)
     declared = replace(load_pipeline("nest_cameras"), decoder=decoder)
     ranges = [OffsetRange(TopicPartition("t", 0), 0, 5)]
-    records, withheld = pinned_fates.withhold_quarantined(spark, declared, ranges, {}, [], frame)
-    assert withheld is not None
+    monkeypatch.setattr(files.landing_files, "files_at", lambda *_: [SimpleNamespace(rows=3)])
+    for most in (3, 2):
+        # The driver holds what is broadcast.
+        monkeypatch.setattr(files, "BROADCAST_AT_MOST", most)
+        records, withheld = pinned_fates.withhold_quarantined(spark, declared, ranges, {}, [], frame)
+        assert withheld is not None
+        plan = records._jdf.queryExecution().analyzed().toString()
+        assert ("ResolvedHint (strategy=broadcast)" in plan) == (most == 3)
     assert [row.offset for row in records.where(withheld.isNotNull()).collect()] == [1, 3]
 
 
