@@ -31,7 +31,7 @@ PATIENCE = 4.0
 """Seconds for which a pipeline's first request waits for its first look."""
 
 _FRESH = 15.0
-"""Seconds for which a look counts as current."""
+"""Seconds for which looks count as current after the latest one, whichever it was: a round of many takes longer."""
 
 _DESCRIBED = 60.0
 """Seconds for which the topics of a source are assumed unchanged."""
@@ -79,7 +79,8 @@ class _Pipeline:
     declared: Pipeline
     first_asked_at: float
     asked_at: float
-    looked_at: float = float("-inf")
+    is_seen: bool = False
+    """Whether it was looked at since it was first asked for."""
     view: BrokerView = field(default_factory=BrokerView)
     topic_partitions: Sequence[TopicPartition] = ()
     described_at: float = -_DESCRIBED
@@ -100,6 +101,8 @@ class BrokerWatch:
         self._asked: dict[str, _Pipeline] = {}
         self._seen = threading.Condition()
         self._thread: threading.Thread | None = None
+        self._looked_at = float("-inf")
+        """When the latest look ended."""
 
     def watch(self, pipelines: Iterable[Pipeline]) -> None:
         """Begin to look at these pipelines, all at once; continue for those already begun."""
@@ -108,7 +111,7 @@ class BrokerWatch:
             for each in pipelines:
                 known = self._asked.setdefault(each.name, _Pipeline(each, now, now))
                 if now - known.asked_at > IDLE:
-                    known.first_asked_at = now
+                    known.first_asked_at, known.is_seen = now, False
                 known.asked_at, known.declared = now, each
             if self._thread is None:
                 thread = threading.Thread(target=self._run, daemon=True, name="broker watch")
@@ -122,9 +125,12 @@ class BrokerWatch:
         with self._seen:
             known = self._asked[pipeline.name]
             left = known.first_asked_at + PATIENCE - time.monotonic()
-            if self._seen.wait_for(lambda: time.monotonic() - known.looked_at < _FRESH, max(0.0, left)):
+            if self._seen.wait_for(lambda: self._is_current(known), max(0.0, left)):
                 return known.view
             return replace(known.view, error=known.view.error or "Kafka does not answer")
+
+    def _is_current(self, known: _Pipeline) -> bool:
+        return known.is_seen and time.monotonic() - self._looked_at < _FRESH
 
     def _run(self) -> None:
         while True:
@@ -154,7 +160,7 @@ class BrokerWatch:
                 # The topic may be gone.
                 each.described_at = float("-inf")
             with self._seen:
-                each.view, each.looked_at = view, time.monotonic()
+                each.view, each.is_seen, self._looked_at = view, True, time.monotonic()
                 self._seen.notify_all()
 
 

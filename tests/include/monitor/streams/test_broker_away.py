@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from types import SimpleNamespace
 
 import pytest
 
@@ -91,3 +92,23 @@ def test_other_pipelines_are_looked_at_when_the_broker_refuses_a_topic_of_one(mo
     first, *others = (each.view for each in wanted)
     assert (first.error, first.error_remedy) == (refused.message, refused.remedy)
     assert others == [BrokerView()] * len(others)
+
+
+def test_broker_is_seen_for_all_pipelines_when_a_round_of_looks_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = 0.0
+
+    def seen_now(known: broker._Pipeline) -> BrokerView:
+        nonlocal clock
+        clock += 10
+        return BrokerView()
+
+    monkeypatch.setattr(broker, "time", SimpleNamespace(monotonic=lambda: clock))
+    monkeypatch.setattr(broker, "_seen_now", seen_now)
+    watch = BrokerWatch()
+    # Only the test looks.
+    watch._thread = threading.current_thread()
+    watch.watch(PIPELINES)
+    watch._look_at(watch._asked.values())
+    assert {watch.view(each).error for each in PIPELINES} == {""}
+    clock += broker._FRESH
+    assert {watch.view(each).error for each in PIPELINES} == {"Kafka does not answer"}
