@@ -13,7 +13,7 @@ from include.airflow.api import AirflowApi
 from include.deploy import check_health
 from include.errors import ServiceUnreachable
 from include.schemas.registry import SchemaRegistry
-from include.services import airflow, yarn
+from include.services import airflow, process, yarn
 from include.settings import settings
 from include.spark import yarn as applications
 from tests.support.json_server import answering
@@ -106,4 +106,4 @@ def test_parts_of_airflow_ask_each_other_without_a_proxy_when_one_is_named(monke
     ],
 )
 def test_loopback_is_added_to_what_is_asked_without_a_proxy(named: dict[str, str], wanted: str) -> None:
-    assert airflow._no_proxy(named) == {"no_proxy": wanted, "NO_PROXY": wanted}
+    assert process.no_proxy(named) == {"no_proxy": wanted, "NO_PROXY": wanted}
