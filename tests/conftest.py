@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import logging
 import os
 import shutil
 import signal
@@ -345,6 +346,17 @@ def chromium() -> Iterator[Any]:
     """One headless Chromium for all tests of pages."""
     with headless_chromium() as chrome:
         yield chrome
+
+
+@pytest.fixture
+def said() -> Iterator[list[str]]:
+    """What drivers log. Not by `caplog`: what other tests configure may pass a record on twice."""
+    messages: list[str] = []
+    listening = logging.Handler()
+    listening.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("tidemark").addHandler(listening)
+    yield messages
+    logging.getLogger("tidemark").removeHandler(listening)
 
 
 @pytest.fixture

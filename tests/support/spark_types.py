@@ -88,11 +88,11 @@ NOT_IN_JSON = (
     "GEOGRAPHY(ANY)",
     "MAP<INT, STRING>",
     "STRUCT<b: ARRAY<MAP<DATE, INT>>>",
-    "byte",
-    "TinyInt",
-    "STRUCT<b: TINYINT>",
 )
-"""Those that `from_json` does not read, or not as they were sent."""
+"""Those that `from_json` does not read."""
+
+OTHERWISE_IN_JSON = ("byte", "TinyInt", "STRUCT<b: TINYINT>")
+"""Those of which `from_json` reads some values as others."""
 
 NOT_IN_CSV = ("VOID", "GEOMETRY(4326)", "GEOGRAPHY(ANY)", "ARRAY<INT>", "MAP<STRING, INT>", "STRUCT<a: INT>")
 """Those that `from_csv` does not read."""

@@ -89,7 +89,7 @@ def test_later_interval_publishes_and_the_ledger_lists_what_the_catalog_has_when
 
 
 def test_table_is_named_when_code_that_does_not_declare_it_takes_its_rows_out_of_the_catalog(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, said: list[str]
 ) -> None:
     """The view may be new, and this host may not have its code yet."""
     rows = [SimpleNamespace(table=table, partition=f"hour={hour}") for table in (ARCHIVE, VIEW) for hour in (1, 2)]
@@ -98,7 +98,6 @@ def test_table_is_named_when_code_that_does_not_declare_it_takes_its_rows_out_of
     nothing: Any = None
     run: Any = SimpleNamespace(pipeline=pipeline, pinned=SimpleNamespace(id=1, interval="an hour"))
     assert register._changes(run, nothing, []).drops == tuple(rows)
-    said = [each.message for each in caplog.records]
     assert said == [f"{VIEW}: rows of an hour leave the catalog: the table is not declared by this code"]
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -56,17 +55,6 @@ def start_again(
     for query in ("archive", "a_view", "archive"):
         assert queries.may_start(spark, query, str(folder / "checkpoint"), failed_at)  # type: ignore[arg-type]
     return registry.asked
-
-
-@pytest.fixture
-def said() -> Iterator[list[str]]:
-    """What drivers log. Not by `caplog`: what other tests configure may pass a record on twice."""
-    messages: list[str] = []
-    listening = logging.Handler()
-    listening.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
-    logging.getLogger("tidemark").addHandler(listening)
-    yield messages
-    logging.getLogger("tidemark").removeHandler(listening)
 
 
 def test_log_says_once_that_the_stream_must_be_started_again_when_the_registry_does_not_know_an_id(
