@@ -11,7 +11,6 @@ from include.errors import UsageError
 from include.intervals.lake_of_ledger import lake_error
 from include.kafka.sources import describe_source
 from include.ledger.archive import micro_batches
-from include.ledger.archive.positions import topics_that_left
 from include.ledger.streams import generations as generation_ledger
 from include.ledger.streams.writers import live_writer
 from include.offsets import OffsetRange
@@ -148,8 +147,7 @@ def _why_a_new_one(request: Request) -> Iterator[str]:
         why.append(f"refused: {error.message}")
     if needs := fit_now(pipeline).needs:
         why.append(f"refused: {needs}")
-    if topics_that_left(pipeline.name):
-        why += [f"back: {topic}, read from where it was left" for topic in topics_back(pipeline)]
+    why += [f"back: {topic}, read from where it was left" for topic in topics_back(pipeline)]
     yield from why or ["nothing known keeps the stream from continuing"]
 
 

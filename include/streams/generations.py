@@ -72,13 +72,14 @@ def new_generation(pipeline: Pipeline, *, reason: str, started_by: str) -> int:
     Its number is greater than that of any checkpoint in the lake, also when the ledger has lost some generations.
     Topics that had left and are declared again are read from where they were left. Raises AnotherWriter while a stream
     runs, UsageError for another event time, for declared columns that registered files cannot follow, and for a table
-    of another pipeline's; while a topic is among those that left, also what `check_sources` raises.
+    of another pipeline's; while a topic is among those that left, ServiceUnreachable.
     """
     reason = _check_reason(reason)
     check_event_time(pipeline)
     check_storage_early(pipeline)
     with no_stream(pipeline.name) as lease:
-        back = topics_back(pipeline) if topics_that_left(pipeline.name) else []
+        # What became of other topics is told at the start: `adopt` and `unsubscribe` may need this one first.
+        back = topics_back(pipeline)
         beyond = max(generation_folders(pipeline.name), default=-1)
         return generations.open_generation(lease, started_by=started_by, reason=reason, beyond=beyond, back=back)
 

@@ -41,8 +41,15 @@ from include.streams.written_topics import (
 
 
 def topics_back(pipeline: Pipeline) -> list[str]:
-    """Return the topics that had left the pipeline and that its source reads again. Raises like `check_sources`."""
-    return sorted(topics_that_left(pipeline.name) & check_sources(pipeline).keys())
+    """Return the topics that had left the pipeline and that its source reads again.
+
+    Without one that was created again: it is adopted.
+    """
+    if not (left := topics_that_left(pipeline.name)):
+        return []
+    stored = micro_batches.stored_topics(pipeline.name)
+    existing = describe_source(pipeline.source).values()
+    return sorted(each.topic for each in existing if each.topic in left and each.topic_id == stored[each.topic])
 
 
 def archive_positions(
@@ -238,6 +245,7 @@ def begin(pipeline: Pipeline) -> StreamStart:
         _check_own_name(pipeline)
     for topic in set(pipeline.source.subscribe) - stored.keys():
         kafka.create_topic(topic, pipeline.source.topic_partitions)
+    check_sources(pipeline)
     if back := topics_back(pipeline):
         raise UsageError(
             f"{', '.join(back)} left the pipeline and is declared again; the checkpoints do not know where it was left",

@@ -17,6 +17,7 @@ from include.errors import UsageError
 from include.kafka.bounds import first_messages
 from include.kafka.consumer_group import group_of, owners_of
 from include.ledger.archive import micro_batches
+from include.ledger.archive.positions import topics_that_left
 from include.ledger.streams import flags as flag_ledger
 from include.ledger.streams import generations
 from include.ledger.streams.generations import StreamGeneration
@@ -70,11 +71,13 @@ def check_only_ledger(pipeline: Pipeline, topic_partitions: Iterable[TopicPartit
 
 
 def check_not_taken_over(pipeline: Pipeline) -> None:
-    """Raise the error of `check_only_ledger` where topics that this ledger has read name another one.
+    """Raise the error of `check_only_ledger` where topics that this ledger reads name another one.
 
     For all that opens a generation on the way to something else: only `./tidemark new-generation` takes topics over.
     """
-    check_only_ledger(pipeline, micro_batches.positions(pipeline.name))
+    # Nobody commits the positions of those that left, so another ledger's stay there although this one took over.
+    left = topics_that_left(pipeline.name)
+    check_only_ledger(pipeline, [tp for tp in micro_batches.positions(pipeline.name) if tp.topic not in left])
 
 
 def check_own_topics(pipeline: Pipeline) -> None:

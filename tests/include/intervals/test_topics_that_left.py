@@ -167,14 +167,24 @@ def test_topic_that_left_is_adopted_when_it_was_created_again(two: Two) -> None:
     two.former.create(1)
     two.former.send(0, 2.1)
     assert two.ranges(two.one, 1) == ((2, 3), (2, 4))
-    for refused in (start.begin, lambda each: generations.new_generation(each, reason="back", started_by="me")):
-        with pytest.raises(TopicRecreated, match="was deleted and created again"):
-            refused(two.both)
+    # A new generation passes over it: where another ledger has taken the topics over, it comes first.
+    generations.new_generation(two.both, reason="back", started_by="test@host")
+    with pytest.raises(TopicRecreated, match="was deleted and created again"):
+        start.begin(two.both)
     adopted = generations.adopt(two.both, two.former.topic, reason="a new one", adopted_by="test@host")
     assert adopted["pinned"] is None
     start.begin(two.both)
     two.archive(two.kept, two.former)
     assert two.ranges(two.both, 2) == ((3, 3), (0, 1))
+
+
+def test_generation_opens_when_a_topic_has_left_and_another_one_is_gone(two: Two) -> None:
+    """`adopt` and `unsubscribe` send here where another ledger has taken the topics over."""
+    two.leave()
+    two.kept.delete()
+    assert generations.new_generation(two.one, reason="taken over", started_by="test@host") == 2
+    with pytest.raises(TopicRecreated, match="no longer exists"):
+        start.begin(two.one)
 
 
 def test_only_a_topic_that_was_read_and_is_declared_no_more_can_leave(two: Two) -> None:

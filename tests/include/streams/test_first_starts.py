@@ -41,8 +41,9 @@ def known(monkeypatch: pytest.MonkeyPatch) -> Known:
     found = Known()
     for check in ("check_lake", "check_event_time", "check_storage_early", "check_references", "check_watched_things"):
         monkeypatch.setattr(start, check, lambda *_: None)
-    for passed in ("keep_references", "check_only_ledger", "check_own_topics", "check_compacted_topics"):
+    for passed in ("check_sources", "keep_references", "check_only_ledger", "check_own_topics"):
         monkeypatch.setattr(start, passed, lambda *_: None)
+    monkeypatch.setattr(start, "check_compacted_topics", lambda _: None)
     monkeypatch.setattr(start, "describe_source", lambda _: {})
     monkeypatch.setattr(start, "topics_back", lambda _: [])
     monkeypatch.setattr(start.kafka, "create_topic", lambda *_: True)

@@ -17,13 +17,14 @@ from include.errors import UsageError
 from include.ledger.streams import generations
 from include.ledger.streams.generations import StreamGeneration
 from include.ledger.streams.writers import Lease
-from include.offsets import TopicIdentity
+from include.offsets import TopicIdentity, TopicPartition
 from include.pipelines import load_pipeline
 from include.pipelines.spec import KafkaTopics
 from include.streams import generations as ways_on
 from include.streams import written_topics
 from include.streams.written_topics import (
     check_compacted_topics,
+    check_not_taken_over,
     check_only_ledger,
     check_own_topics,
     create_written_topics,
@@ -230,7 +231,8 @@ def group(written: Written, monkeypatch: pytest.MonkeyPatch) -> set[str]:
     monkeypatch.setattr(written_topics, "owners_of", lambda *_: named)
     monkeypatch.setattr(written_topics, "began_first", lambda _: began if written.generation else None)
     monkeypatch.setattr(written_topics, "settings", lambda: SimpleNamespace(database_host=lambda: "staging:5432"))
-    monkeypatch.setattr(written_topics.micro_batches, "positions", lambda _: {"nest-logs-0": 7})
+    monkeypatch.setattr(written_topics.micro_batches, "positions", lambda _: {TopicPartition("nest-logs", 0): 7})
+    monkeypatch.setattr(written_topics, "topics_that_left", lambda _: frozenset())
     return named
 
 
@@ -272,6 +274,21 @@ def test_stream_goes_on_when_its_own_ledger_committed_or_a_new_generation_takes_
     written.generation = StreamGeneration(PIPELINE.name, 3, {}, {VIEW: "{}"})
     monkeypatch.setattr(written_topics.micro_batches, "positions", lambda _: {})
     check_only_ledger(PIPELINE, [])
+
+
+def test_position_of_a_topic_that_left_names_no_other_ledger_when_this_one_took_the_rest_over(
+    written: Written, group: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No stream of this ledger commits it any more."""
+    group.add(OTHER)
+    written.generation = StreamGeneration(PIPELINE.name, 3, {}, {VIEW: "{}"})
+    kept, former = TopicPartition("nest-logs", 0), TopicPartition("former-logs", 0)
+    monkeypatch.setattr(written_topics.micro_batches, "positions", lambda _: {kept: 7, former: 9})
+    monkeypatch.setattr(written_topics, "owners_of", lambda _, asked: group if former in asked else set())
+    with pytest.raises(UsageError, match="the stream of another ledger"):
+        check_not_taken_over(PIPELINE)
+    monkeypatch.setattr(written_topics, "topics_that_left", lambda _: frozenset({"former-logs"}))
+    check_not_taken_over(PIPELINE)
 
 
 @pytest.mark.parametrize(
