@@ -206,9 +206,18 @@ def _check_topics(pipeline: Pipeline) -> None:
 
     Kafka that is away fails no erasure.
     """
-    if views.are_kept(pipeline):
+    if not views.are_kept(pipeline):
+        return
+    try:
         with suppress(ServiceUnreachable):
             check_not_taken_over(pipeline)
+    except UsageError as error:
+        raise UsageError(
+            error.message,
+            remedy="where that one is in use, take what writes topics (views, reports, flags) out of the declaration "
+            f"here, then again; else {error.remedy}",
+            pipeline=pipeline.name,
+        ) from None
 
 
 def _columns_to_erase(pipeline: Pipeline, wish: Wish) -> tuple[str, ...]:

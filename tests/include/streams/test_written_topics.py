@@ -303,7 +303,11 @@ def test_position_of_a_topic_that_left_names_no_other_ledger_when_this_one_took_
     ids=["adopt", "unsubscribe", "accept losses", "erase", "erase, dry run"],
 )
 def test_generation_that_would_take_topics_over_is_opened_only_by_its_command(
-    written: Written, group: set[str], monkeypatch: pytest.MonkeyPatch, way_on: Callable[[], object]
+    request: pytest.FixtureRequest,
+    written: Written,
+    group: set[str],
+    monkeypatch: pytest.MonkeyPatch,
+    way_on: Callable[[], object],
 ) -> None:
     for module in (ways_on, run):
         monkeypatch.setattr(module, "check_lake", lambda _: None, raising=False)
@@ -319,5 +323,9 @@ def test_generation_that_would_take_topics_over_is_opened_only_by_its_command(
     monkeypatch.setattr(ways_on, "topic_to_leave", lambda *_: None)
     group.add(OTHER)
     written.generation = StreamGeneration(PIPELINE.name, 2, {}, {VIEW: "{}"})
-    with pytest.raises(UsageError, match="the stream of another ledger"):
+    with pytest.raises(UsageError, match="the stream of another ledger") as error:
         way_on()
+    # The other ledger may be the one that is in use, and this one has to erase what it keeps.
+    is_erasure = "take what writes topics (views, reports, flags) out of the declaration" in error.value.remedy
+    assert is_erasure == (request.node.callspec.id.startswith("erase"))
+    assert "only if that ledger is gone for good: ./tidemark new-generation nest_cameras" in error.value.remedy
