@@ -121,9 +121,18 @@ def unlike_airflow() -> str:
     if there is None:
         return ""
     here = {"TIDEMARK_ARCHIVE_WAIT": airflow.ARCHIVE_WAIT, **{name: each for name, each in os.environ.items() if each}}
-    names = (f"TIDEMARK_{name.upper()}" for name in Settings.declared() if name != "home")
-    others = [name for name in names if there.get(name, "") != here.get(name, "")]
+    declared = {f"TIDEMARK_{name.upper()}": each.metadata["of"] for name, each in Settings.declared().items()}
+    del declared["TIDEMARK_HOME"]
+    others = [n for n, of in declared.items() if _meant(of, there.get(n, "")) != _meant(of, here.get(n, ""))]
     return f"airflow was started with other settings: {', '.join(others)}" if others else ""
+
+
+def _meant(of: Callable[[str], object], text: str) -> object:
+    """Return the value of a setting's text, which processes of other code may have written otherwise."""
+    try:
+        return of(text) if text else ""
+    except ValueError:
+        return text
 
 
 def _check_room(name: ServiceName) -> None:

@@ -126,12 +126,19 @@ def test_airflow_is_told_to_have_other_settings_when_they_were_changed_after_its
     monkeypatch.setenv("TIDEMARK_HOME", str(tmp_path))
     monkeypatch.delenv("TIDEMARK_ARCHIVE_WAIT", raising=False)
     settings.cache_clear()
-    environment = {**os.environ, "TIDEMARK_ARCHIVE_WAIT": "10m", "TIDEMARK_UNUSUAL": "warn"}
+    lake = {"TIDEMARK_LAKE": str(tmp_path / "lake"), "TIDEMARK_PROOF_KEY": "~/proof.key"}
+    environment = {**os.environ, **lake, "TIDEMARK_ARCHIVE_WAIT": "10m", "TIDEMARK_UNUSUAL": "warn"}
     airflow = start_detached("airflow", ["sleep", "600"], environment)
     try:
         write_started("airflow", airflow, address="http://airflow")
         monkeypatch.setenv("TIDEMARK_UNUSUAL", "warn")
+        # As this process's settings write them.
+        monkeypatch.setenv("TIDEMARK_LAKE", f"file://{tmp_path}/lake")
+        monkeypatch.setenv("TIDEMARK_PROOF_KEY", str(Path("~/proof.key").expanduser()))
         assert not supervisor.unlike_airflow()
+        monkeypatch.setenv("TIDEMARK_LAKE", "s3a://other/lake")
+        assert supervisor.unlike_airflow().endswith("other settings: TIDEMARK_LAKE")
+        monkeypatch.setenv("TIDEMARK_LAKE", str(tmp_path / "lake"))
         monkeypatch.setenv("TIDEMARK_ALERT_WEBHOOK", "https://canary.example.org")
         monkeypatch.setenv("TIDEMARK_UNUSUAL", "")
         healthy = SimpleNamespace(status=lambda: ServiceStatus("http://airflow", True, airflow.pid))
