@@ -89,7 +89,7 @@ def without_own(options: Mapping[str, str], bootstrap: str) -> dict[str, str]:
     """Return the options of a file. Raises UsageError for those that Spark sets, and for other brokers than the set."""
     named = dict(options)
     brokers = named.pop("bootstrap.servers", "")
-    if brokers.replace(" ", "") not in ("", bootstrap):
+    if brokers and {*brokers.replace(" ", "").split(",")} != {*bootstrap.split(",")}:
         raise UsageError(
             f"TIDEMARK_KAFKA_PROPERTIES: it has bootstrap.servers={brokers}, TIDEMARK_KAFKA_BOOTSTRAP is "
             f"{bootstrap or 'not set'}",

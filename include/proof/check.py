@@ -9,10 +9,10 @@ from pyarrow import ArrowInvalid
 
 from include import lake
 from include.errors import ServiceUnreachable, UsageError, one_line
-from include.kafka_security import for_librdkafka
+from include.kafka_security import beside, for_librdkafka, without_own
 from include.proof import verify
 from include.proof.signing import own_public_key
-from include.settings import settings
+from include.settings import read_properties, settings
 
 
 def check_proof(file: str, lake_uri: str = "", kafka: str = "", public_key: str | None = None) -> verify.Report:
@@ -22,16 +22,23 @@ def check_proof(file: str, lake_uri: str = "", kafka: str = "", public_key: str 
     lake or Kafka do not answer.
     """
     expected = own_public_key() if public_key is None else _key(public_key)
-    options = {**for_librdkafka(settings().kafka_file_options()), "bootstrap.servers": kafka}
+    options = _client_options(kafka) if kafka else None
     try:
         files = verify.open_lake(lake_uri) if lake_uri else verify.Lake(*lake.filesystem(lake.root()))
-        return verify.check(_read(file), files, options if kafka else None, expected)
+        return verify.check(_read(file), files, options, expected)
     except verify.NotALake as error:
         raise UsageError(one_line(str(error)), remedy="name the lake's URI: --lake URI") from None
     except verify.LakeUnreachable as error:
         raise ServiceUnreachable(one_line(str(error)), remedy="see that the lake can be read, then again") from None
     except verify.Unreachable as error:
         raise ServiceUnreachable(str(error), remedy="name a broker that can be reached") from None
+
+
+def _client_options(brokers: str) -> dict[str, str]:
+    """Return the options for these brokers: the properties file may name others."""
+    file = settings().kafka_properties
+    options = {**beside(read_properties(file), file), "bootstrap.servers": ""}
+    return {**for_librdkafka(without_own(options, "")), "bootstrap.servers": brokers}
 
 
 def _read(file: str) -> bytes:

@@ -10,7 +10,7 @@ from pathlib import Path
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from include.errors import ServiceUnreachable
+from include.errors import ServiceUnreachable, UsageError
 from include.services import kafka_access, process
 from include.services.java import escaped
 from include.services.process import ServiceStatus
@@ -120,15 +120,22 @@ def _answers(address: str) -> bool:
 
 
 def status() -> ServiceStatus:
-    """Return address and health of the configured or embedded broker; a healthy one answers a metadata request."""
+    """Return address and health of the configured or embedded broker; a healthy one answers a metadata request.
+
+    Where the client options are refused, `detail` says why.
+    """
     current = settings()
     if current.kafka_bootstrap:
-        options = {**current.kafka_client_options(), "log_level": 0, "error_cb": lambda _: None}
+        healthy, detail = False, ""
         try:
+            options = {**current.kafka_client_options(), "log_level": 0, "error_cb": lambda _: None}
             healthy = bool(AdminClient(options).list_topics(timeout=5).brokers)
+        except UsageError as error:
+            # What needs no Kafka, as `down`, goes on.
+            detail = str(error)
         except KafkaException:
-            healthy = False
-        return ServiceStatus(current.kafka_bootstrap, healthy, None, external=True)
+            pass
+        return ServiceStatus(current.kafka_bootstrap, healthy, None, external=True, detail=detail)
     state = process.read_state("kafka")
     broker = process.running(state)
     healthy = broker is not None and _answers(state["address"])

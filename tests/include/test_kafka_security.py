@@ -93,6 +93,9 @@ def test_brokers_of_the_file_are_refused_when_they_are_not_those_that_are_set(tm
             asked()
     same = replace(settings, kafka_bootstrap="cloud:9092")
     assert same.kafka_client_options() == {"bootstrap.servers": "cloud:9092", "client.id": "x"}
+    write_private(tmp_path / "kafka.properties", "bootstrap.servers=b:9092, a:9092\n")
+    in_other_order = replace(settings, kafka_bootstrap="a:9092,b:9092")
+    assert in_other_order.kafka_client_options() == {"bootstrap.servers": "a:9092,b:9092"}
 
 
 @pytest.mark.parametrize("name", ["auto.offset.reset", "enable.auto.commit", "value.serializer"])

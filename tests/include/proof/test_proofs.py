@@ -29,7 +29,7 @@ from include.pipelines import load_pipeline
 from include.proof import signing, verify
 from include.proof.check import check_proof
 from include.proof.write import prove_registered
-from include.settings import settings
+from include.settings import settings, write_private
 from tests.conftest import REPOSITORY, Home, settings_of
 from tests.support.attempts import hour
 from tests.support.proved import PIPELINE, register_hour
@@ -101,6 +101,19 @@ def test_proof_verifies_and_names_the_registration_when_nothing_changed(signed: 
     assert {each["file"] for each in proof["previous"].values()} == {json.loads(signed[0].read_text())["file"]}
     assert proof["signature"]["public_key"] == signing.own_public_key()
     assert len(proof["lock_sha256"]) == 64
+
+
+def test_proof_is_checked_when_the_properties_file_names_brokers(
+    signed: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_private(tmp_path / "kafka.properties", "bootstrap.servers=cloud:9092\nclient.id=auditor\n")
+    others = replace(settings(), kafka_bootstrap="", kafka_properties=tmp_path / "kafka.properties")
+    monkeypatch.setattr("include.proof.check.settings", lambda: others)
+    asked: list[object] = []
+    monkeypatch.setattr(verify, "_check_kafka", lambda _, __, options, ___: asked.append(options))
+    for brokers in ("", "other:9092"):
+        assert check_proof(str(signed[1]), kafka=brokers).differences == []
+    assert asked == [{"client.id": "auditor", "bootstrap.servers": "other:9092"}]
 
 
 def drop_row(lake: Path, proof: Path, *, told: bool = False) -> None:

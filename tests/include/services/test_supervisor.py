@@ -16,10 +16,11 @@ import pytest
 from include.cli import services
 from include.doctor import examine, machine
 from include.doctor.finding import Finding
+from include.errors import ServiceUnreachable
 from include.ledger.streams import writers
 from include.services import supervisor
 from include.services.process import ServiceStatus, read_state, start_detached, write_started, write_state
-from include.settings import settings
+from include.settings import settings, write_private
 
 DEAD = 2**22 + 1
 """No process has this pid."""
@@ -118,6 +119,26 @@ def test_status_names_what_a_pipeline_needs_when_nothing_was_ever_started(
     assert list(listed) == ["kafka", "postgres", "registry", "airflow"]
     for each in listed.values():
         assert (each["address"], each["healthy"], each["pid"]) == ("", False, None)
+
+
+def test_services_are_listed_and_stopped_when_the_properties_of_kafka_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_private(tmp_path / "kafka.properties", "bootstrap.servers=cloud:9092\n")
+    monkeypatch.setenv("TIDEMARK_HOME", str(tmp_path))
+    monkeypatch.setenv("TIDEMARK_KAFKA_BOOTSTRAP", "127.0.0.1:1")
+    monkeypatch.setenv("TIDEMARK_KAFKA_PROPERTIES", str(tmp_path / "kafka.properties"))
+    settings.cache_clear()
+    try:
+        services.status(as_json=True)
+        supervisor.down()
+        with pytest.raises(ServiceUnreachable, match="the kafka that the settings name does not answer"):
+            supervisor.up(["kafka"])
+    finally:
+        settings.cache_clear()
+    listed = json.loads(capsys.readouterr().out)["services"]["kafka"]
+    assert (listed["address"], listed["healthy"], listed["external"]) == ("127.0.0.1:1", False, True)
+    assert "it has bootstrap.servers=cloud:9092" in listed["detail"]
 
 
 def test_airflow_is_told_to_have_other_settings_when_they_were_changed_after_its_start(
