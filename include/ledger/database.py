@@ -162,7 +162,7 @@ def migrate() -> None:
                 raise LockHeld(
                     f"another program has used the ledger's tables in one transaction for more than {CHANGE_SECONDS} s"
                     f"{_longest_transaction()}; nothing was migrated",
-                    remedy="let it end, or end it, then run this again",
+                    remedy="let it end, or end it, then run this again; pg_stat_activity has the younger ones",
                 ) from error
             raise
         if missing := _missing(connection):
@@ -189,14 +189,20 @@ def _check_no_driver(connection: Connection, migrated_to: str, newest: str) -> N
 
 
 def _longest_transaction() -> str:
-    """Return in words which transaction that uses the ledger's tables is open for longest; empty without one."""
+    """Return in words which transaction that uses the ledger's tables is open for longest; empty without one.
+
+    It need not be the one in the way: the error of a lock that was waited for in vain does not name that.
+    """
     with statements() as connection:
         row = connection.execute(_USERS).first()
     if row is None:
         return ""
     pid, application, user, since = row
     began = f", since {format_time(since)}" if since else ""
-    return f": process {pid} ({application}, user {user}{began}; SELECT pg_terminate_backend({pid}) ends it)"
+    return (
+        f"; the oldest such transaction: process {pid} ({application}, user {user}{began}; "
+        f"SELECT pg_terminate_backend({pid}) ends it)"
+    )
 
 
 def _missing(connection: Connection) -> list[str]:

@@ -322,6 +322,10 @@ def test_migration_ends_and_names_who_uses_the_tables_when_another_transaction_s
         pid = other.scalar(text("SELECT pg_backend_pid()"))
         with pytest.raises(LockHeld, match=rf"process {pid} \(psql, .*backend\({pid}\).* nothing was migrated"):
             migrate()
+        with engine().connect() as younger:
+            younger.execute(text("SELECT count(*) FROM writers"))
+            with pytest.raises(LockHeld, match=rf"the oldest .*: process {pid} .* pg_stat_activity has the younger"):
+                migrate()
         with session() as ledger:
             assert ledger.scalar(text("SELECT count(*) FROM alerts")) is not None
 
