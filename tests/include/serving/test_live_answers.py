@@ -649,6 +649,16 @@ def test_view_stays_followed_when_a_process_without_the_setting_publishes(
     assert asked("SELECT to_regclass(%s)", [f"proved.{world.table}"]) == [(None,)]
 
 
+def test_only_a_pipeline_that_serves_views_needs_their_database(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server may lack it, or refuse the user."""
+    monkeypatch.setattr("include.serving.DATABASE", "absent")
+    unserved = replace(world.pipeline, views=(replace(world.view, sinks=(Console(),)),))
+    assert follow_ledger(unserved) == []
+    assert list(check_served_views(unserved)) == []
+    with pytest.raises(ServiceUnreachable, match='database "absent" does not exist'):
+        follow_ledger(world.pipeline)
+
+
 def test_view_with_a_table_of_the_stream_is_left_when_code_that_declares_no_table_publishes(world: World) -> None:
     world.produce("1", DAY, DAY)
     world.stream()
