@@ -213,7 +213,7 @@ def _check_json(fields: tuple[Field, ...], above: str = "") -> None:
             raise UsageError(
                 f"{_MESSAGE} has the column {path} of the type {each.kind}: Spark takes the numbers 128 to 255 of JSON "
                 "for those from -128 to -1",
-                remedy="declare it as SMALLINT",
+                remedy="declare it as SMALLINT, in the archive's columns, too",
             )
         if each.kind == "MAP" and each.inner[0].kind.split(" ")[0] != "STRING":
             raise UsageError(

@@ -165,7 +165,7 @@ def test_type_is_refused_when_spark_has_it_in_tables_alone(where: str, kind: str
 @pytest.mark.parametrize("kind", REFUSED_IN_JSON)
 @pytest.mark.parametrize("where", ["json", "deserializer"])
 def test_schema_is_refused_when_spark_does_not_read_it_from_json(where: str, kind: str) -> None:
-    said = r"the schema of a message has the (column|map) a(\.b)? .* — declare (it|the key) as (STRING|SMALLINT)"
+    said = r"the schema of a message has the (column|map) a(\.b)? .* — declare (it|the key) as (STRING|SMALLINT, in)"
     with pytest.raises(UsageError, match=said):
         TYPED[where](f"a {kind}")
     assert TYPED["function"](f"a {kind}")
