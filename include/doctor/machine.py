@@ -18,7 +18,7 @@ from include.doctor.finding import Finding
 from include.lake.disks import LEAST, amount, disks
 from include.services import supervisor
 from include.settings import REPOSITORY, Settings, settings
-from include.spark import class_archive, jars
+from include.spark import class_archive, compiled_jars, jars
 from include.spark.class_training import ensure_class_archive
 
 _NOT_SETTINGS = ("CRASH_AT", "DB_PASSWORD", "DEBUG", "HANG_AT", "JVM_OPTIONS", "PAUSE_AT")
@@ -34,14 +34,16 @@ def examine_machine() -> Iterator[Finding]:
     yield from _disks()
     yield from _packages()
     yield from _jars()
+    yield from _compiled_jars()
     yield from _class_archive()
     yield from _secrets()
     yield from examine_settings()
 
 
 def repair_machine(progress: Callable[[str], None]) -> None:
-    """Fetch damaged jars, prepare Spark's classes and close open files with secrets."""
+    """Fetch damaged jars, compile missing ones, prepare Spark's classes and close open files with secrets."""
     jars.ensure_jars(progress)
+    compiled_jars.compile_all()
     ensure_class_archive(progress)
     for path in _open_secrets():
         progress(f"chmod 600 {path}")
@@ -102,6 +104,12 @@ def _jars() -> Iterator[Finding]:
     others = [jar.name for jar in sorted(jars.folder().glob("*/spark-*.jar")) if not jar.stem.endswith(f"-{spark}")]
     # Known and tested (include/spark/ivy.xml), but shown so that nobody has to find it out.
     yield Finding(True, f"jars of Spark not at {spark}: {', '.join(others) or 'none'}")
+
+
+def _compiled_jars() -> Iterator[Finding]:
+    lacking = compiled_jars.lacking()
+    what = f"{', '.join(lacking)}: missing or not readable" if lacking else "all jars of our own classes"
+    yield Finding(not lacking, what, "./tidemark doctor --repair, by this checkout's owner" if lacking else "")
 
 
 def _class_archive() -> Iterator[Finding]:

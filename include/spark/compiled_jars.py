@@ -1,11 +1,13 @@
 """Java jars that Spark's interfaces require: the user's decoder with the class that calls it, and Delta log stores.
 
-Each class of ours is one source file beside this module, compiled when it is first needed, by the compiler that Spark
-ships. `python -m include.spark.compiled_jars` compiles all: an image has them for executors, which compile nothing.
+Each class of ours is one source file beside this module, compiled by the compiler that Spark ships. The launcher and
+images call `python -m include.spark.compiled_jars`, which compiles all: drivers on a cluster and executors compile
+nothing. Elsewhere each is compiled when it is first needed.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import subprocess
@@ -52,7 +54,11 @@ def log_store_jars(lake_uri: str) -> list[Path]:
 
 
 def _log_store_jar(name: str) -> Path:
-    return _compiled(Path(__file__).with_name(f"{name.rpartition('.')[2]}.java"), classpath("delta"))
+    return _compiled(_log_store_source(name), classpath("delta"))
+
+
+def _log_store_source(name: str) -> Path:
+    return Path(__file__).with_name(f"{name.rpartition('.')[2]}.java")
 
 
 def jars_content(decoder: KafkaDeserializer) -> list[str]:
@@ -70,13 +76,47 @@ def _content(decoder: KafkaDeserializer) -> bytes:
         ) from None
 
 
+def compile_all() -> None:
+    """Compile each class of ours that is not there. Raises UsageError where this user cannot write, or without jars."""
+    _compiled(DESERIALIZERS)
+    for name in LOG_STORES.values():
+        _log_store_jar(name)
+
+
+def lacking() -> list[str]:
+    """Return the names of the jars with classes of ours that are missing, or that this user cannot read."""
+    jars = map(_jar_of, (DESERIALIZERS, *map(_log_store_source, LOG_STORES.values())))
+    return [jar.name for jar in jars if not os.access(jar, os.R_OK)]
+
+
+def _jar_of(source: Path) -> Path:
+    return FOLDER / f"{source.stem}-{hashlib.sha256(source.read_bytes()).hexdigest()[:12]}.jar"
+
+
 def _compiled(source: Path, beside: Sequence[Path] = ()) -> Path:
-    jar = FOLDER / f"{source.stem}-{hashlib.sha256(source.read_bytes()).hexdigest()[:12]}.jar"
-    if not jar.exists():
+    """Return the jar with the class of a source file, compiled if this user cannot read one.
+
+    Raises UsageError when it cannot write it either.
+    """
+    jar = _jar_of(source)
+    if os.access(jar, os.R_OK):
+        return jar
+    # Other accounts load what root compiles, whatever root's umask is.
+    before = os.umask(0o022)
+    try:
         FOLDER.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=FOLDER) as made:
             compile_java(source, Path(made) / jar.name, beside)
             (Path(made) / jar.name).replace(jar)
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise
+        raise UsageError(
+            f"{jar} is missing or not readable, and this user cannot write it: {error.strerror}",
+            remedy="the owner of this checkout must start ./tidemark doctor --repair",
+        ) from None
+    finally:
+        os.umask(before)
     return jar
 
 
@@ -104,9 +144,7 @@ def compile_java(source: Path, jar: Path, beside: Sequence[Path] = ()) -> None:
 def main() -> int:
     """Compile every class of ours; return 0 or the error's exit code."""
     try:
-        _compiled(DESERIALIZERS)
-        for name in LOG_STORES.values():
-            _log_store_jar(name)
+        compile_all()
     except TidemarkError as error:
         print(f"tidemark: {error}", file=sys.stderr)
         return error.exit_code

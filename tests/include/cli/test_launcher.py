@@ -15,7 +15,7 @@ import pytest
 from include.setting_values import NOT_IN_FOLDERS
 from tests.conftest import REPOSITORY
 
-INPUTS = ("uv.lock", "include/spark/ivy.xml", "include/spark/jars.sha256")
+INPUTS = ("uv.lock", "include/spark/ivy.xml", "include/spark/jars.sha256", "include/spark/LinkingLogStore.java")
 
 
 def program(path: Path, text: str) -> None:
@@ -249,7 +249,7 @@ def test_set_up_is_readable_by_other_accounts_when_root_keeps_files_to_itself(ch
     made = (checkout / name for name in ("installed", ".tidemark", ".tidemark/setup.stamp"))
     assert [each.stat().st_mode & 0o777 for each in made] == [0o644, 0o755, 0o644]
     umasks = {path.name.removeprefix("umask of "): path.read_text() for path in checkout.glob("umask of *")}
-    modules = ("include.spark.jars", "include.spark.class_training")
+    modules = ("include.spark.jars", "include.spark.class_training", "include.spark.compiled_jars")
     assert umasks == {**dict.fromkeys(modules, "0022\n"), "include.cli": "0077\n"}
 
 

@@ -1,19 +1,22 @@
-"""Fetching jars: several who need the same at once, and a network that fails."""
+"""Jars: fetched by several at once, or from a network that fails, and compiled for other accounts."""
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tenacity
 
 from include.errors import ServiceUnreachable, UsageError
 from include.settings import REPOSITORY
-from include.spark import jars
+from include.spark import compiled_jars, jars
 
 FETCH = """
 import sys
@@ -120,3 +123,35 @@ def test_registry_is_fetched_once_when_two_start_it_for_the_first_time_at_once(t
     assert {out.splitlines()[-1] for out, _ in told} == {str(target / "registry" / "application")}
     assert not list(tmp_path.rglob("*.partial"))
     assert len(list((target / "registry" / "application").glob("*-runner.jar"))) == 1
+
+
+def test_compiled_jars_are_readable_by_all_when_their_account_keeps_files_to_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiled_jars, "FOLDER", tmp_path / "classes")
+    monkeypatch.setattr(compiled_jars, "compile_java", lambda source, jar, beside: jar.write_bytes(source.read_bytes()))
+    assert len(compiled_jars.lacking()) == 3
+    before = os.umask(0o077)
+    try:
+        assert compiled_jars.main() == 0
+        assert os.umask(0o077) == 0o077
+    finally:
+        os.umask(before)
+    made = [compiled_jars.FOLDER, *compiled_jars.FOLDER.iterdir()]
+    assert [each.stat().st_mode & 0o777 for each in made] == [0o755, 0o644, 0o644, 0o644]
+    assert compiled_jars.lacking() == []
+
+
+@pytest.mark.parametrize("reason", [errno.EACCES, errno.EROFS])
+def test_owner_is_asked_for_when_a_compiled_jar_is_missing_and_its_user_cannot_write_to_the_checkout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], reason: int
+) -> None:
+    def refuse(**_: Any) -> None:
+        raise OSError(reason, os.strerror(reason))
+
+    monkeypatch.setattr(compiled_jars, "FOLDER", tmp_path)
+    monkeypatch.setattr(tempfile, "TemporaryDirectory", refuse)
+    assert compiled_jars.main() == UsageError.exit_code
+    told = capsys.readouterr().err
+    assert f"{tmp_path}/KafkaDeserializers-" in told
+    assert told.endswith("— the owner of this checkout must start ./tidemark doctor --repair\n")
