@@ -26,6 +26,7 @@ from include.housekeeping import replaced
 from include.housekeeping.leftovers import left_tables
 from include.intervals.lake_of_ledger import check_may_delete
 from include.intervals.reporting.asking import notify_overtaken
+from include.lake.delta_log import check_disk
 from include.ledger.connection import await_ledger
 from include.ledger.erasures import intent, unfinished
 from include.ledger.erasures.coordinates import intervals_with
@@ -59,9 +60,10 @@ def erase(pipeline: Pipeline, wish: Wish, tell: Tell) -> dict[str, Any]:
 
     An unfinished erasure of the same keys in the same columns is finished instead. Raises the error of `check_lake`;
     UsageError while files of another ledger are kept, for revisions outside of the lake, for signed proofs without a
-    key to sign others, for a reason that names a key, for rows of others in the same messages, while another erasure
-    is unfinished, and where the stream of another ledger writes the views' topics; TidemarkError when the clock of the
-    lake's store is more than a minute ahead; AnotherWriter while a stream runs; the error of an interval that fails.
+    key to sign others, for a Delta table on a disk without hard links, for a reason that names a key, for rows of
+    others in the same messages, while another erasure is unfinished, and where the stream of another ledger writes the
+    views' topics; TidemarkError when the clock of the lake's store is more than a minute ahead; AnotherWriter while a
+    stream runs; the error of an interval that fails.
     """
     await_ledger()
     columns = _columns_to_erase(pipeline, wish)
@@ -223,6 +225,8 @@ def _check_topics(pipeline: Pipeline) -> None:
 def _columns_to_erase(pipeline: Pipeline, wish: Wish) -> tuple[str, ...]:
     check_may_delete(pipeline, left_tables(pipeline))
     columns = check.subject_columns(pipeline, wish.columns)
+    if delta_table_exists(pipeline):
+        check_disk(pipeline.name)
     if Keys(wish.keys).named_in(wish.reason):
         raise UsageError(
             "the reason names a key, and it is kept for ever; nothing was changed",

@@ -19,6 +19,7 @@ from include.housekeeping.old_generations import sweep_checkpoints
 from include.housekeeping.run import holding_files
 from include.housekeeping.sweep import Done, Times, sweep_landing, sweep_tables
 from include.intervals import steps
+from include.lake.delta_log import check_disk
 from include.ledger import quarantine as ledger_quarantine
 from include.ledger.erasures import named_partitions, unfinished
 from include.ledger.erasures.reports import cleaned_reports
@@ -129,8 +130,10 @@ def _ended(pipeline: Pipeline, what: str, code: int) -> TidemarkError:
 def erase_from_delta(pipeline: Pipeline, erasure: Begun, lease: Lease, tell: Tell) -> None:
     """Delete the records from the Delta table, its older versions and its log, and pin its view again.
 
-    Raises the error of the application's exit code, AnotherWriter when the lease was lost meanwhile.
+    Raises the error of the application's exit code, AnotherWriter when the lease was lost meanwhile, UsageError for a
+    disk without hard links.
     """
+    check_disk(pipeline.name)
     tell(f"{pipeline.name}: the Delta table is written again, its older versions are deleted")
     arguments = ("--pipeline", pipeline.name, "--erasure", str(erasure.id), "--token", str(lease.token))
     job = submission("erase_subject", *arguments, name=f"erase {pipeline.name}", short=True, delta=True)

@@ -1,4 +1,4 @@
-"""The log of a Delta table: who made a commit, and how the values of rows that it repeats are removed.
+"""The log of a Delta table: what commits to it, and how the values of rows that it repeats are removed.
 
 A commit names its files with each column's least and greatest value. So do checkpoints, and checksums of small tables.
 Readers rebuild the newest version from the newest checkpoint alone.
@@ -10,12 +10,15 @@ import json
 import os
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pyarrow.fs as fs
 
 from include.crash_points import crash_point
-from include.lake.files import delete, delete_file, filesystem, list_entries, read_text, write_text
+from include.errors import UsageError
+from include.lake.disks import takes_links
+from include.lake.files import delete, delete_file, filesystem, list_entries, read_text, root, uri, write_text
 
 OWN = "tidemark"
 """The mark of Tidemark's commits in the table's history; commits of intervals state more."""
@@ -25,10 +28,29 @@ _SAYS_MORE = '{"tidemark.'
 
 _LOG_FILE = re.compile(r"(\d{20})\.(.+)")
 
+_TEMPORARY = re.compile(r"\.{1,2}(\d{20})\..+\.tmp(?:\.crc)?")
+"""What a killed driver leaves of a file of the log, and Hadoop's checksum of that."""
+
 
 def is_own(metadata: str | None) -> bool:
     """Return whether a commit's metadata is Tidemark's."""
     return metadata is not None and (metadata == OWN or metadata.startswith(_SAYS_MORE))
+
+
+def check_disk(pipeline: str) -> None:
+    """Raise UsageError when the disk of a pipeline's Delta table lets two drivers commit the same version.
+
+    The table may not exist yet. Where the lake is not on a disk, nothing is checked.
+    """
+    table = uri("delta", pipeline)
+    if table.startswith("file://") and not takes_links(Path(table.removeprefix("file://")) / "_delta_log"):
+        raise UsageError(
+            f"the disk of {root()} has no hard links, so two drivers could commit the same version of its Delta table, "
+            "and rows would be lost",
+            remedy="use a disk with hard links, or declare the archive with iceberg=True, not delta=True, and remove "
+            f"{table}",
+            pipeline=pipeline,
+        )
 
 
 def commit_id(table: str, version: int) -> str | None:
@@ -48,10 +70,14 @@ def forget_values(table: str, version: int, without_names: Callable[[str], str] 
     """Remove values of rows from a table's log, up to a version that has a checkpoint; repeating it changes nothing.
 
     Commits keep their files, transactions and Tidemark's metadata as `without_names` returns it; they lose columns'
-    bounds, and commits of other writers lose their conditions. Older checkpoints and checksums are deleted.
+    bounds, and commits of other writers lose their conditions. Older checkpoints and checksums are deleted, and what
+    killed drivers left.
     """
     log = f"{table}/_delta_log"
     for entry in list_entries(log, recursive=False):
+        left = _TEMPORARY.fullmatch(entry.name)
+        if left is not None and int(left[1]) <= version:
+            delete_file(f"{log}/{entry.name}")
         match = _LOG_FILE.fullmatch(entry.name)
         if match is None or int(match[1]) > version:
             continue

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from delta.exceptions import (
@@ -33,8 +32,7 @@ from include import lake
 from include.catalog.columns import changes, columns_of_json, declared_columns
 from include.errors import TidemarkError, UsageError
 from include.lake import object_store
-from include.lake.delta_log import OWN
-from include.lake.disks import takes_links
+from include.lake.delta_log import OWN, check_disk
 from include.ledger.intervals.locks import replacing_rows
 from include.offsets import Coordinates, OffsetRange
 from include.pipelines.spec import Pipeline
@@ -92,13 +90,8 @@ def check_store(spark: SparkSession, pipeline: Pipeline) -> None:
     """Raise UsageError when the lake's store or disk lets two drivers commit the same version."""
     if object_store.is_bucket_uri(lake.root()):
         _check_bucket(spark, pipeline)
-    elif lake.root().startswith("file://") and not takes_links(Path(lake.uri("delta").removeprefix("file://"))):
-        raise UsageError(
-            f"the disk of {lake.root()} has no hard links, so two drivers could commit the same version of its Delta "
-            "table, and rows would be lost",
-            remedy="use a disk with hard links, or declare the archive with iceberg=True, not delta=True",
-            pipeline=pipeline.name,
-        )
+    else:
+        check_disk(pipeline.name)
 
 
 def _check_bucket(spark: SparkSession, pipeline: Pipeline) -> None:

@@ -8,6 +8,7 @@ from include import lake
 from include.catalog.declared import check_storage
 from include.completeness import follow_ledger
 from include.errors import AnotherWriter, ApprovalNeeded, ReconciliationFailed, TidemarkError, ValidationFailed
+from include.lake.delta_log import check_disk
 from include.lake.revision_files import damaged_files, described
 from include.ledger.columns.renames import lacking_in_build
 from include.ledger.held_locks import Check
@@ -51,6 +52,7 @@ def _publish_alone(run: IntervalRun, check: Check) -> None:
     build = _check_reconciled(run)
     check_storage(run.pipeline)
     if run.pipeline.archive.delta:
+        check_disk(run.pipeline.name)
         check_table(run.spark, run.pipeline)
     catalog = Catalog(run.spark, run.pipeline)
     catalog.create_tables()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -347,6 +349,23 @@ def test_erasure_is_refused_when_the_lease_was_lost(pipeline: str) -> None:
     with pytest.raises(AnotherWriter):
         intent.begin(lease, request, Found({at(1)}, set(), set(), 1), Keys(["cam-1"]))
     assert last_erasure(pipeline) == 0
+
+
+def test_nothing_is_begun_when_the_disk_of_a_delta_table_has_no_hard_links(
+    pipeline: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    # It was declared, and is there.
+    log = Path(lake.uri("delta", pipeline).removeprefix("file://")) / "_delta_log"
+    log.mkdir(parents=True)
+    wish = Wish(("cam-1",), ("device_id",), "asked", "me@here")
+    with pytest.raises(UsageError, match=r"the disk of file:///.* has no hard links"):
+        erase(replace(load_pipeline("nest_cameras"), name=pipeline), wish, print)
+    assert last_erasure(pipeline) == 0
+    assert list(log.iterdir()) == []
 
 
 def test_replayed_record_leaves_the_delivering_interval_when_it_is_erased(pipeline: str) -> None:

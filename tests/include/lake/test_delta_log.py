@@ -84,6 +84,20 @@ def test_names_leave_own_commits_when_an_erasure_takes_them_and_commits_of_other
         assert "10001" not in "".join(each.read_text() for each in log.glob("*.json"))
 
 
+def test_temporary_files_of_killed_drivers_go_when_the_log_is_cleaned(log: Path) -> None:
+    committed = write(log, 1, *commit("add", "tidemark"))
+    names = [f".{committed.name}.8f9c-11.tmp", f"..{committed.name}.8f9c-11.tmp.crc", f".{0:020}.crc.8f9c-12.tmp"]
+    left = [log / name for name in names]
+    later = log / f".{2:020}.json.8f9c-13.tmp"
+    # The disk has a commit by both names when its driver is killed.
+    left[0].hardlink_to(committed)
+    for each in (*left[1:], later):
+        each.write_text(MARK)
+    for _ in range(2):
+        forget_values(lake.uri("delta", "somebody"), 1)
+        assert sorted(log.iterdir()) == [later, committed]
+
+
 @pytest.mark.parametrize("character", ["\x85", "\u2028", "\u2029"])
 def test_values_leave_a_commit_when_they_hold_a_character_that_python_takes_for_the_end_of_a_line(
     log: Path, character: str

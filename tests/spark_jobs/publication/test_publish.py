@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -133,6 +135,20 @@ def test_no_row_is_visible_twice_at_any_point_when_rows_move_to_another_table_pa
     assert ("partition_dropped", []) in seen
     assert all(visible in ([], rows) for _, visible in seen)
     assert sorted(row for _, row in world.visible()) == rows
+
+
+def test_nothing_is_registered_when_the_disk_of_a_delta_table_has_no_hard_links(
+    publications: Publications, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    run = publications.run(publications.build())
+    archive = replace(run.pipeline.archive, delta=True)
+    with pytest.raises(UsageError, match=r"the disk of file:///.* has no hard links"):
+        publish(replace(run, pipeline=replace(run.pipeline, archive=archive)))
+    assert publications.world.visible() == []
 
 
 A, B, C, D = (0, 1), (0, 2), (1, 1), (1, 2)
