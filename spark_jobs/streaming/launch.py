@@ -31,7 +31,7 @@ def _note_application() -> None:
     """Note YARN's id of the driver, because its submitter may have died before noting it."""
     launch, application = os.environ.get("TIDEMARK_LAUNCH"), yarn.own_application(os.environ)
     if launch and application:
-        launches.note_application(launch, application)
+        launches.note_running(launch, application)
 
 
 def _note(code: int, ended_with: str = "") -> None:

@@ -89,6 +89,17 @@ def note_application(launch: str, application: str, page: str = "") -> None:
             row.application, row.log = application, page or row.log
 
 
+def note_running(launch: str, application: str) -> None:
+    """Record that the driver runs, and as which application on YARN; the driver itself calls this.
+
+    Whoever launched it may have noted its end, when the application was not known yet.
+    """
+    with session() as ledger:
+        row = ledger.get(StreamLaunch, launch)
+        if row is not None:
+            row.application, row.exit_code, row.ended_at = application, None, None
+
+
 def note_end(launch: str, exit_code: int, error: str = "") -> None:
     """Record the driver's exit code and error; the driver itself calls this."""
     with session() as ledger:
@@ -148,8 +159,21 @@ def launch_of(pipeline: str, live: LiveWriter) -> Launch | None:
     None for a driver that a person started.
     """
     newest = recent(pipeline, _MOST_THAT_START)
-    of_it = (each for each in newest if each is newest[0] or live.acquired_at - each.launched_at < _LONGEST_START)
+    of_it = (each for each in newest if each is newest[0] or _may_have_been_late(each, live))
     return next((each for each in of_it if holds_lease(each, live)), None)
+
+
+def _may_have_been_late(launch: Launch, live: LiveWriter) -> bool:
+    """Return whether the live driver may be that of a launch before the newest one.
+
+    Launches that were killed have no end in the ledger, either. A command notes no application, and a driver only once
+    Spark has started: until then it is nobody's.
+    """
+    if not live.application_id:
+        return False
+    if launch.is_on_yarn:
+        return launch.application == live.application_id
+    return live.acquired_at - launch.launched_at < _LONGEST_START
 
 
 def is_of(launch: Launch, writer: LiveWriter) -> bool:

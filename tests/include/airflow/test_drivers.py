@@ -208,16 +208,27 @@ def test_driver_is_adopted_with_its_launch_when_it_runs_on_another_host(in_proce
     assert not launches.holds_lease(launch, by_hand)
 
 
-@pytest.mark.parametrize(("took", "is_adopted"), [("4 min", True), ("2 h", False)])
+@pytest.mark.parametrize(
+    ("took", "application", "launched", "is_adopted"),
+    [
+        pytest.param("4 min", "app-1", {}, True, id="given up after three minutes"),
+        pytest.param("2 h", "app-1", {}, False, id="of a person"),
+        pytest.param("4 min", "", {}, False, id="a command"),
+        pytest.param("4 min", "app-1", {"host": launches.YARN, "application": "app-1"}, True, id="on YARN"),
+        pytest.param("4 min", "app-2", {"host": launches.YARN, "application": "app-1"}, False, id="another on YARN"),
+        pytest.param("4 min", "", {"host": launches.YARN}, False, id="a command beside YARN"),
+    ],
+)
 def test_driver_is_adopted_with_its_launch_when_it_came_up_after_another_one_was_launched(
-    in_process: Home, elsewhere: str, took: str, is_adopted: bool
+    in_process: Home, elsewhere: str, took: str, application: str, launched: dict[str, str], is_adopted: bool
 ) -> None:
-    """It was given up after three minutes. A driver that comes up later there was started by a person."""
-    change(in_process, f"UPDATE stream_launches SET launched_at = now() - interval '{took}'")
+    """Its launch was killed, or given up: nobody has noted its end."""
+    noted = "".join(f", {name} = '{value}'" for name, value in launched.items())
+    change(in_process, f"UPDATE stream_launches SET launched_at = now() - interval '{took}'{noted}")
     change(
         in_process,
         "INSERT INTO writers (pipeline, token, holder, acquired_at, expires_at, stop_requested, application_id) "
-        f"VALUES ('{NAME}', 1, 'elsewhere:1:1', now(), now() + interval '1 min', false, '')",
+        f"VALUES ('{NAME}', 1, 'elsewhere:1:1', now(), now() + interval '1 min', false, '{application}')",
     )
     launches.note_intent("next", NAME, "third", "/nowhere/stream.log")
     launches.note_end("next", AnotherWriter.exit_code)
