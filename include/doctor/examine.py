@@ -25,7 +25,7 @@ from include.monitor.history.unregistered import find_unregistered
 from include.monitor.missing import building_commands, summarize_missing
 from include.pipelines import declarations
 from include.pipelines.spec import EventTimeWithin, Pipeline
-from include.proof.lost import lost_files
+from include.proof.lost import copy_to_use, lost_files
 from include.services import airflow, supervisor
 from include.services.dag_files import unmade_dags
 from include.services.process import ServiceStatus, embedded_addresses, open_addresses, read_state
@@ -228,7 +228,7 @@ def lost_proofs(pipeline: Pipeline) -> Iterator[Finding]:
     """Yield a finding when the last proof's file is gone, a note for earlier ones, of which no copy may be left."""
     if lost := lost_files(pipeline):
         what = f"{pipeline.name}: proofs whose files are gone: {len(lost)}, such as {lost[0]}"
-        remedy = "put them back from the lake's last copy, if it has them: those after them do not verify until then"
+        remedy = f"put them back from {copy_to_use(pipeline)}, if it has them: later ones do not verify until then"
         are_earlier = lost[-1] != proofs.paths(pipeline.name)[-1]
         yield Finding(are_earlier, what, remedy, notice=are_earlier)
 

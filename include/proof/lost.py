@@ -1,10 +1,11 @@
-"""Proofs whose files are gone."""
+"""Proofs whose files are gone, and where others may come from."""
 
 from __future__ import annotations
 
 from include import lake
 from include.lake.scan import scan_files
 from include.ledger import proofs
+from include.ledger.erasures.named_partitions import is_any_renamed
 from include.pipelines.spec import Pipeline
 
 
@@ -14,3 +15,10 @@ def lost_files(pipeline: Pipeline) -> list[str]:
     written = proofs.paths(pipeline.name)
     there = scan_files("proofs", pipeline.name) if written else {}
     return [each for each in written if lake.uri(each) not in there]
+
+
+def copy_to_use(pipeline: Pipeline) -> str:
+    """Return in words from which copy of the lake they may be put back: an erasure would have replaced earlier ones."""
+    if is_any_renamed(pipeline.table):
+        return "a copy since the last erasure, never from an earlier one, which may name what was erased"
+    return "the lake's last copy"

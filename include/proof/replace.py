@@ -18,6 +18,7 @@ from typing import Any
 from include import lake
 from include.crash_points import crash_point
 from include.errors import TidemarkError, UsageError
+from include.lake.object_store import is_bucket_uri
 from include.ledger import proofs
 from include.ledger.erasures.to_forget import NamesToForget
 from include.pipelines.spec import Pipeline
@@ -29,11 +30,15 @@ def replace_proofs(pipeline: Pipeline, erasure: int, names: NamesToForget) -> in
     """Replace the proofs that name the partitions and all that follow, and return how many this erasure replaced.
 
     One whose file is gone names nobody, and stays as the ledger notes it. Repeating it changes nothing. Raises
-    UsageError if a signed proof cannot be signed again, TidemarkError for a file that is not a proof.
+    UsageError if a signed proof cannot be signed again, TidemarkError for a file that is not a proof, and when their
+    folder is gone.
     """
     replaced: dict[str, str] = {}
     with proofs.replacing(pipeline.name) as chain:
-        for path in chain.paths():
+        written = chain.paths()
+        if written:
+            _check_folder(pipeline)
+        for path in written:
             if (before := _read(pipeline, path)) is None:
                 continue
             proof = before if _is_replaced(before, erasure) else _replacement(before, replaced, names)
@@ -46,6 +51,19 @@ def replace_proofs(pipeline: Pipeline, erasure: int, names: NamesToForget) -> in
             replaced[path] = hashlib.sha256(content).hexdigest()
             chain.note(path, replaced[path], parse(content)["signature"].get("public_key"))
     return len(replaced)
+
+
+def _check_folder(pipeline: Pipeline) -> None:
+    """Raise TidemarkError when the folder of the proofs is gone: it may be on a disk that is not mounted now."""
+    folder = lake.uri("proofs", pipeline.name)
+    if not is_bucket_uri(folder) and not lake.is_folder(folder):
+        raise TidemarkError(
+            f"the folder proofs/{pipeline.name} is gone with all proofs, which may name what is erased; the erasure is "
+            "unfinished",
+            remedy=f"mount it or put it back, or make the folder {folder.removeprefix('file://')} if there is no copy, "
+            f"then: ./tidemark erase {pipeline.name} --resume",
+            pipeline=pipeline.name,
+        )
 
 
 def replaced_by(pipeline: Pipeline, erasure: int) -> int:

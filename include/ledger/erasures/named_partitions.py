@@ -70,6 +70,13 @@ def renamed_by(erasure: int, table: str) -> int:
         return ledger.scalar(wanted) or 0
 
 
+def is_any_renamed(table: str) -> bool:
+    """Return whether an erasure gave a revision of a table another partition name."""
+    wanted = select(Revision.id).where(Revision.table_name == table, Revision.table_partition.contains(ERASED))
+    with session() as ledger:
+        return ledger.scalar(wanted.limit(1)) is not None
+
+
 def values_renamed_by(erasure: int, table: str) -> int:
     """Return how many values of a partition column an erasure replaced; of several such columns, the most of one."""
     wanted = select(Revision.table_partition).where(

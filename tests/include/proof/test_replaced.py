@@ -19,14 +19,17 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
     load_pem_private_key,
 )
+from sqlalchemy import func, update
 
+from include.doctor.examine import lost_proofs
 from include.erasure.check import remaining_in_proofs
 from include.erasure.names import Names
 from include.errors import ServiceUnreachable, TidemarkError, UsageError
 from include.ledger import connection
 from include.ledger.database import engine, session
 from include.ledger.erasures import named_partitions
-from include.ledger.models import IntervalRow
+from include.ledger.intervals.revisions import ERASED as ERASED_NAME
+from include.ledger.models import IntervalRow, Revision
 from include.pipelines import load_pipeline
 from include.proof import replace, verify
 from include.proof.replace import replace_proofs, replaced_by
@@ -124,6 +127,36 @@ def test_proofs_after_a_lost_one_are_replaced_when_there_is_no_copy_of_it(
     with pytest.raises(TidemarkError, match=f"{chain[1].name} is no proof") as refused:
         replace_proofs(NAMES, 4, ERASED)
     assert "or delete what is there if there is none" in refused.value.remedy
+
+
+@pytest.mark.parametrize("chain", ["unsigned"], indirect=True)
+def test_earlier_copies_of_a_lost_proof_are_warned_of_when_an_erasure_has_replaced_proofs(chain: list[Path]) -> None:
+    chain[1].unlink()
+    (before,) = lost_proofs(NAMES)
+    assert before.remedy.startswith("put them back from the lake's last copy, if it has them: ")
+    with session() as ledger:
+        renamed = func.replace(Revision.table_partition, f"zip={ZIP}", f"zip{ERASED_NAME}3.1)")
+        ledger.execute(update(Revision).values(table_partition=renamed))
+    (after,) = lost_proofs(NAMES)
+    assert after.remedy.startswith(
+        "put them back from a copy since the last erasure, never from an earlier one, which "
+    )
+
+
+@pytest.mark.parametrize("chain", ["unsigned"], indirect=True)
+def test_erasure_is_unfinished_when_the_folder_of_proofs_is_away(chain: list[Path]) -> None:
+    """As that of a disk of its own, until it is mounted again."""
+    folder, away = chain[0].parent, chain[0].parents[1] / "away"
+    folder.rename(away)
+    with pytest.raises(TidemarkError, match=f"the folder proofs/{PIPELINE} is gone with all proofs") as refused:
+        replace_proofs(NAMES, 3, ERASED)
+    # There may be no copy of it.
+    folder.mkdir()
+    assert replace_proofs(NAMES, 3, ERASED) == 0
+    folder.rmdir()
+    away.rename(folder)
+    assert f"make the folder {folder}" in refused.value.remedy
+    assert replace_proofs(NAMES, 3, ERASED) == 3
 
 
 def test_reason_of_an_approval_names_no_key_when_its_proof_was_replaced() -> None:
