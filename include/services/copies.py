@@ -74,8 +74,9 @@ def check_no_other_airflow() -> None:
         raise UsageError(
             f"Airflow runs on {', '.join(sorted(others))} with the database at {settings().database_host()}: this one "
             "would run its tasks, and each rewrite the other's DAGs",
-            remedy="start only the services that you need, or name a PostgreSQL server of this installation's own; "
-            "if that Airflow was killed just now, repeat this in a minute",
+            remedy="end that one there by ./tidemark down airflow, start only the services that you need here, or name "
+            "a PostgreSQL server of this installation's own; if that Airflow was killed just now, repeat this in a "
+            "minute",
         )
 
 

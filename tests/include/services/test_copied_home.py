@@ -211,8 +211,9 @@ def test_airflow_is_refused_when_one_of_another_host_works_on_its_database(
             cursor.execute(f"INSERT INTO job VALUES ('{host}', 'SchedulerJob', 'running', {heard})")
         try:
             if host == "elsewhere" and not minutes:
-                with pytest.raises(UsageError, match="Airflow runs on elsewhere with the database at "):
+                with pytest.raises(UsageError, match="Airflow runs on elsewhere with the database at ") as refused:
                     copies.check_no_other_airflow()
+                assert refused.value.remedy.startswith("end that one there by ./tidemark down airflow, ")
             else:
                 copies.check_no_other_airflow()
         finally:
