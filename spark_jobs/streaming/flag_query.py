@@ -162,11 +162,6 @@ class FlagQuery:
         self._log.info("limits version %s is in force, changed in %.2f s", self._version, time.monotonic() - began)
         return again
 
-    def stop(self, query: StreamingQuery) -> None:
-        """Stop the query at once: the next one reads again what it has read since its last commit."""
-        query.stop()
-        self.commit_finished()
-
     def commit_finished(self) -> int:
         """Commit in the ledger the batches that Spark's checkpoint has committed since. Return their number.
 

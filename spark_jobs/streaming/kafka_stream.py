@@ -180,8 +180,10 @@ class _Queries(StreamQueries):
     def stop_at_batch_boundary(self, patience: float = 60.0) -> None:
         """Let each query finish the micro-batch it is in, then stop it."""
         if self._flags:
-            # Its long batches need not end: a flag that is raised twice counts once.
-            self._flags.stop(self._queries[-1])
+            # Its long batches need not end: the next driver reads again what was read since its last commit, and a flag
+            # that is raised twice counts once.
+            self._stop(self._queries[-1])
+            self._flags.commit_finished()
         super().stop_at_batch_boundary(patience)
 
     def _read(self, query: str) -> DataFrame:

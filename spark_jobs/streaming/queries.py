@@ -32,6 +32,8 @@ from spark_jobs.streaming.summed_lines import SummedLines
 _STOP_SECONDS = 10
 """How long a query may take to stop in the middle of a micro-batch."""
 
+_STOP_TIMEOUT = "spark.sql.streaming.stopTimeout"
+
 
 class Stop:
     """A request to stop, made by SIGTERM or SIGINT."""
@@ -109,12 +111,12 @@ class StreamQueries(ABC):
                 with suppress(StreamingQueryException):
                     query.awaitTermination(1)
             # Before it is stopped: that may make it fail.
-            if error := self._final_failure(query):
+            thrown = self._thrown.get(query.name.removeprefix(f"{self._pipeline.name}."))
+            if error := self._final_failure(query) or (thrown if thrown and translate(thrown) else None):
                 failed.append(error)
             self._stop(query)
         self._commits.tell()
-        known = (each for each in self._thrown.values() if translate(each) is not None)
-        if lasting := [*self._errors, *(each for each in (*failed, *known) if unresolved_id(each) is None)]:
+        if lasting := [*self._errors, *(each for each in failed if unresolved_id(each) is None)]:
             raise lasting[0]
 
     def stop_now(self) -> None:
@@ -132,7 +134,7 @@ class StreamQueries(ABC):
         Spark cannot interrupt Python, and by default waits for it without a limit. It may still commit until the lease
         is released.
         """
-        self._spark.conf.set("spark.sql.streaming.stopTimeout", f"{_STOP_SECONDS}s")
+        self._spark.conf.set(_STOP_TIMEOUT, f"{_STOP_SECONDS}s")
         try:
             query.stop()
         except Py4JJavaError as error:
@@ -143,6 +145,8 @@ class StreamQueries(ABC):
                 query.name,
                 _STOP_SECONDS,
             )
+        finally:
+            self._spark.conf.unset(_STOP_TIMEOUT)
 
     def _sinks_of(self, query: str, batch: DataFrame, run: Callable[[str, str], None]) -> None:
         query_id = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")

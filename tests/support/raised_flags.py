@@ -139,6 +139,6 @@ def raise_flags(spark: Any, pipeline: Pipeline) -> dict[TopicPartition, int]:
     flags = FlagQuery(spark, pipeline, lease, start.generation, restarts, versions, until_caught_up=True)
     query = flags.start(begins)
     query.awaitTermination()
-    flags.stop(query)
+    flags.commit_finished()
     writers.release(lease)
     return begins

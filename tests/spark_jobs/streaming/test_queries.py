@@ -33,7 +33,7 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     settings.cache_clear()
 
 
-def query_in_a_micro_batch(fails_with: Exception | None = None) -> Any:
+def query_in_a_micro_batch(fails_with: Exception | None = None, name: str = "archive") -> Any:
     """A query whose micro-batch ends when it is waited for: with the error, where there is one."""
 
     def end(_: float) -> None:
@@ -46,6 +46,7 @@ def query_in_a_micro_batch(fails_with: Exception | None = None) -> Any:
         query.isActive, query.is_stopped = False, True
 
     query = SimpleNamespace(
+        name=f"p.{name}",
         isActive=True,
         is_stopped=False,
         lastProgress=None,
@@ -76,7 +77,7 @@ def stopping(archive: Any, view: Any, *, of_lines: bool = False) -> Any:
     views = [SimpleNamespace(name="v")]
     pipeline: Any = SimpleNamespace(name="p", archive=SimpleNamespace(delta=False), views=views)
     nothing: Any = None
-    spark: Any = SimpleNamespace(conf=SimpleNamespace(set=lambda name, value: None))
+    spark: Any = SimpleNamespace(conf=SimpleNamespace(set=lambda name, value: None, unset=lambda name: None))
     queries = Queries(spark, pipeline, nothing, nothing, until_caught_up=False)
     queries._queries = [archive, view]
     return queries
@@ -110,12 +111,20 @@ def test_full_disk_is_named_when_the_last_micro_batch_of_a_view_meets_it() -> No
     from pyspark.errors import StreamingQueryException
 
     full = OSError(errno.ENOSPC, "No space left on device")
-    archive, view = query_in_a_micro_batch(), query_in_a_micro_batch(StreamingQueryException("only the text"))
+    archive, view = query_in_a_micro_batch(), query_in_a_micro_batch(StreamingQueryException("only the text"), "view")
     queries = stopping(archive, view)
     view.note = lambda: queries._thrown.update(view=full)
     with pytest.raises(OSError, match="No space left") as raised:
         queries.stop_at_batch_boundary()
     assert (raised.value, archive.is_stopped) == (full, True)
+
+
+def test_stream_is_stopped_without_an_error_when_only_the_stop_makes_a_view_fail() -> None:
+    archive, view = query_in_a_micro_batch(), query_in_a_micro_batch(name="view")
+    queries = stopping(archive, view)
+    view.stop = lambda: queries._thrown.update(view=OSError(errno.ENOSPC, "No space left on device"))
+    queries.stop_at_batch_boundary()
+    assert "view" in queries._thrown
 
 
 def test_stream_is_stopped_without_an_error_when_a_record_makes_a_view_throw_meanwhile() -> None:
@@ -205,10 +214,11 @@ def test_stream_ends_when_a_sink_waits_for_longer_than_it_is_given(
             queries.stop_at_batch_boundary(patience=1)
         assert time.monotonic() - began < 15
         assert "p.archive waits in its micro-batch, and does not stop within 1 s" in caplog.text
+        # Others that stop a query in this session wait for its end.
+        assert spark.conf.get("spark.sql.streaming.stopTimeout", None) is None
     finally:
         is_free.set()
         wait_for("the query to end", lambda: query.id not in {each.id for each in spark.streams.active}, 30)
-        spark.conf.unset("spark.sql.streaming.stopTimeout")
 
 
 @pytest.mark.parametrize("text", ["Connection refused", "some data may have been lost", "No space left on device"])
