@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from typing import NoReturn
 
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
@@ -48,6 +49,13 @@ def run_entry(main: Callable[[list[str]], int], argv: list[str]) -> None:
     sys.stderr.flush()
     # Not sys.exit: library threads outlive the interpreter, and one of them crashed a finished job while Python shut
     # down. Nothing is left to commit here.
+    os._exit(code)
+
+
+def end_now(error: TidemarkError, pipeline: str) -> NoReturn:
+    """End the process from another thread than the main one, which waits, with an error's line and exit code."""
+    code = _fail(error, pipeline)
+    sys.stderr.flush()
     os._exit(code)
 
 

@@ -15,10 +15,14 @@ from include.ledger.database import engine
 from include.ledger.patience import SHARE, patient
 from include.ledger.streams import writers
 from include.settings import settings
+from spark_jobs.spark.entry import end_now
 from spark_jobs.spark.log import log_of
 
 _ANSWER_SECONDS = 5
 """How long PostgreSQL may take to accept a connection while a renewal waits for an answer."""
+
+_UNHEARD_SECONDS = 60
+"""After which a driver is ended that does not notice that PostgreSQL hangs: it waits for an answer itself."""
 
 _END_SECONDS = 15
 """How long a renewal may take when the stream ends."""
@@ -39,7 +43,10 @@ class Heartbeat(threading.Thread):
         self._ended = threading.Event()
         self._stop_requested = False
         self._error: TidemarkError | None = None
+        self._heard = threading.Event()
         self._renewed = self._answered = time.monotonic()
+        self._asked: float | None = None
+        """When the renewal began that is under way."""
 
     def note_application(self, spark: SparkSession) -> None:
         """Note the Spark application's id and the address of its UI with the next renewal."""
@@ -50,7 +57,9 @@ class Heartbeat(threading.Thread):
         """Renew until ended, or until the lease is lost."""
         every = min(2.0, settings().lease_seconds / 5)
         self._renewed = time.monotonic()
+        threading.Thread(target=self._watch, name="watch of the heartbeat", daemon=True).start()
         while not self._ended.wait(every):
+            self._asked = time.monotonic()
             try:
                 self._stop_requested = writers.renew(self._lease, self._application_id, self._ui_address)
                 self._renewed = time.monotonic()
@@ -59,14 +68,26 @@ class Heartbeat(threading.Thread):
                 if is_final or time.monotonic() - self._renewed > settings().lease_seconds:
                     self._error = _named(error)
                     return
+            finally:
+                self._asked = None
 
     def stop_requested(self) -> bool:
         """Return whether a stop was requested. Raises TidemarkError, mostly AnotherWriter, when the lease is lost."""
-        if self._error is None and (hangs := self._hangs()):
-            self._error = hangs
         if self._error is not None:
+            self._heard.set()
             raise self._error
         return self._stop_requested
+
+    def _watch(self) -> None:
+        """Look whether PostgreSQL hangs, and end a driver that waits for it in its main thread, as one with flags does.
+
+        Nothing is lost then: its lease is over, so it can commit nothing more.
+        """
+        while self._error is None and not self._ended.wait(1):
+            if hangs := self._hangs():
+                self._error = self._error or hangs
+                if not self._heard.wait(_UNHEARD_SECONDS):
+                    end_now(hangs, self._lease.pipeline)
 
     def _hangs(self) -> TidemarkError | None:
         """Return the error of a renewal that does not return because PostgreSQL hangs: nothing else would end it.
@@ -74,9 +95,12 @@ class Heartbeat(threading.Thread):
         It then takes no other connection either. A renewal also waits for a commit of this driver that takes longer
         than the lease, but not for longer than for any lock.
         """
-        now, lease = time.monotonic(), settings().lease_seconds
-        if now - self._renewed > max(lease, LOCK_SECONDS + SILENT_SECONDS):
-            return does_not_answer(f"a renewal of the lease has no answer after {now - self._renewed:.0f} s")
+        now, lease, asked = time.monotonic(), settings().lease_seconds, self._asked
+        if asked is None:
+            # A process that was stopped goes on before its renewals do.
+            return None
+        if now - asked > max(lease, LOCK_SECONDS + SILENT_SECONDS):
+            return does_not_answer(f"a renewal of the lease has no answer after {now - asked:.0f} s")
         if now - max(self._renewed, self._answered) > lease:
             try:
                 check_answers(_ANSWER_SECONDS)
@@ -88,6 +112,7 @@ class Heartbeat(threading.Thread):
     def end(self) -> bool:
         """End the renewals; return False when one of them still waits for the ledger."""
         self._ended.set()
+        self._heard.set()
         self.join(timeout=_END_SECONDS)
         return not self.is_alive()
 

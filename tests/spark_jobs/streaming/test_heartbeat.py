@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
@@ -17,7 +20,7 @@ from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit
 from include.ledger.database import engine, session
 from include.ledger.streams import outages, writers
 from spark_jobs.streaming.heartbeat import Heartbeat, leased
-from tests.conftest import Home, settings_of, wait_for
+from tests.conftest import REPOSITORY, Home, settings_of, wait_for
 
 pytestmark = pytest.mark.services
 
@@ -160,6 +163,46 @@ def test_stream_ends_when_postgresql_accepts_and_never_answers(
         assert "the lease was not released, and ends by itself: a renewal of it has no answer yet" in caplog.text
         # What else is noted at a driver's end connects anew, which does not wait for long.
         assert engine().pool.checkedin() == 0  # type: ignore[attr-defined]
+
+
+WAITING = """
+from sqlalchemy import text
+
+from include.ledger.database import session
+from spark_jobs.streaming import heartbeat
+
+heartbeat._ANSWER_SECONDS, heartbeat._UNHEARD_SECONDS = 2, 1
+with heartbeat.leased("waits"):
+    print("held", flush=True)
+    while True:
+        with session() as ledger:
+            ledger.execute(text("SELECT pg_sleep(0.1)"))
+"""
+"""A driver whose main thread asks the ledger, as one with flags does, and not the heartbeat."""
+
+
+def test_driver_ends_when_its_main_thread_waits_for_a_postgresql_that_never_answers(postgres: Home) -> None:
+    environment = postgres.environment(TIDEMARK_LEASE_SECONDS="3")
+    command = [sys.executable, "-c", WAITING]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, env=environment, cwd=REPOSITORY, text=True, **pipes) as driver:  # type: ignore[call-overload]
+        try:
+            assert driver.stdout.readline() == "held\n"
+            with hanging():
+                _, told = driver.communicate(timeout=30)
+        finally:
+            driver.kill()
+    assert driver.returncode == ServiceUnreachable.exit_code
+    assert re.match(r"waits: PostgreSQL at .*: .*timeout expired", told.splitlines()[-1])
+
+
+def test_postgresql_is_not_to_blame_when_the_driver_itself_was_stopped_for_longer_than_its_lease(
+    heartbeat: Heartbeat,
+) -> None:
+    stopped = Heartbeat(heartbeat._lease)
+    # It goes on before its renewals do.
+    stopped._renewed = stopped._answered = time.monotonic() - 1000
+    assert stopped._hangs() is None
 
 
 @pytest.mark.parametrize("error", [None, OffsetsLost("gone")], ids=["stopped", "failed"])
