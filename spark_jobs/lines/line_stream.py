@@ -128,6 +128,8 @@ def _run(queries: _LineQueries, feed: Feed, stop: Stop, heartbeat: Heartbeat) ->
     except BaseException:
         queries.stop_now()
         raise
+    finally:
+        heartbeat.keeps_lease = queries.is_one_left
     return stopped
 
 

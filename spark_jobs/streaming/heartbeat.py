@@ -38,6 +38,8 @@ class Heartbeat(threading.Thread):
 
     def __init__(self, lease: writers.Lease) -> None:
         super().__init__(name="heartbeat", daemon=True)
+        self.keeps_lease = False
+        """Whether the lease is to end by itself, because something may still write by it at the stream's end."""
         self._application_id = self._ui_address = ""
         self._lease = lease
         self._ended = threading.Event()
@@ -140,12 +142,14 @@ def leased(pipeline: str) -> Iterator[tuple[writers.Lease, Heartbeat]]:
         try:
             yield lease, heartbeat
         finally:
-            if heartbeat.end():
-                _release(lease)
-            else:
+            if not heartbeat.end():
                 # The same connections would let the next step wait as long.
                 engine().dispose()
                 log_of(pipeline).warning("%s: a renewal of it has no answer yet", _NOT_RELEASED)
+            elif heartbeat.keeps_lease:
+                log_of(pipeline).warning("%s: a query is left in its micro-batch", _NOT_RELEASED)
+            else:
+                _release(lease)
 
 
 def _release(lease: writers.Lease) -> None:

@@ -97,6 +97,7 @@ def run_stream(open_session: Callable[[], SparkSession], pipeline: Pipeline, *, 
                 raise _with_losses(pipeline, start, error) from error
             raise
         finally:
+            heartbeat.keeps_lease = queries.is_one_left
             notices.end()
             notes.end()
         log.info("%s, %s records committed", "stopped" if stopped else "caught up", queries.committed)

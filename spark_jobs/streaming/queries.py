@@ -60,6 +60,8 @@ class StreamQueries(ABC):
         until_caught_up: bool,
     ) -> None:
         self.committed = 0
+        self.is_one_left = False
+        """Whether a query that did not stop in time is left to the driver's end."""
         self._spark = spark
         self._pipeline = pipeline
         self._lease = lease
@@ -132,7 +134,7 @@ class StreamQueries(ABC):
         """Stop a query as it is. One whose batch function does not return in time is left to the driver's end.
 
         Spark cannot interrupt Python, and by default waits for it without a limit. It may still commit until the lease
-        is released.
+        ends.
         """
         self._spark.conf.set(_STOP_TIMEOUT, f"{_STOP_SECONDS}s")
         try:
@@ -140,6 +142,7 @@ class StreamQueries(ABC):
         except Py4JJavaError as error:
             if error.java_exception.getClass().getName() != "java.util.concurrent.TimeoutException":
                 raise
+            self.is_one_left = True
             log_of(self._pipeline.name).warning(
                 "%s waits in its micro-batch, and does not stop within %s s: it ends with the driver",
                 query.name,

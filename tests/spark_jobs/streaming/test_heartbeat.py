@@ -184,9 +184,11 @@ with heartbeat.leased("waits"):
 def test_driver_ends_when_its_main_thread_waits_for_a_postgresql_that_never_answers(postgres: Home) -> None:
     environment = postgres.environment(TIDEMARK_LEASE_SECONDS="3")
     command = [sys.executable, "-c", WAITING]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(command, env=environment, cwd=REPOSITORY, text=True, **pipes) as driver:  # type: ignore[call-overload]
+    with subprocess.Popen(
+        command, env=environment, cwd=REPOSITORY, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as driver:
         try:
+            assert driver.stdout is not None
             assert driver.stdout.readline() == "held\n"
             with hanging():
                 _, told = driver.communicate(timeout=30)
@@ -203,6 +205,19 @@ def test_postgresql_is_not_to_blame_when_the_driver_itself_was_stopped_for_longe
     # It goes on before its renewals do.
     stopped._renewed = stopped._answered = time.monotonic() - 1000
     assert stopped._hangs() is None
+
+
+def test_lease_lasts_until_it_ends_by_itself_when_a_query_is_left_in_its_micro_batch(
+    postgres: Home, caplog: pytest.LogCaptureFixture
+) -> None:
+    with settings_of(postgres):
+        with leased("left") as (lease, heartbeat):
+            heartbeat.keeps_lease = True
+        writer = writers.live_writer("left")
+        assert writer is not None
+        assert writer.token == lease.token
+        writers.release(lease)
+    assert "the lease was not released, and ends by itself: a query is left in its micro-batch" in caplog.text
 
 
 @pytest.mark.parametrize("error", [None, OffsetsLost("gone")], ids=["stopped", "failed"])

@@ -214,6 +214,7 @@ def test_stream_ends_when_a_sink_waits_for_longer_than_it_is_given(
             queries.stop_at_batch_boundary(patience=1)
         assert time.monotonic() - began < 15
         assert "p.archive waits in its micro-batch, and does not stop within 1 s" in caplog.text
+        assert queries.is_one_left
         # Others that stop a query in this session wait for its end.
         assert spark.conf.get("spark.sql.streaming.stopTimeout", None) is None
     finally:
