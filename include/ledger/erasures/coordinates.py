@@ -91,8 +91,8 @@ def lock_erasing(ledger: Session, pipeline: str) -> None:
     except OperationalError as error:
         if isinstance(error.orig, LockNotAvailable):
             raise AnotherWriter(
-                f"an erasure of {pipeline} has been beginning for more than {LOCK_SECONDS} s, and what is noted of "
-                "builds and registrations waits for it",
+                f"an erasure of {pipeline} has been beginning, or removing names, for more than {LOCK_SECONDS} s, and "
+                "what is noted of builds and registrations waits for it",
                 remedy=f"run this again when ./tidemark erase {pipeline} goes on or has ended",
                 pipeline=pipeline,
             ) from error

@@ -1028,7 +1028,7 @@ def test_registration_names_the_erasure_and_is_finished_later_when_that_takes_to
     with session() as erasing, session() as ledger:
         lock_erasing(erasing, pipeline)
         ledger.execute(text("SET LOCAL lock_timeout = '10ms'"))
-        with pytest.raises(AnotherWriter, match=f"an erasure of {pipeline} has been beginning"):
+        with pytest.raises(AnotherWriter, match=f"an erasure of {pipeline} has been beginning, or removing names, for"):
             builds.finish(ledger, begun)
     builds.finish_registration(begun)
     assert builds.is_published(begun.build)
