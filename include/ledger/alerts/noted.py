@@ -74,9 +74,9 @@ def send_unsent(channels: Mapping[str, Send], is_away: IsAway) -> int:
     told = 0
     for name, send in channels.items():
         for number in _untold(name):
-            sent, is_over = _send_row(number, name, send, is_away)
+            sent, no_further = _send_row(number, name, send, is_away)
             told += sent
-            if is_over:
+            if no_further:
                 break
     return told
 
@@ -90,20 +90,26 @@ def _untold(channel: str) -> list[int]:
         return list(ledger.scalars(select(AlertRow.id).where(or_(began, ended)).order_by(*order)))
 
 
-def _send_row(number: int, channel: str, send: Send, is_away: IsAway) -> tuple[bool, bool]:
-    """Send one alert on a channel; return whether it went out, and whether the channel is not tried further."""
+def _send_row(number: int, channel: str, send: Send, is_away: IsAway) -> tuple[int, bool]:
+    """Send one alert on a channel; return how many messages went out, and whether the channel is not tried further.
+
+    An end that comes while the begin is being sent is sent here, too: whoever noted it found the channel taken.
+    """
+    sent = 0
     with _sending(number, channel) as is_ours:
-        alert, has_failed = _to_send(number, channel) if is_ours else (None, False)
-        if alert is None:
-            return False, False
-        try:
-            send(alert)
-        except Exception as error:
-            # Whatever a receiver does wrong: the others get the alert, and this one is tried again later.
-            _note_failed(number, channel)
-            return False, is_away(channel, error, has_failed)
-        _note_sent(number, channel, is_over=alert.over_at is not None)
-        return True, False
+        while is_ours:
+            alert, has_failed = _to_send(number, channel)
+            if alert is None:
+                break
+            try:
+                send(alert)
+            except Exception as error:
+                # Whatever a receiver does wrong: the others get the alert, and this one is tried again later.
+                _note_failed(number, channel)
+                return sent, is_away(channel, error, has_failed)
+            _note_sent(number, channel, is_over=alert.over_at is not None)
+            sent += 1
+    return sent, False
 
 
 @contextmanager
@@ -121,7 +127,7 @@ def _sending(number: int, channel: str) -> Iterator[bool]:
 
 
 def _to_send(number: int, channel: str) -> tuple[Alert | None, bool]:
-    """Return the alert, None if another process has sent it meanwhile, and whether it failed on the channel before."""
+    """Return the alert, None if it was sent meanwhile, and whether it failed on the channel before."""
     with session() as ledger:
         row = ledger.get_one(AlertRow, number)
         done = row.told if row.closed_at is None else row.told_closed
@@ -138,7 +144,7 @@ def _note_failed(number: int, channel: str) -> None:
 
 
 def _note_sent(number: int, channel: str, *, is_over: bool) -> None:
-    """Note that the channel has sent the alert's begin or end; one that ended meanwhile is sent once more later."""
+    """Note that the channel has sent the alert's begin or end."""
     with session() as ledger:
         row = ledger.get_one(AlertRow, number, with_for_update=True)
         now = {channel: format_time(datetime.now(UTC))}
