@@ -20,12 +20,9 @@ if TYPE_CHECKING:
 SECONDS = 10
 """How long a mail server may take."""
 
-_LIMITS = {
-    "timeout": SECONDS,
-    # The alert is kept, and the next process that looks sends it.
-    "retry_limit": 0,
-}
-"""The provider's extras where a connection has none: its own defaults wait up to 3 minutes for a server that hangs."""
+_KEPT_LIMITS = {"retry_limit": 1}
+"""The provider's extras where a connection that Airflow keeps has none: by its own default, 5, it waits 3 minutes for a
+server that hangs, nearly as long as a task `watch` may take."""
 
 _SENDER = "tidemark@localhost"
 _AS_LIBRARY = "_AIRFLOW__AS_LIBRARY"
@@ -90,7 +87,7 @@ def _hook() -> SmtpHook:
                     remedy=f"{settings().airflow_command()} connections add {name} …, or AIRFLOW_CONN_{name.upper()}; "
                     "outside of Airflow the DAG watch sends the mail",
                 ) from None
-            kept.extra = json.dumps(_LIMITS | kept.extra_dejson)
+            kept.extra = json.dumps(_KEPT_LIMITS | kept.extra_dejson)
             return kept
 
     return Hook()
@@ -110,7 +107,9 @@ def connection_of(url: str) -> Connection:
     extras: dict[str, Any] = {
         "disable_ssl": not is_encrypted,
         "disable_tls": is_encrypted or not connection.password,
-        **_LIMITS,
+        "timeout": SECONDS,
+        # The alert is kept, and the next process that looks sends it.
+        "retry_limit": 0,
     }
     extras |= {name: _WORDS.get(str(value).lower(), value) for name, value in connection.extra_dejson.items()}
     connection.extra = json.dumps(extras)

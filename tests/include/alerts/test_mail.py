@@ -152,6 +152,21 @@ def test_connection_is_found_by_its_name_when_airflow_keeps_it(
     assert CANARY not in caplog.text
 
 
+def test_server_is_waited_for_as_airflow_does_when_it_keeps_the_connection(
+    postgres: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_KEPT_MAIL", "smtp://mail.example.org")
+    monkeypatch.setenv("AIRFLOW_CONN_HASTY_MAIL", "smtp://mail.example.org/?timeout=3&retry_limit=0")
+    found = {}
+    for name in ("kept_mail", "hasty_mail"):
+        with settings_of(postgres, TIDEMARK_ALERT_SMTP=f"airflow://{name}"):
+            hook = mail._hook()
+            hook.smtp_connection = hook.get_connection("")
+            found[name] = (hook.timeout, hook.smtp_retry_limit)
+    # One that drops the first connection is asked again, and one that hangs does not use up a task's time.
+    assert found == {"kept_mail": (30, 1), "hasty_mail": (3, 0)}
+
+
 @pytest.fixture
 def soon_idle(postgres: Home, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """PostgreSQL ends a transaction that is idle for a second; no alert of another test is left."""
