@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from sqlalchemy import ColumnElement, Select, and_, exists, func, or_, select, true, update
+from sqlalchemy import ColumnElement, Select, exists, func, or_, select, true, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session, aliased
 
@@ -59,7 +59,7 @@ def record_replay(
 
     No micro-batch is written when no record passed; a failure that equals the last one is not repeated.
     Raises AnotherWriter, with nothing committed, when another replay has delivered one of the records, or an erasure
-    has taken one: the caller's lock may have been lost just now.
+    has taken one, also one that still fails: the caller's lock may have been lost just now.
     """
     # Here, because erasures import what is decided about the quarantine.
     from include.ledger.erasures.coordinates import lock_erasing
@@ -76,13 +76,12 @@ def record_replay(
     )
     try:
         with session() as ledger:
+            lock_erasing(ledger, pipeline)
+            _check_erased(ledger, pipeline, landed.fates.keys() | landed.failures.keys())
             if landed.fates:
-                lock_erasing(ledger, pipeline)
                 row = micro_batches.write(ledger, 0, batch, records=len(landed.fates))
                 for record, fate in sorted(landed.fates.items()):
                     ledger.add(_replay_row(batch, record, fate, by, row.id))
-                ledger.flush()
-                _check_erased(ledger, pipeline, row.id)
             ledger.add_all(_new_failures(ledger, batch, landed, by))
     except IntegrityError as error:
         raise AnotherWriter(
@@ -92,14 +91,20 @@ def record_replay(
         ) from error
 
 
-def _check_erased(ledger: Session, pipeline: str, micro_batch: int) -> None:
-    """Raise AnotherWriter when a record of a replay was erased."""
-    columns = ("pipeline", "topic", "topic_id", "topic_partition", "record_offset")
-    same = (getattr(ErasedRecord, name) == getattr(Replay, name) for name in columns)
-    erased = select(Replay).join(ErasedRecord, and_(*same)).where(Replay.micro_batch_id == micro_batch)
-    if (row := ledger.scalar(erased.limit(1))) is not None:
+def _check_erased(ledger: Session, pipeline: str, records: Collection[RecordKey]) -> None:
+    """Raise AnotherWriter when one of the records was erased: the detail of its failure may have its content."""
+    offsets = [each.offset for each in records]
+    erased = select(
+        ErasedRecord.topic, ErasedRecord.topic_id, ErasedRecord.topic_partition, ErasedRecord.record_offset
+    ).where(
+        ErasedRecord.pipeline == pipeline,
+        ErasedRecord.topic.in_({each.topic for each in records}),
+        ErasedRecord.record_offset.between(min(offsets, default=0), max(offsets, default=0)),
+    )
+    taken = {RecordKey(*row) for row in ledger.execute(erased).tuples()}.intersection(records)
+    if taken:
         raise AnotherWriter(
-            f"{key_of(row)} was erased since it was chosen; nothing was committed",
+            f"{min(taken)} was erased since it was chosen; nothing was committed",
             remedy="replay again: what is erased is no longer there",
             pipeline=pipeline,
         )

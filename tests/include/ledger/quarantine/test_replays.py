@@ -68,17 +68,21 @@ def test_nothing_is_committed_when_another_replay_has_delivered_a_record(pipelin
     assert quarantine.next_replay(pipeline) == 1
 
 
-def test_nothing_is_committed_when_a_record_was_erased_since_it_was_chosen(pipeline: str) -> None:
+@pytest.mark.parametrize("erased", [GOOD, BAD], ids=["passes", "still fails"])
+def test_nothing_is_committed_when_a_record_was_erased_since_it_was_chosen(pipeline: str, erased: RecordKey) -> None:
     told = {"columns": [], "reason": "test", "begun_by": "test", "salt": "00", "key_hashes": [], "counts": {}}
     with session() as ledger:
         ledger.add(erasure := Erasure(pipeline=pipeline, intervals=[], last_build=0, **told))
         ledger.flush()
-        place = {"topic": "events", "topic_id": "id", "topic_partition": 0, "record_offset": GOOD.offset}
+        place = {"topic": "events", "topic_id": "id", "topic_partition": 0, "record_offset": erased.offset}
         ledger.add(ErasedRecord(pipeline=pipeline, fate="quarantined", erasure_id=erasure.id, **place))
     with pytest.raises(AnotherWriter, match=r"erased .* nothing was committed"):
         record(pipeline, 0, landed(f"landing/{pipeline}/replay-0/part.parquet"))
     assert quarantine.next_replay(pipeline) == 0
-    assert quarantine.decisions(pipeline).replays == {}
+    with pytest.raises(AnotherWriter, match=f"{erased} was erased"):
+        record(pipeline, 0, LandedReplay(failures={GOOD: ("not_json", "a@b"), BAD: ("not_json", "a@b")}))
+    decided = quarantine.decisions(pipeline)
+    assert (decided.replays, decided.failures) == ({}, {})
     record(pipeline, 0, LandedReplay({EMPTY: "empty"}))
     assert quarantine.next_replay(pipeline) == 1
 
