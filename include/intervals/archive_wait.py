@@ -1,4 +1,4 @@
-"""Whether the archive holds what an interval is pinned to, and waiting until it does."""
+"""Waiting until the archive holds what an interval is to be pinned to."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ from collections.abc import Mapping
 from datetime import timedelta
 
 from include import kafka
-from include.errors import ArchiveBehind, UsageError
-from include.ledger.archive.archived_offsets import before_archive
+from include.errors import ArchiveBehind
 from include.ledger.archive.positions import positions
-from include.ledger.intervals.pins import PinnedInterval
 from include.offsets import TopicPartition
 from include.pipelines.spec import Pipeline
-from include.times import Interval, format_time
+from include.times import Interval
 from include.waiting import wait_for
 
 
@@ -38,18 +36,6 @@ def await_archive(
         raise ArchiveBehind(
             f"the archive has not reached the end of {interval}: {'; '.join(behind)}",
             remedy=remedy,
-            pipeline=pipeline.name,
-        )
-
-
-def check_begun(pipeline: Pipeline, known: PinnedInterval) -> None:
-    """Raise UsageError when a pinned interval has offsets from before the archive's beginning."""
-    if before := before_archive(pipeline.name, known.ranges):
-        begin, end = (format_time(each) for each in (known.interval.from_time, known.interval.to_time))
-        raise UsageError(
-            f"{known.interval} has {', '.join(map(str, before))} from before the archive's beginning, which no "
-            "micro-batch has read",
-            remedy=f"take them out of it: ./tidemark interval {pipeline.name} --from {begin} --to {end} --repin",
             pipeline=pipeline.name,
         )
 

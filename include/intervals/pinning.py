@@ -13,13 +13,12 @@ from datetime import datetime, timedelta
 
 from include.completeness import follow_ledger
 from include.errors import ArchiveBehind, OffsetsLost, UsageError
-from include.intervals.archive_wait import await_archive, check_begun
+from include.intervals.archive_wait import await_archive
 from include.intervals.boundaries import Offsets, SourceLog, odd_timestamps_of, read_log
 from include.intervals.lake_of_ledger import check_lake
 from include.intervals.rest import pin_gaps, rest_of
 from include.kafka.timestamps import Boundary
 from include.kafka.truncation import check_unchanged
-from include.ledger.archive.archived_offsets import before_archive
 from include.ledger.archive.committed import first_committed_offsets
 from include.ledger.archive.removal import removed_ranges
 from include.ledger.completeness.properties import table_properties
@@ -49,15 +48,14 @@ def pin_interval(
     setting `archive_wait`). Now that it is open, tables may be complete only until it: both catalogs are updated. An
     error of a catalog leaves it pinned, and the next call continues there.
     Raises ArchiveBehind, also for an interval that has not passed by the ledger's clock, OffsetsLost, LogTruncated,
-    UsageError (a refused `repin`, offsets that were never archived, another's Iceberg table), MetadataGone,
-    ServiceUnreachable, and UsageError for an interval that overlaps a pinned one of another schedule.
+    UsageError (a refused `repin`, another's Iceberg table), MetadataGone, ServiceUnreachable, and UsageError for an
+    interval that overlaps a pinned one of another schedule.
     """
     check_lake(pipeline)
     known = pins.find_interval(pipeline.name, interval.from_time)
     if known is not None:
         check_apart(pipeline, interval, known)
         if not repin:
-            check_begun(pipeline, known)
             if pins.is_open(known) and table_properties(pipeline.name):
                 # The run that pinned it may have ended before it updated the catalogs.
                 follow_ledger(pipeline)
@@ -234,7 +232,7 @@ def _rest_of(pipeline: Pipeline, wanted: Interval) -> Interval | None:
 def check_repin(pipeline: Pipeline, known: PinnedInterval) -> None:
     """Raise UsageError unless the interval's ranges may be resolved again without breaking the tiling."""
     last = pins.last_interval(pipeline.name)
-    if last is not None and last.id != known.id and not before_archive(pipeline.name, known.ranges):
+    if last is not None and last.id != known.id:
         reason = f"{last.interval} is pinned after it and would no longer tile"
     elif closed_topics := [t for t, topic_id in known.topic_ids.items() if topic_id in closed(pipeline.name)]:
         reason = f"topic {', '.join(closed_topics)} was deleted since, and its offsets cannot be resolved any more"
@@ -253,26 +251,22 @@ def _pin_again(log: SourceLog, known: PinnedInterval, pinned_by: str, patience: 
     """Resolve the ranges of the last pinned interval again.
 
     Their beginnings stay, and they never become shorter: an offset that was delivered stays delivered. Those from
-    before the archive's beginning never were, and are taken out, which is all that an earlier interval allows.
+    before the archive's beginning never were, and are left out.
     """
-    reached = {r.topic_partition: r.until_offset for r in known.ranges}
+    archived = first_committed_offsets(log.pipeline.name)
     begins = {r.topic_partition: r.from_offset for r in known.ranges}
-    begins |= {r.topic_partition: r.until_offset for r in before_archive(log.pipeline.name, known.ranges)}
-    ends: Mapping[TopicPartition, Boundary] = {}
-    if pins.last_interval(log.pipeline.name) == known:
-        archived = first_committed_offsets(log.pipeline.name)
-        spans = {
-            tp: (begin := max(reached.get(tp, 0), archived.get(tp, 0)), max(begin, end))
-            for tp, (_, end) in log.bounds.items()
-            if tp.topic in known.topic_ids
-        }
-        begins = {tp: max(begins.get(tp, 0), archived.get(tp, 0)) for tp in begins.keys() | spans.keys()}
-        ends = log.boundaries(known.interval.to_time, spans)
-        await_archive(log.pipeline, known.interval, _offsets(ends), patience)
+    reached = {r.topic_partition: r.until_offset for r in known.ranges}
+    spans = {
+        tp: (begin := max(reached.get(tp, 0), archived.get(tp, 0)), max(begin, end))
+        for tp, (_, end) in log.bounds.items()
+        if tp.topic in known.topic_ids
+    }
+    ends = log.boundaries(known.interval.to_time, spans)
+    await_archive(log.pipeline, known.interval, _offsets(ends), patience)
     until = reached | _offsets(ends)
     replaced = pins.replace_ranges(
         known,
-        [OffsetRange(tp, begins[tp], offset) for tp, offset in sorted(until.items())],
+        [OffsetRange(tp, max(begins.get(tp, 0), archived.get(tp, 0)), offset) for tp, offset in sorted(until.items())],
         repinned_by=pinned_by,
         odd_timestamps=together([*known.odd_timestamps, *odd_timestamps_of(ends)]),
     )

@@ -1,10 +1,10 @@
-"""Accepted losses in an interval: gaps with a person and a reason."""
+"""Offsets of an interval that were never archived: gaps with a reason, and accepted losses with a person."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from include.ledger.streams.losses import AcceptedLoss
+from include.ledger.streams.losses import NotArchived
 from include.offsets import OffsetRange, TopicPartition
 from include.reconciliation import Difference, DifferenceClass, Reconciliation
 
@@ -13,19 +13,16 @@ def with_losses(
     pinned: Sequence[OffsetRange],
     read: Sequence[OffsetRange],
     gaps: Mapping[TopicPartition, int],
-    accepted: Iterable[AcceptedLoss],
+    not_archived: Iterable[NotArchived],
 ) -> tuple[dict[TopicPartition, int], Reconciliation]:
-    """Return the gaps of the pinned ranges, given those of the ranges that were read, which lack the losses.
+    """Return the gaps of the pinned ranges, given those of the ranges that were read, which lack these.
 
-    Each accepted loss becomes a difference of class `gap` that says who accepted it and why.
+    Each becomes a difference of class `gap` that says why, and who accepted a loss.
     """
-    lost = list(accepted)
-    named = [
-        Difference(DifferenceClass.GAP, "offsets lost before they were archived", str(loss.range), loss.evidence)
-        for loss in lost
-    ]
+    lost = list(not_archived)
+    named = [Difference(DifferenceClass.GAP, each.what, str(each.range), each.evidence) for each in lost]
     left_out = {r.topic_partition: len(r) for r in pinned}
     for each in read:
         left_out[each.topic_partition] -= len(each)
-    counts = {"gap": sum(len(loss.range) for loss in lost)}
+    counts = {"gap": sum(len(each.range) for each in lost)}
     return {tp: missing + left_out.get(tp, 0) for tp, missing in gaps.items()}, Reconciliation.of(named, counts)

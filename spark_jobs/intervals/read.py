@@ -126,7 +126,7 @@ class _Landed:
 def _read_from_kafka(run: IntervalRun, landed: _Landed, write: Write) -> Reading:
     """Read the ranges from Kafka, once, and compare them with the written rows; row by row only where they differ."""
     spark, pipeline, pinned = run.spark, run.pipeline, run.pinned
-    lost = losses.accepted_in(pipeline.name, pinned.ranges)
+    lost = losses.not_archived_in(pipeline.name, pinned.ranges)
     ranges = losses.without(pinned.ranges, lost)
     _check_topics(pinned, ranges)
     version = decoder_version(pipeline.name)
@@ -152,7 +152,7 @@ def _read_from_kafka(run: IntervalRun, landed: _Landed, write: Write) -> Reading
     return replace(
         reading,
         gaps=gaps,
-        lost=sum(len(each.range) for each in lost),
+        lost=losses.accepted_among(lost),
         decoder_versions=[version],
         reconciliation=reading.reconciliation + named,
     )
@@ -246,7 +246,7 @@ def _reading(rows: DataFrame, compared: ArchiveComparison) -> Reading:
 def _read_from_archive(run: IntervalRun, landed: _Landed, write: Write) -> Reading:
     """Take the landed rows, and compare them with what the ledger recorded."""
     pipeline, pinned = run.pipeline, run.pinned
-    lost = losses.accepted_in(pipeline.name, pinned.ranges)
+    lost = losses.not_archived_in(pipeline.name, pinned.ranges)
     records = landed.records()
     counted = count_fates(records)
     compared = reconcile_with_ledger(pinned, records, counted, lost)
@@ -256,7 +256,7 @@ def _read_from_archive(run: IntervalRun, landed: _Landed, write: Write) -> Readi
         landed.rows,
         compared.fates,
         gaps,
-        sum(len(each.range) for each in lost),
+        losses.accepted_among(lost),
         decoders_of(pipeline.name, pinned.ranges),
         compared.reconciliation + written + named,
     )

@@ -13,11 +13,10 @@ from pyspark.sql import DataFrame
 from include import lake
 from include.errors import one_line
 from include.ledger.archive import landing_files
-from include.ledger.archive.archived_offsets import before_archive
 from include.ledger.archive.decoders import are_of, decoders_of, replaced_by_other_code
 from include.ledger.intervals import evidence, revisions
 from include.ledger.intervals.pins import PinnedInterval
-from include.ledger.streams.losses import AcceptedLoss
+from include.ledger.streams.losses import NotArchived
 from include.offsets import Fate, Fates, OffsetRange, TopicPartition
 from include.reconciliation import (
     ARCHIVE_AGAINST_LEDGER,
@@ -33,16 +32,15 @@ from spark_jobs.reconciliation.counted import CountedRows, count_fates
 
 
 def reconcile_with_ledger(
-    pinned: PinnedInterval, landed_rows: DataFrame, landed: CountedRows, lost: Iterable[AcceptedLoss] = ()
+    pinned: PinnedInterval, landed_rows: DataFrame, landed: CountedRows, lost: Iterable[NotArchived] = ()
 ) -> ArchiveComparison:
     """Compare the archive's rows of an interval with what the ledger recorded; return the archive's fates and gaps.
 
-    `landed` are the counts of `landed_rows`; `lost` are among the gaps, and the caller names them. Offsets that no
-    micro-batch has read are unexplained, and no gaps. Three things are compared: the rows of each landing file with the
-    number noted at its commit, the fates of the micro-batches wholly inside the ranges, and the fates that an earlier
-    attempt of the interval recorded. Where that one read Kafka with other code than landed the rows, they may differ:
-    class `code`. So may those of the micro-batches where it did so after their landing was removed; records that it
-    gave no rows are then nowhere in the archive, and count as empty.
+    `landed` are the counts of `landed_rows`; `lost` are among the gaps, and the caller names them. Three things are
+    compared: the rows of each landing file with the number noted at its commit, the fates of the micro-batches wholly
+    inside the ranges, and the fates that an earlier attempt of the interval recorded. Where that one read Kafka with
+    other code than landed the rows, they may differ: class `code`. So may those of the micro-batches where it did so
+    after their landing was removed; records that it gave no rows are then nowhere in the archive, and count as empty.
     """
     recorded = evidence.recorded_fates(pinned)
     replaced = {each.topic_partition for each in replaced_by_other_code(pinned.pipeline, pinned.ranges)}
@@ -56,17 +54,14 @@ def reconcile_with_ledger(
         inside = landed_rows.where(within(each.range for each in committed))
         inner = {tp: each.fates for tp, each in count_fates(inside).items()}
     gaps = {r.topic_partition: len(r) - counted.get(r.topic_partition, Fates()).records for r in pinned.ranges}
-    unread = before_archive(pinned.pipeline, pinned.ranges)
     differences = [
-        *(_never_read(each) for each in unread),
         *differing_files(pinned),
         *_differing_fates(recorded, counted, _class_of_earlier(pinned), replaced),
         *_differing_fates(committed, inner, DifferenceClass.UNEXPLAINED, _same_files(committed, inner, replaced)),
     ]
     by_code = [left_out_by_code(tp, records) for tp, records in left_out.items()]
     reconciliation = Reconciliation.of(differences) + Reconciliation.of(by_code, {"code": sum(left_out.values())})
-    named = [*(each.range for each in lost), *unread]
-    return ArchiveComparison(counted, gaps, reconciliation + _gaps(gaps, named))
+    return ArchiveComparison(counted, gaps, reconciliation + _gaps(gaps, lost))
 
 
 def fewer_than_counted(pinned: PinnedInterval, fates: Mapping[TopicPartition, Fates]) -> Reconciliation:
@@ -101,16 +96,10 @@ def fewer_than_counted(pinned: PinnedInterval, fates: Mapping[TopicPartition, Fa
     return Reconciliation.of(gone.values(), counts)
 
 
-def _never_read(offsets: OffsetRange) -> Difference:
-    text = "no micro-batch has read these offsets: the archive begins after them; --repin takes them out"
-    return Difference(DifferenceClass.UNEXPLAINED, ARCHIVE_AGAINST_LEDGER, str(offsets), text)
-
-
-def _gaps(gaps: Mapping[TopicPartition, int], named: Iterable[OffsetRange]) -> Reconciliation:
-    """Compare records with offsets; those of `named` ranges have a difference of their own."""
+def _gaps(gaps: Mapping[TopicPartition, int], lost: Iterable[NotArchived]) -> Reconciliation:
     others = Counter(dict(gaps))
-    for each in named:
-        others[each.topic_partition] -= len(each)
+    for each in lost:
+        others[each.range.topic_partition] -= len(each.range)
     without = [
         Difference(
             DifferenceClass.GAP,

@@ -6,11 +6,9 @@ import hashlib
 from collections.abc import Iterator, Sequence
 
 from include.errors import UsageError
-from include.intervals.archive_wait import check_begun
 from include.intervals.pinning import NEAR, check_apart, check_repin, near_steps
 from include.intervals.reporting.summary import bounded
 from include.ledger import lineage
-from include.ledger.archive.archived_offsets import before_archive
 from include.ledger.archive.positions import positions
 from include.ledger.intervals import pins, revisions
 from include.ledger.intervals.pins import Neighbours, PinnedInterval
@@ -43,7 +41,7 @@ def plan_interval(
     return bounded(
         [
             *lines,
-            *(_would_repin(pipeline, known) if repin else _would_run(pipeline, known)),
+            *(_would_repin(pipeline, known) if repin else []),
             *(f"would read from {source}: {each}, {len(each):,} offsets" for each in known.ranges[:8]),
             f"would read: {sum(map(len, known.ranges)):,} offsets of {len(known.ranges)} topic partitions",
             *(
@@ -76,22 +74,12 @@ def _would_pin_too(schedule: Schedule, interval: Interval, neighbours: Neighbour
         yield f"would pin, too: {quantity(len(after), 'interval')} after it, until {after[-1]}"
 
 
-def _would_run(pipeline: Pipeline, known: PinnedInterval) -> list[str]:
-    try:
-        check_begun(pipeline, known)
-    except UsageError as error:
-        return [f"would be refused: {error}"]
-    return []
-
-
 def _would_repin(pipeline: Pipeline, known: PinnedInterval) -> list[str]:
     try:
         check_repin(pipeline, known)
     except UsageError as error:
         return [f"would be refused: {error}"]
-    if before := before_archive(pipeline.name, known.ranges):
-        return [f"would take out, because the archive begins after them: {each}" for each in before[:8]]
-    return ["would resolve again: the ranges begin where they do, and may become longer"]
+    return ["would resolve again: the ranges begin where they do, or where the archive does, and may become longer"]
 
 
 def _other_references(pipeline: Pipeline, known: PinnedInterval) -> list[str]:

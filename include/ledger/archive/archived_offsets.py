@@ -30,14 +30,14 @@ def commit_of(pipeline: str, topic_partition: TopicPartition, topic_id: str, off
 
 
 def before_archive(pipeline: str, ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
-    """Return the parts of pinned ranges that lie before the archive's beginning: no micro-batch has read them."""
+    """Return the parts of ranges that lie before their topic's first commit: no micro-batch has read them."""
     parts = []
     for each in ranges:
-        if len(each):
-            span = _commit_from(pipeline, each.topic_partition, each.topic_id, each.from_offset)
-            begin = each.until_offset if span is None else min(span.from_offset, each.until_offset)
-            if begin > each.from_offset:
-                parts.append(replace(each, until_offset=begin))
+        tp, topic_id = each.topic_partition, each.topic_id
+        span = _commit_from(pipeline, tp, topic_id, each.from_offset) if len(each) else None
+        # Commits tile. What nevertheless lacks one after the first is not told away.
+        if span and span.from_offset > each.from_offset and span == _commit_from(pipeline, tp, topic_id, -1):
+            parts.append(replace(each, until_offset=min(span.from_offset, each.until_offset)))
     return parts
 
 

@@ -10,7 +10,7 @@ from sqlalchemy import Select, delete, func, select
 from sqlalchemy.orm import Session
 
 from include.errors import TidemarkError
-from include.ledger.archive.committed import first_committed_offsets
+from include.ledger.archive.archived_offsets import before_archive
 from include.ledger.archive.positions import ARCHIVE, of_query, overlaps
 from include.ledger.completeness.adjoining import add_adjoining
 from include.ledger.database import lock, session
@@ -20,7 +20,7 @@ from include.ledger.intervals.pinned import PinnedInterval as PinnedInterval
 from include.ledger.intervals.states import IntervalState
 from include.ledger.models import Build, IntervalRange, IntervalRow, LandingFileRow, MicroBatch, MicroBatchRange, Repin
 from include.ledger.quarantine import assign_replays, check_namesakes
-from include.offsets import OffsetRange, TopicPartition
+from include.offsets import OffsetRange, TopicPartition, without
 from include.times import Interval
 
 
@@ -177,7 +177,8 @@ def _check_side(
     is_adjacent = earlier.interval.to_time == later.interval.from_time
     for tp in sorted(tp for tp in ends.keys() | begins.keys() if tp.topic in same):
         end, begin = ends.get(tp, 0), begins.get(tp, 0)
-        if begin < end or (is_adjacent and begin != end and first_committed_offsets(pinned.pipeline).get(tp) != begin):
+        hole = [OffsetRange(tp, end, max(begin, end), neighbour.topic_ids[tp.topic])]
+        if begin < end or (is_adjacent and any(without(hole, before_archive(pinned.pipeline, hole)))):
             raise TidemarkError(
                 f"interval {pinned.interval} does not tile with {neighbour.interval} at {tp}: one ends at {end}, the "
                 f"next begins at {begin}",
@@ -221,18 +222,14 @@ def replace_ranges(
 ) -> PinnedInterval | None:
     """Give the last pinned interval other ranges, and record the old ones; None when it changed meanwhile.
 
-    Ranges that end where the old ones do are also given to an earlier interval. It counts as changed, too, when
-    landing files of its offsets were removed: its revisions are then the only copy.
+    It also counts as changed when landing files of its offsets were removed: its revisions are then the only copy.
 
     Its registered revisions stay registered until the run that follows replaces them, as after any rerun; until that
     run has succeeded, the interval counts as pinned only. Raises UsageError like `check_namesakes`.
     """
     with session() as ledger:
         lock_pinning(ledger, pinned.pipeline)
-        every = _of_pipeline(pinned.pipeline)
-        if _ends(ranges) == _ends(pinned.ranges):
-            every = every.where(IntervalRow.id == pinned.id)
-        last = _first_of(ledger, every.order_by(IntervalRow.from_time.desc()))
+        last = _first_of(ledger, _of_pipeline(pinned.pipeline).order_by(IntervalRow.from_time.desc()))
         if last != pinned or any(_is_landing_removed(ledger, pinned.pipeline, each) for each in pinned.ranges):
             return None
         row = ledger.get_one(IntervalRow, pinned.id, with_for_update=True)
@@ -252,10 +249,6 @@ def replace_ranges(
             )
         )
         return replaced
-
-
-def _ends(ranges: Iterable[OffsetRange]) -> dict[TopicPartition, int]:
-    return {each.topic_partition: each.until_offset for each in ranges}
 
 
 def note_last_timestamps(pinned: PinnedInterval, timestamps: Mapping[TopicPartition, int]) -> None:

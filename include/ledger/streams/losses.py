@@ -1,4 +1,7 @@
-"""Losses: offsets that Kafka removed before they were archived. They are noted, accepted, and never forgotten."""
+"""Losses: offsets that Kafka removed before they were archived. They are noted, accepted, and never forgotten.
+
+And offsets of older intervals from before the archive's beginning, which were not to be archived.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from datetime import datetime
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from include.ledger.archive.archived_offsets import before_archive
 from include.ledger.database import session
 from include.ledger.models import Loss, Topic
 from include.offsets import OffsetRange
@@ -24,6 +28,7 @@ class AcceptedLoss:
     accepted_at: datetime
     accepted_by: str
     reason: str
+    what = "offsets lost before they were archived"
 
     @property
     def evidence(self) -> str:
@@ -32,6 +37,22 @@ class AcceptedLoss:
             f"{self.range} ({len(self.range)} offsets) was removed from Kafka before it was archived; "
             f"loss {self.id}, accepted by {self.accepted_by} at {format_time(self.accepted_at)}: {self.reason}"
         )
+
+
+@dataclass(frozen=True)
+class PassedOver:
+    """Offsets of an interval from before the archive's beginning: it was pinned before the stream's first commit."""
+
+    range: OffsetRange
+    what = "offsets from before the archive's beginning"
+
+    @property
+    def evidence(self) -> str:
+        """What reconciliation reports about them."""
+        return f"{self.range} ({len(self.range)} offsets) was read by no micro-batch: the archive begins after it"
+
+
+NotArchived = AcceptedLoss | PassedOver
 
 
 def note_losses(pipeline: str, lost: Iterable[OffsetRange]) -> None:
@@ -91,9 +112,19 @@ def accepted_in(pipeline: str, ranges: Sequence[OffsetRange]) -> list[AcceptedLo
     return accepted
 
 
-def without(ranges: Iterable[OffsetRange], accepted: Iterable[AcceptedLoss]) -> list[OffsetRange]:
-    """Return the ranges without accepted losses at their beginnings: what Kafka should still hold of them."""
-    lost = sorted((loss.range for loss in accepted), key=lambda each: each.from_offset)
+def not_archived_in(pipeline: str, ranges: Sequence[OffsetRange]) -> list[NotArchived]:
+    """Return the parts of the ranges that are accepted losses, and those from before the archive's beginning."""
+    return [*accepted_in(pipeline, ranges), *map(PassedOver, before_archive(pipeline, ranges))]
+
+
+def accepted_among(gone: Iterable[NotArchived]) -> int:
+    """Return how many offsets are accepted losses."""
+    return sum(len(each.range) for each in gone if isinstance(each, AcceptedLoss))
+
+
+def without(ranges: Iterable[OffsetRange], gone: Iterable[NotArchived]) -> list[OffsetRange]:
+    """Return the ranges without such parts at their beginnings: what Kafka should still hold of them."""
+    lost = sorted((each.range for each in gone), key=lambda each: each.from_offset)
     kept = []
     for each in ranges:
         begin = each.from_offset
@@ -105,5 +136,5 @@ def without(ranges: Iterable[OffsetRange], accepted: Iterable[AcceptedLoss]) -> 
 
 
 def to_be_read(pipeline: str, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
-    """Return the ranges without the pipeline's accepted losses at their beginnings."""
-    return without(ranges, accepted_in(pipeline, ranges))
+    """Return the ranges without what was never archived at their beginnings."""
+    return without(ranges, not_archived_in(pipeline, ranges))

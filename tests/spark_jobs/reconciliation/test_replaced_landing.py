@@ -13,12 +13,14 @@ import pytest
 from include.errors import TopicRecreated
 from include.ledger.intervals.evidence import Recorded
 from include.ledger.intervals.pins import PinnedInterval
+from include.ledger.streams import losses
 from include.ledger.streams.losses import AcceptedLoss
 from include.offsets import Fates, OffsetRange, TopicIdentity, TopicPartition
 from include.pipelines import load_pipeline
 from include.reconciliation import Reconciliation
 from include.times import Interval
 from spark_jobs.intervals import read
+from spark_jobs.intervals.losses import with_losses
 from spark_jobs.reconciliation import against_ledger
 from spark_jobs.reconciliation.against_kafka import ArchiveComparison, reconcile_archive
 from spark_jobs.reconciliation.against_ledger import reconcile_with_ledger
@@ -58,7 +60,6 @@ def compare(
     monkeypatch.setattr(against_ledger, "decoders_of", lambda *_: second[0])
     monkeypatch.setattr(against_ledger.revisions, "decoders_of_registered", lambda _: second)
     monkeypatch.setattr(against_ledger.revisions, "decoders_of_recorded", lambda _: second[0])
-    monkeypatch.setattr(against_ledger, "before_archive", lambda *_: [])
     nothing: Any = None
     return reconcile_with_ledger(PINNED, nothing, {TP: Counted(held, (9, 0, 0))}, lost)
 
@@ -124,7 +125,7 @@ def test_interval_is_refused_when_its_topic_is_another_one_after_it_was_read(mon
     ids = iter(["id", "other"])
     monkeypatch.setattr(read.kafka, "describe_topics", lambda _: {"events": TopicIdentity("events", next(ids), 1)})
     monkeypatch.setattr(read.kafka, "check_retained", lambda *_: None)
-    monkeypatch.setattr(read.losses, "accepted_in", lambda *_: [])
+    monkeypatch.setattr(read.losses, "not_archived_in", lambda *_: [])
     for name in ("read_ranges", "without_erased"):
         monkeypatch.setattr(read, name, lambda *_: None)
     monkeypatch.setattr(read, "decoder_version", lambda _: "second")
@@ -141,15 +142,22 @@ def test_interval_is_refused_when_its_topic_is_another_one_after_it_was_read(mon
 
 
 @pytest.mark.services
-def test_offsets_are_unexplained_and_no_gaps_when_the_archive_begins_after_them(postgres: Home) -> None:
+def test_offsets_are_gaps_with_a_reason_when_the_archive_begins_after_them(postgres: Home) -> None:
     commit("begun_at_3", 1, 3, 10)
+    passed = losses.not_archived_in("begun_at_3", [RANGE])
+    assert losses.without([RANGE], passed) == [OffsetRange(TP, 3, 10, "id")]
     before = OffsetRange(TP, 0, 3, "id")
     nothing: Any = None
-    found = reconcile_with_ledger(PinnedInterval(0, "begun_at_3", HOUR, (before,), {"events": "id"}), nothing, {})
-    (told,) = found.reconciliation.differences
-    assert (told.cls, told.where) == ("unexplained", "events-0 [0, 3)")
-    assert "no micro-batch has read" in told.evidence
-    assert (found.reconciliation.counts.unexplained, found.reconciliation.explained.get("gap", 0)) == (1, 0)
+    pinned = PinnedInterval(0, "begun_at_3", HOUR, (before,), {"events": "id"})
+    found = reconcile_with_ledger(pinned, nothing, {}, passed)
+    assert (found.gaps, list(found.reconciliation.differences)) == ({TP: 3}, [])
+    (told,) = with_losses([before], [before], found.gaps, passed)[1].differences
+    assert (told.cls, told.where) == ("gap", "events-0 [0, 3)")
+    assert "read by no micro-batch" in told.evidence
+    assert losses.accepted_among(passed) == 0
+    # What lacks a micro-batch after the first one is no beginning.
+    commit("begun_at_3", 2, 12, 20)
+    assert losses.not_archived_in(pinned.pipeline, [OffsetRange(TP, 10, 20, "id"), OffsetRange(TP, 20, 30, "id")]) == []
 
 
 def test_missing_quarantined_record_is_unexplained_whatever_code_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
