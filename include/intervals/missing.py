@@ -41,9 +41,6 @@ def _intervals_of(pipeline: Pipeline, gap: Neighbours) -> Iterator[Interval]:
     log, schedule, end = read_log(pipeline), pipeline.schedule, gap.after.interval.from_time
     spans = log.spans_between(gap)
     if all(begin >= until for begin, until in spans.values()):
-        if gap.before is not None:
-            # Offsets from before the archive's beginning, which no interval gets: time alone is open here.
-            yield from schedule.between(gap.before.interval.to_time, end)
         return
     times, last = log.first_times(spans), schedule.before(end)
     # The last interval of the gap has its late records.

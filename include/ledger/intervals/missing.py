@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -12,7 +12,6 @@ from include.ledger.archive.committed import ARCHIVE, committed_offsets, first_c
 from include.ledger.connection import reading
 from include.ledger.intervals.pinned import Neighbours, PinnedInterval, intervals_where
 from include.ledger.intervals.states import QUIET, IntervalState
-from include.offsets import TopicPartition
 
 
 @dataclass(frozen=True)
@@ -69,6 +68,13 @@ _AROUND_GAPS = """
 """
 
 
+_UNPINNED = """
+    SELECT from_time, to_time, sum(until_offset - from_offset)::bigint
+    FROM waiting_spans WHERE pipeline = %s AND kind = 'missing' GROUP BY from_time, to_time
+"""
+"""Between pinned intervals."""
+
+
 def find_gaps(pipeline: str) -> list[Neighbours]:
     """Return the gaps between pinned intervals, and before the first, each with the intervals around it."""
     with reading() as ledger:
@@ -113,9 +119,9 @@ def missing_intervals(pipeline: str) -> list[MissingIntervals]:
     with reading() as ledger:
         never_built = intervals_where(ledger, _NEVER_BUILT, pipeline=pipeline, lost=_lost(ledger, pipeline))
         pinned = [_pinned_missing(each) for each in never_built]
-        gaps = _gaps(ledger, pipeline)
-        firsts = first_offsets(ledger, pipeline) if gaps else {}
-    unpinned = [each for gap in gaps if (each := _unpinned(gap, firsts)).offsets]
+        ledger.execute(_UNPINNED, [pipeline])
+        unpinned = [MissingIntervals(begin, end, offsets, None) for begin, end, offsets in ledger.fetchall()]
+        unpinned += _before_first(ledger, pipeline)
     return sorted([*_joined(pinned), *unpinned], key=lambda each: each.to_time)
 
 
@@ -151,16 +157,13 @@ def _joined(intervals: list[MissingIntervals]) -> list[MissingIntervals]:
     return joined
 
 
-def _unpinned(gap: Neighbours, firsts: Mapping[tuple[TopicPartition, str], int]) -> MissingIntervals:
-    after, before = gap.after, gap.before
-    assert after is not None
-    known = before.topic_ids if before else {}
-    ends = {r.topic_partition: r.until_offset for r in before.ranges} if before else {}
-    offsets = 0
-    for each in after.ranges:
-        tp = each.topic_partition
-        # As in pinning: a topic partition added to a known topic begins at 0, a new topic where its archive begins.
-        is_known = known.get(tp.topic) == each.topic_id
-        begin = ends.get(tp, 0) if is_known else firsts.get((tp, each.topic_id), each.from_offset)
-        offsets += max(0, each.from_offset - begin)
-    return MissingIntervals(before.interval.to_time if before else None, after.interval.from_time, offsets, None)
+def _before_first(ledger: cursor, pipeline: str) -> Iterator[MissingIntervals]:
+    """Yield the archived offsets before the first pinned interval."""
+    is_first = "i.from_time = (SELECT min(from_time) FROM intervals WHERE pipeline = %(pipeline)s)"
+    for first in intervals_where(ledger, is_first, pipeline=pipeline):
+        begins, offsets = first_offsets(ledger, pipeline), 0
+        for each in first.ranges:
+            begin = begins.get((each.topic_partition, each.topic_id), each.from_offset)
+            offsets += max(0, each.from_offset - begin)
+        if offsets:
+            yield MissingIntervals(None, first.interval.from_time, offsets, None)

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from include.doctor.examine import unregistered
+from include.errors import TidemarkError
 from include.intervals.boundaries import asked_interval
 from include.intervals.missing import rest_before
 from include.ledger.archive import micro_batches
@@ -88,6 +89,34 @@ def test_nothing_is_missing_of_what_came_later_when_it_is_pinned_from_its_beginn
     build(pipeline, FAR, span(0, 10, 10), span(1, 0, 7), span(0, 3, 9, JOINED))
     assert missing_intervals(pipeline) == []
     assert completeness(pipeline).complete_until == hour(FAR).to_time
+
+
+@pytest.mark.parametrize("is_closed", [False, True], ids=["current", "created again since"])
+def test_nothing_is_missing_from_before_the_archive_s_beginning_when_an_earlier_hour_was_pinned_without_offsets(
+    pipeline: str, is_closed: bool
+) -> None:
+    build(pipeline, 0, span(0, 0, 0))
+    archive(pipeline, 0, span(0, 3, 9), span(1, 2, 4))
+    build(pipeline, FAR, span(0, 3, 7), span(1, 2, 4))
+    if is_closed:
+        with session() as ledger:
+            ledger.get_one(Topic, (pipeline, TOPIC)).topic_id = "another"
+    assert missing_intervals(pipeline) == []
+    assert completeness(pipeline).complete_until == hour(FAR).to_time
+    with pytest.raises(TidemarkError, match="does not tile"):
+        build(pipeline, 1, span(0, 4, 4), span(1, 2, 2))
+    build(pipeline, 1, span(0, 3, 3), span(1, 2, 2))
+    assert completeness(pipeline).complete_until == hour(FAR).to_time
+
+
+def test_offsets_are_missing_from_the_archive_s_beginning_when_an_earlier_hour_was_pinned_without(
+    pipeline: str,
+) -> None:
+    build(pipeline, 0, span(0, 0, 0))
+    archive(pipeline, 0, span(0, 3, 9))
+    build(pipeline, FAR, span(0, 7, 9))
+    assert missing_intervals(pipeline) == [unpinned(4)]
+    assert completeness(pipeline).complete_until == hour(0).to_time
 
 
 def test_earlier_topic_s_beginning_is_not_derived_when_it_was_created_again(pipeline: str) -> None:
