@@ -73,7 +73,9 @@ def test_plan_names_ranges_and_revisions_and_needs_a_reason_when_pinning_again(p
     lines = what_is_known(request)
     assert lines[0] == "pin again of isp_hits"
     assert f"isp_hits {hour()}: dry run, nothing is changed" in lines
-    assert "would resolve again: the ranges begin where they do, and may become longer" in lines
+    assert (
+        "would resolve again: the ranges begin where they do, or where the archive does, and may become longer" in lines
+    )
     assert "would read from kafka: nest-logs-0 [0, 100), 100 offsets" in lines
     assert any(line.startswith("registered: isp_hits date=2026-11-20/interval=2026-11-20T05 ") for line in lines)
     assert lines[-1].startswith("would replace: built by code 1a2b3c, the code is ")
