@@ -5,13 +5,24 @@ from __future__ import annotations
 import logging
 
 from include import catalog
-from include.catalog.columns import TAKE_BACK, check_columns, columns_of_json
+from include.catalog.columns import TAKE_BACK, check_columns, columns_of_json, kind_of
 from include.catalog.renames import by_any_name, check_renames, shown_names
 from include.errors import ServiceUnreachable, UsageError
 from include.ledger.columns import partition_sources
 from include.ledger.completeness.tables import tables_with_rows
 from include.ledger.intervals.revisions import registered
 from include.pipelines.spec import Pipeline
+from include.pipelines.spec.ddl import check_path
+from include.pipelines.spec.names import LONGEST_PATH, path_length
+
+_TEXT = 100
+"""Characters of a text that may be a folder's name (`lake.SAFE_VALUE`)."""
+
+_NUMBER = 41
+"""Characters of the longest number: a decimal of 38 digits with its sign, the point and a zero before it."""
+
+_LENGTHS = {"BOOLEAN": 5, "TINYINT": 4, "SMALLINT": 6, "INT": 11, "BIGINT": 20, "DATE": 14}
+"""Characters of the longest value of other types."""
 
 
 def check_storage(pipeline: Pipeline) -> None:
@@ -83,12 +94,47 @@ def check_storage_early(pipeline: Pipeline) -> None:
     try:
         check_storage(pipeline)
         check_own_tables(pipeline)
+        _check_paths(pipeline)
     except ServiceUnreachable as error:
         logging.getLogger("tidemark").warning(
             "%s: neither the declared columns nor the tables' owners were compared with what is registered: %s",
             pipeline.name,
             error.message,
         )
+
+
+def _check_paths(pipeline: Pipeline) -> None:
+    """Raise UsageError when the table does not exist yet and partitions may have a longer path than the catalog keeps.
+
+    A table that exists goes on with its shorter values: another `partition_by` would be refused.
+    """
+    if (longest := _longest_path(pipeline)) <= LONGEST_PATH or catalog.storage(pipeline.table) is not None:
+        return
+    if pipeline.table not in tables_with_rows().get(pipeline.name, ()):
+        raise UsageError(
+            f"a partition by {', '.join(pipeline.archive.partition_by)} may have a path of {longest} characters, and "
+            f"Hive's metastore keeps {LONGEST_PATH}",
+            remedy="name fewer columns in partition_by, or give them shorter names",
+            pipeline=pipeline.name,
+        )
+
+
+def long_paths(pipeline: Pipeline) -> str:
+    """Return the note about a pipeline whose partitions may have a longer path than the catalog keeps; else empty."""
+    if (longest := _longest_path(pipeline)) <= LONGEST_PATH:
+        return ""
+    may = f"partitions by {', '.join(pipeline.archive.partition_by)} may have a path of {longest} characters"
+    return f"{pipeline.name}: {may}, and an interval with one of more than {LONGEST_PATH} is not registered"
+
+
+def _longest_path(pipeline: Pipeline) -> int:
+    """Return how many characters a partition's path of the archive may have by the types of its columns."""
+    archive = pipeline.archive
+    kinds = {
+        name: kind_of(check_path(path, archive.columns, "partition_by")) for name, path in archive.partition_by.items()
+    }
+    texts = dict.fromkeys(("STRING", "BINARY"), _TEXT)
+    return path_length({name: (_LENGTHS | texts).get(kind, _NUMBER) for name, kind in kinds.items()})
 
 
 def another_format(pipeline: Pipeline, registered: str) -> UsageError:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import product
 
 from include import lake
+from include.catalog.declared import long_paths
 from include.doctor import repair as repairing
 from include.doctor.compare import disagreements_of
 from include.doctor.finding import Finding
@@ -85,6 +86,8 @@ def _declarations() -> Iterator[Finding]:
         yield Finding(False, reason)
     for pipeline in declarations().loaded:
         yield from closed_early(pipeline)
+        if note := long_paths(pipeline):
+            yield Finding(True, note, notice=True)
 
 
 def closed_early(pipeline: Pipeline) -> Iterator[Finding]:

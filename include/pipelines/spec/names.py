@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from types import NoneType, UnionType
 from typing import get_args
 
@@ -17,11 +17,8 @@ IDENTIFIER = re.compile(r"[a-z][a-z0-9_]{0,62}")
 LONGEST = 63
 """Bytes of a name in PostgreSQL, which cuts longer ones off without an error: two may become one."""
 
-_LONGEST_PATH = 767
+LONGEST_PATH = 767
 """Characters of a partition's path that Hive's metastore keeps."""
-
-_LONGEST_VALUE = 100
-"""Characters of a value that may be a folder's name (`lake.SAFE_VALUE`)."""
 
 _OF_POSTGRESQL = frozenset({"cmax", "cmin", "ctid", "tableoid", "xmax", "xmin"})
 """Columns that PostgreSQL has in every table."""
@@ -72,21 +69,22 @@ def check_identifier(name: str, what: str) -> None:
 
 
 def check_partition_columns(names: Collection[str]) -> None:
-    """Raise UsageError unless a table may have these partition columns between `date` and `interval`.
-
-    Of the path, however long the values are: the catalog would refuse a partition after others of its interval.
-    """
+    """Raise UsageError unless a table may have these partition columns between `date` and `interval`."""
     for name in names:
         check_identifier(name, "partition column")
-    longest = len("date=2026-11-20/interval=2026-11-20T050000") + sum(
-        len(f"{name}=/") + _LONGEST_VALUE for name in names
-    )
-    if longest > _LONGEST_PATH:
+    shortest = path_length(dict.fromkeys(names, 1))
+    if shortest > LONGEST_PATH:
         raise UsageError(
-            f"a partition by {', '.join(names)} may have a path of {longest} characters: values have up to "
-            f"{_LONGEST_VALUE}, and Hive's metastore keeps {_LONGEST_PATH} in all",
+            f"a partition by {', '.join(names)} has a path of at least {shortest} characters, and Hive's metastore "
+            f"keeps {LONGEST_PATH}",
             remedy="name fewer columns in partition_by, or give them shorter names",
         )
+
+
+def path_length(values: Mapping[str, int]) -> int:
+    """Return how many characters a partition's path has when the values of its further columns have so many."""
+    own = len("date=2026-11-20/interval=2026-11-20T050000")
+    return own + sum(len(f"{name}=/") + length for name, length in values.items())
 
 
 def check_pipeline_name(name: str, what: str = "pipeline") -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from include.catalog import declared
 from include.errors import UsageError
 from include.pipelines import load_pipeline
 from include.pipelines.spec import OWN_COLUMNS, Archive
@@ -63,13 +67,41 @@ def test_name_is_free_when_it_is_a_field_inside_a_column() -> None:
     assert Archive(rows="rows", columns=columns, event_time="at").columns == columns
 
 
-def test_partition_columns_are_refused_when_the_metastore_may_not_keep_the_path_of_a_partition() -> None:
+def test_partition_columns_are_refused_when_the_metastore_can_keep_no_path_of_a_partition() -> None:
     def archive(*names: str) -> Archive:
         columns = "at TIMESTAMP, country STRING"
         return Archive(rows="rows", columns=columns, event_time="at", partition_by=dict.fromkeys(names, "country"))
 
-    names = [f"by_{number}_{'x' * 10}" for number in range(6)]
-    archive(*names)
-    # date=…/NAME=VALUE/…/interval=…: 42 characters, with 6 names 42 + 6 * 117, and 767 are kept.
-    with pytest.raises(UsageError, match=r"a partition by by_0_x+, .* may have a path of 768 characters: .* keeps 767"):
-        archive(*names[:5], names[5] + "y" * 24)
+    names = [f"by_{number:02}_{'x' * 57}" for number in range(11)]
+    # An installation goes on whose values are short, however long they may be.
+    archive(*names[:10])
+    # date=…/NAME=VALUE/…/interval=…: 42 characters, with 11 names 42 + 11 * 66, and 767 are kept.
+    with pytest.raises(UsageError, match=r"a partition by by_00_x+, .* of at least 768 characters, .* keeps 767"):
+        archive(*names)
+
+
+@pytest.mark.parametrize(
+    ("kind", "stored", "known", "refused"),
+    [
+        ("STRING", None, {}, True),
+        ("INT", None, {}, False),
+        ("DECIMAL(38, 2)", None, {}, False),
+        ("STRING", "files", {}, False),
+        # Somebody dropped the table, or put the catalog back from a copy.
+        ("STRING", None, {"nest_cameras": ["nest_cameras"]}, False),
+    ],
+)
+def test_partition_columns_are_refused_before_a_table_exists_when_values_of_their_type_may_be_too_long(
+    monkeypatch: pytest.MonkeyPatch, kind: str, stored: str | None, known: dict[str, list[str]], refused: bool
+) -> None:
+    # 42 characters, and 7 * 113 with texts, at most 7 * 54 with numbers.
+    names = [f"by_{number}_{'x' * 6}" for number in range(7)]
+    columns = f"at TIMESTAMP, country {kind}"
+    archive = Archive(rows="rows", columns=columns, event_time="at", partition_by=dict.fromkeys(names, "country"))
+    pipeline: Any = SimpleNamespace(name="nest_cameras", table="nest_cameras", archive=archive)
+    for name, answer in (("check_storage", None), ("check_own_tables", None), ("tables_with_rows", known)):
+        monkeypatch.setattr(declared, name, lambda *_, answer=answer: answer)
+    monkeypatch.setattr(declared.catalog, "storage", lambda table: stored)
+    with pytest.raises(UsageError, match="may have a path of 833 characters") if refused else nullcontext():
+        declared.check_storage_early(pipeline)
+    assert bool(declared.long_paths(pipeline)) == (kind == "STRING")
