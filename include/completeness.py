@@ -10,13 +10,13 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 
-from include.catalog import DATABASE, count_partitions
+from include.catalog import DATABASE, comparable_location, count_partitions, pointed_at
 from include.catalog.properties import properties, put_properties
 from include.errors import AnotherWriter
 from include.ledger.completeness.properties import KEYS, UNTIL, Properties, table_properties
 from include.ledger.held_locks import held_by, held_lock
-from include.ledger.intervals.builds import begun_registrations
-from include.ledger.inventory import count_registered
+from include.ledger.intervals.revisions import registered_of_interval
+from include.ledger.inventory import begun_intervals, count_registered
 from include.pipelines import declarations
 from include.pipelines.spec import Pipeline
 
@@ -61,12 +61,18 @@ def _lacking(pipeline: Pipeline) -> dict[str, int]:
     """Return how many registered partitions are missing from tables of the Hive catalog: it was put back, or is new.
 
     Partitions are counted, not compared: a table has very many. Those of intervals that are being registered are left
-    out, as the catalog changes before the ledger.
+    out, as the catalog changes before the ledger. Where nobody goes on with a begun registration they are compared, for
+    some may be missing, and others there which are not registered.
     """
-    begun = [each.pinned for each in begun_registrations(pipeline.name)]
+    publishing, left = begun_intervals(pipeline.name)
+    begun = [*publishing, *left]
     registered = count_registered(pipeline.tables, pipeline.name, without=[each.id for each in begun])
     shown = count_partitions(pipeline.tables, without=[each.interval.label for each in begun])
     missing = {table: registered.get(table, 0) - count for table, count in shown.items()}
+    found = pointed_at(pipeline.tables) if left else set()
+    for each in (revision for interval in left for revision in registered_of_interval(interval.id)):
+        if each.table in missing and comparable_location(each.location) not in found:
+            missing[each.table] = max(0, missing[each.table]) + 1
     return {table: count for table, count in missing.items() if count > 0}
 
 

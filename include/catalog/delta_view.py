@@ -6,7 +6,7 @@ from include import lake
 from include.catalog import DATABASE
 from include.catalog.properties import properties
 from include.lake.delta_log import commit_id
-from include.ledger.intervals import builds
+from include.ledger import inventory
 from include.pipelines.spec import Pipeline
 
 VERSION = "tidemark.version"
@@ -21,7 +21,7 @@ def lag_of_view(pipeline: Pipeline) -> str:
 
     Somebody dropped it, or the metastore, or the table, was put back from a copy.
     """
-    last, view = builds.last_delta(pipeline.name), pipeline.delta_view
+    last, view = inventory.last_delta(pipeline.name), pipeline.delta_view
     if last is None:
         return ""
     _, noted = last

@@ -31,6 +31,7 @@ Kind = (
         "landing unknown to the ledger",
         "Iceberg table differs",
         "Delta table lacks rows",
+        "registration not finished",
         "completeness told otherwise",
         "PostgreSQL serves otherwise",
     ]
@@ -94,6 +95,7 @@ MEANINGS: Mapping[Kind, str] = {
     "landing unknown to the ledger": "nobody reads it; a killed driver left it behind, and it takes room",
     "Iceberg table differs": "readers of the Iceberg table see other rows than the registered ones, or none",
     "Delta table lacks rows": "readers of the Delta view do not see rows that are validated and registered",
+    "registration not finished": "readers of the tables see what was registered of the interval before, or nothing",
     "completeness told otherwise": "jobs that go by the table's property wait too long, or read before all is there",
     "PostgreSQL serves otherwise": "readers of live.* see other proved values than the registered ones, or miss rows",
 }

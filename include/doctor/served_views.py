@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from include.doctor.disagreement import REPAIR, Disagreement
-from include.ledger.intervals.builds import begun_registrations
+from include.ledger.inventory import begun_intervals
 from include.pipelines.spec import Pipeline
 from include.serving.follow import differences, lost_tables
 
@@ -15,7 +15,7 @@ def check_served_views(pipeline: Pipeline) -> Iterator[Disagreement]:
 
     None while an interval is being registered.
     """
-    if begun_registrations(pipeline.name):
+    if begun_intervals(pipeline.name)[0]:
         return
     for table, what, remedy in (*lost_tables(pipeline), *differences(pipeline)):
         yield Disagreement(

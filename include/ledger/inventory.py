@@ -11,7 +11,9 @@ from sqlalchemy.orm import aliased
 
 from include.ledger.database import session
 from include.ledger.intervals.attempts import REBUILD
-from include.ledger.intervals.locks import with_attempts
+from include.ledger.intervals.builds import begun_registrations
+from include.ledger.intervals.locks import with_attempts, with_publications
+from include.ledger.intervals.pins import PinnedInterval
 from include.ledger.intervals.revisions import move
 from include.ledger.intervals.states import QUIET, RETIRED, IntervalState, RevisionState
 from include.ledger.lineage import BuiltRevision
@@ -51,6 +53,25 @@ def _known(revision: Revision, interval: IntervalRow) -> KnownRevision:
         interval.pipeline,
         Interval(interval.from_time, interval.to_time),
     )
+
+
+def last_delta(pipeline: str) -> tuple[int, int] | None:
+    """Return the last build for which a version of the pipeline's Delta table was noted, and that; None without one."""
+    version = Build.findings["delta"]["version"].as_integer()
+    wanted = select(Build.id, version).join(IntervalRow, IntervalRow.id == Build.interval_id)
+    with session() as ledger:
+        noted = wanted.where(IntervalRow.pipeline == pipeline, version.is_not(None))
+        return ledger.execute(noted.order_by(Build.id.desc()).limit(1)).tuples().first()
+
+
+def begun_intervals(pipeline: str) -> tuple[list[PinnedInterval], list[PinnedInterval]]:
+    """Return the intervals whose registration was begun: those that somebody publishes now, and those that nobody does.
+
+    The latter publication was killed, or refused: only what the ledger has of them counts.
+    """
+    begun = {each.pinned.id: each.pinned for each in begun_registrations(pipeline)}.values()
+    held = with_publications(pipeline, [each.interval for each in begun])
+    return [each for each in begun if each.interval in held], [each for each in begun if each.interval not in held]
 
 
 def registered_rows(table: str, pipeline: str, *, without: int | None = None) -> int:

@@ -14,7 +14,7 @@ from include.catalog.delta_view import lag_of_view
 from include.crash_points import crash_point
 from include.errors import FileUnreadable, LockLost, ReconciliationFailed, ServiceUnreachable, TidemarkError
 from include.iceberg.statement import statement_of
-from include.ledger import proofs
+from include.ledger import inventory, proofs
 from include.ledger.archive.holdings import ranges_of_intervals
 from include.ledger.held_locks import Check
 from include.ledger.intervals import attempts, builds, revisions
@@ -65,7 +65,7 @@ def put_left_out(spark: SparkSession, pipeline: Pipeline) -> None:
     """
     if pipeline.archive.delta and (revisions.left_out_of_delta(pipeline.name) or lag_of_view(pipeline)):
         version = _put_and_pin(spark, pipeline, lambda: None)
-        last = builds.last_delta(pipeline.name)
+        last = inventory.last_delta(pipeline.name)
         if version is not None and last is not None and version < last[1]:
             # The table was made anew, and its versions began again.
             attempts.note_delta_anew(last[0], DeltaVersion(f"{DATABASE}.{pipeline.delta_view}", version))

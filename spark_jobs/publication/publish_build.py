@@ -7,7 +7,14 @@ from dataclasses import replace
 from include import lake
 from include.catalog.declared import check_storage
 from include.completeness import follow_ledger
-from include.errors import AnotherWriter, ApprovalNeeded, ReconciliationFailed, TidemarkError, ValidationFailed
+from include.errors import (
+    AnotherWriter,
+    ApprovalNeeded,
+    ReconciliationFailed,
+    TidemarkError,
+    UsageError,
+    ValidationFailed,
+)
 from include.lake.delta_log import check_disk
 from include.lake.revision_files import damaged_files, described
 from include.ledger.columns.renames import lacking_in_build
@@ -18,6 +25,7 @@ from include.ledger.lineage import BuiltRevision
 from include.ledger.validation import approvals
 from include.ledger.validation.approvals import Question
 from include.monitor.history.remedies import approve_command
+from include.pipelines.spec.names import LONGEST_PATH
 from include.versions import suite_version
 from spark_jobs.archive.delta import check_table
 from spark_jobs.publication.catalog import Catalog
@@ -56,7 +64,7 @@ def _publish_alone(run: IntervalRun, check: Check) -> None:
         check_table(run.spark, run.pipeline)
     catalog = Catalog(run.spark, run.pipeline)
     catalog.create_tables()
-    finish_interval(run.pinned, catalog, check)
+    finish_interval(run.pinned, catalog, check, later=build)
     finish_registrations(run.pipeline, catalog)
     prepare_iceberg(run.pipeline)
     if builds.is_published(build):
@@ -72,6 +80,7 @@ def _publish_alone(run: IntervalRun, check: Check) -> None:
         _check_files(run, built)
         _check_tables(run, built)
         _check_names(run, build)
+        _check_paths(run, built)
         approved = _approved(run, build)
         validation = validate(run, built, lambda passed: register(run, catalog, built, passed, check), approved)
         if not validation.success:
@@ -174,6 +183,19 @@ def _check_names(run: IntervalRun, build: int) -> None:
                 remedy="run the interval again",
                 pipeline=run.pipeline.name,
             )
+
+
+def _check_paths(run: IntervalRun, built: list[BuiltRevision]) -> None:
+    """Raise UsageError for a partition that the metastore would refuse, after others of the interval were changed."""
+    longest = max((each.partition for each in built), key=len, default="")
+    if len(longest) > LONGEST_PATH:
+        raise UsageError(
+            f"{run.pinned.interval} has a partition with a path of {len(longest)} characters, and Hive's metastore "
+            f"keeps {LONGEST_PATH}; nothing was registered: {longest}",
+            remedy="let the rows function shorten these values, and run the interval again; or name fewer columns in "
+            "partition_by, in a pipeline of another name",
+            pipeline=run.pipeline.name,
+        )
 
 
 def _not_passed(run: IntervalRun, validation: Validation) -> ValidationFailed:

@@ -31,6 +31,8 @@ from spark_jobs.reconciliation.interval_run import IntervalRun
 from spark_jobs.spark.failures import SPARK_FAILURES, root_cause, translate
 from spark_jobs.spark.log import log_of
 
+_FAILURES = (TidemarkError, *SPARK_FAILURES)
+
 Place = tuple[str, str]
 """A table and its partition."""
 
@@ -75,8 +77,15 @@ def _changes(run: IntervalRun, catalog: Catalog, built: list[BuiltRevision]) -> 
 def _finish(registration: Registration, catalog: Catalog, check: Check) -> None:
     """Make the noted changes, also those that were made before, then note that all are made."""
     registration = _without_undeclared(registration, catalog)
-    with giving_way(catalog, registration.pinned, registration.changes.points):
-        _make_changes(registration, catalog, check)
+    try:
+        with giving_way(catalog, registration.pinned, registration.changes.points):
+            _make_changes(registration, catalog, check)
+    except _FAILURES as error:
+        if not _may_pass(error):
+            # Else rows that moved would be missing from the catalog for as long as it is refused.
+            with suppress(*_FAILURES):
+                _follow_ledger(catalog, registration.pinned, registration.changes.points, check)
+        raise
     crash_point("registration_finished")
     if catalog.follow_renames():
         crash_point("columns_renamed")
@@ -112,15 +121,31 @@ def giving_way(catalog: Catalog, pinned: PinnedInterval, points: Sequence[BuiltR
         pipeline = catalog.pipeline
         with suppress(AnotherWriter, ServiceUnreachable), locks.publishing(pipeline.name, pinned.interval) as check:
             finish_interval(pinned, catalog, check)
-            registered = revisions.registered_of_interval(pinned.id)
-            places = {_place(each) for each in registered}
-            for each in points:
-                if _place(each) not in places:
-                    check()
-                    catalog.drop(each)
-            point_at_registered(catalog, registered, check)
-            completeness.follow_ledger(pipeline)
+            _follow_ledger(catalog, pinned, points, check)
         raise
+
+
+def _follow_ledger(catalog: Catalog, pinned: PinnedInterval, points: Sequence[BuiltRevision], check: Check) -> None:
+    """Let the catalog have the registered revisions of an interval, and none of the `points` beside them."""
+    registered = revisions.registered_of_interval(pinned.id)
+    places = {_place(each) for each in registered}
+    for each in points:
+        if _place(each) not in places:
+            check()
+            catalog.drop(each)
+    point_at_registered(catalog, registered, check)
+    completeness.follow_ledger(catalog.pipeline)
+
+
+def _may_pass(error: Exception) -> bool:
+    """Return whether a registration failed for what all of them need, or for another writer, and not for its own."""
+    known = error if isinstance(error, TidemarkError) else translate(error)
+    return isinstance(known, ServiceUnreachable | AnotherWriter)
+
+
+def _why(error: Exception) -> str:
+    known = error if isinstance(error, TidemarkError) else translate(error)
+    return known.message if known is not None else root_cause(error)
 
 
 def _point_in_order(
@@ -217,20 +242,31 @@ def finish_registrations(pipeline: Pipeline, catalog: Catalog) -> None:
                 finish_interval(pinned, catalog, check)
         except AnotherWriter as error:
             log_of(pipeline.name).warning("%s is left to whoever publishes it: %s", pinned.interval, error.message)
-        except (TidemarkError, *SPARK_FAILURES) as error:
-            known = error if isinstance(error, TidemarkError) else translate(error)
-            # Of services all others need, too.
-            if isinstance(known, ServiceUnreachable):
+        except _FAILURES as error:
+            if _may_pass(error):
                 raise
-            why = known.message if known is not None else root_cause(error)
-            log_of(pipeline.name).warning("%s: its begun registration cannot be finished: %s", pinned.interval, why)
+            begun = "%s: its begun registration cannot be finished: %s"
+            log_of(pipeline.name).warning(begun, pinned.interval, _why(error))
 
 
-def finish_interval(pinned: PinnedInterval, catalog: Catalog, check: Check) -> None:
-    """Finish the interval's registrations that were begun; the caller holds its publishing lock."""
+def finish_interval(pinned: PinnedInterval, catalog: Catalog, check: Check, later: int = 0) -> None:
+    """Finish the interval's registrations that were begun; the caller holds its publishing lock.
+
+    One that is refused is given up for the build `later`, which is published in its place; else it raises why.
+    """
     for begun in builds.begun_registrations(pinned.pipeline):
-        if begun.pinned.id == pinned.id:
+        if begun.pinned.id != pinned.id:
+            continue
+        try:
             _finish(begun, catalog, check)
+        except _FAILURES as error:
+            if begun.build >= later or _may_pass(error) or builds.is_published(begun.build):
+                raise
+            # Not where the catalog cannot follow: readers would find its rows, and nobody would know.
+            _follow_ledger(catalog, pinned, _without_undeclared(begun, catalog).changes.points, check)
+            builds.give_up(begun.build)
+            told = "%s: the begun registration of build %s is given up for build %s: %s"
+            log_of(pinned.pipeline).warning(told, pinned.interval, begun.build, later, _why(error))
 
 
 def point_at_registered(catalog: Catalog, registered: Iterable[BuiltRevision], check: Check) -> None:

@@ -19,7 +19,7 @@ from include.iceberg import catalog as iceberg_catalog
 from include.iceberg import tables
 from include.iceberg.examine import deviations, restore
 from include.ledger.completeness.properties import BY_PARTITION, KEYS, UNTIL, properties_after
-from include.ledger.intervals import attempts, builds, pins, revisions
+from include.ledger.intervals import attempts, builds, locks, pins, revisions
 from include.ledger.lineage import BuiltRevision
 from include.offsets import OffsetRange
 from include.pipelines import Declarations
@@ -88,7 +88,8 @@ def register(archive: OpenTable, spec: attempts.AttemptSpec, built: list[BuiltRe
     tables.prepare(archive.pipeline)
     begun = builds.begin_registration(spec, PASSED, archive.changes(spec, built))
     point_at(archive.pipeline.table, (each.partition for each in built))
-    with completeness.locked_properties(archive.pipeline.name):
+    name, interval = archive.pipeline.name, begun.pinned.interval
+    with locks.publishing(name, interval), completeness.locked_properties(name):
         told = properties_after(begun)
         tables.put_build(archive.pipeline, begun.pinned.id, begun.build, begun.changes, told)
         completeness.put_hive_properties(archive.pipeline, told)
@@ -168,8 +169,12 @@ def test_killed_before_its_end_a_registration_tells_the_same_when_it_is_finished
     assert [each.build for each in builds.begun_registrations(archive.pipeline.name)] == [begun.build]
     tables.put_build(archive.pipeline, begun.pinned.id, begun.build, begun.changes, told)
     point_at(archive.pipeline.table, (each.partition for each in built))
-    # Killed here. Doctor does not judge what is under way.
-    assert list(check_completeness(archive.pipeline)) == []
+    # Doctor does not judge what is under way.
+    with locks.publishing(archive.pipeline.name, begun.pinned.interval):
+        assert list(check_completeness(archive.pipeline)) == []
+    # Killed here.
+    kinds = {each.kind for each in check_completeness(archive.pipeline)}
+    assert kinds == {"registration not finished", "completeness told otherwise"}
     completeness.put_hive_properties(archive.pipeline, properties_after(begun))
     builds.finish_registration(begun)
     assert until(archive) == HOURS[2]
@@ -255,8 +260,13 @@ def test_property_stays_when_another_interval_is_being_registered(archive: OpenT
     spec, built = archive.build(0, {"2026-11-17": rows_of(0, 2)})
     builds.begin_registration(spec, PASSED, archive.changes(spec, built))
     put_back_catalog(archive.pipeline.table, 0)
-    run(archive, 1)
-    assert properties([archive.pipeline.table], KEYS)[archive.pipeline.table][UNTIL] == HOURS[2]
+    name = archive.pipeline.table
+    with locks.publishing(archive.pipeline.name, spec.pinned.interval):
+        run(archive, 1)
+    assert properties([name], KEYS)[name][UNTIL] == HOURS[2]
+    # Nobody goes on with it: its registered rows are missing for longer than a moment.
+    completeness.follow_ledger(archive.pipeline)
+    assert properties([name], KEYS) == {name: {}}
 
 
 def test_table_is_left_out_when_it_is_not_in_the_catalog(archive: OpenTable) -> None:

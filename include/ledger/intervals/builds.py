@@ -205,15 +205,6 @@ def note_delta(attempt: AttemptSpec, version: DeltaVersion) -> None:
         build.in_delta = True
 
 
-def last_delta(pipeline: str) -> tuple[int, int] | None:
-    """Return the last build for which a version of the pipeline's Delta table was noted, and that; None without one."""
-    version = Build.findings["delta"]["version"].as_integer()
-    wanted = select(Build.id, version).join(IntervalRow, IntervalRow.id == Build.interval_id)
-    with session() as ledger:
-        noted = wanted.where(IntervalRow.pipeline == pipeline, version.is_not(None))
-        return ledger.execute(noted.order_by(Build.id.desc()).limit(1)).tuples().first()
-
-
 def _latest(ledger: Session, attempt: AttemptSpec) -> tuple[Attempt, Build]:
     """Return attempt and build, locked. Raise AnotherWriter when the attempt has a later build."""
     # Before the rows: an erasure that begins holds it and changes them, and would overwrite what is noted meanwhile.
@@ -249,6 +240,15 @@ def begun_registrations(pipeline: str) -> list[Registration]:
             .order_by(Build.id)
         ).all()
         return [Registration(row.id, pinned_of(ledger, of), changes_of(ledger, row)) for row, of in rows]
+
+
+def give_up(build: int) -> None:
+    """Note that a registration which was begun is not finished any more; what is registered stays."""
+    with session() as ledger:
+        for each in rows_of_build(ledger, build):
+            if each.state in (RevisionState.VALIDATED, RevisionState.REGISTERING):
+                move(each, RevisionState.SUPERSEDED)
+        ledger.get_one(Build, build, with_for_update=True).registering_at = None
 
 
 def finish_registration(registration: Registration) -> None:

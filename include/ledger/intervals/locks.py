@@ -22,6 +22,7 @@ __all__ = [
     "publishing",
     "replacing_rows",
     "with_attempts",
+    "with_publications",
 ]
 
 PATIENCE = timedelta(minutes=10)
@@ -119,7 +120,16 @@ def await_replaced_rows(pipeline: str) -> None:
 
 def with_attempts(pipeline: str, intervals: Iterable[Interval]) -> set[Interval]:
     """Return those of the intervals that some process works on as an attempt now. Raises ServiceUnreachable."""
-    named = {_name("attempts", pipeline, interval): interval for interval in intervals}
+    return _held("attempts", pipeline, intervals)
+
+
+def with_publications(pipeline: str, intervals: Iterable[Interval]) -> set[Interval]:
+    """Return those of the intervals that some process publishes now. Raises ServiceUnreachable."""
+    return _held("publish", pipeline, intervals)
+
+
+def _held(kind: str, pipeline: str, intervals: Iterable[Interval]) -> set[Interval]:
+    named = {_name(kind, pipeline, interval): interval for interval in intervals}
     return {named[name] for name in held_names(named)}
 
 

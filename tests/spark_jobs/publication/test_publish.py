@@ -18,6 +18,7 @@ from pyspark.errors import AnalysisException, PySparkException
 from include import lake
 from include.catalog.columns import declared_types
 from include.doctor import repair as doctor_repair
+from include.doctor.completeness import check_completeness
 from include.doctor.tables import check_tables
 from include.errors import (
     AnotherWriter,
@@ -33,7 +34,7 @@ from include.ledger.intervals.pins import PinnedInterval
 from include.ledger.lineage import BuiltRevision
 from include.offsets import OffsetRange
 from include.pipelines import load_pipeline
-from spark_jobs.publication import catalog
+from spark_jobs.publication import catalog, publish_build
 from spark_jobs.publication.publish_build import publish
 from spark_jobs.publication.validate import least_rows
 from spark_jobs.reconciliation.interval_run import IntervalRun
@@ -505,3 +506,52 @@ def test_interval_is_registered_when_the_begun_registration_of_another_one_canno
     monkeypatch.setattr(MemoryCatalog, "point_at", point_at)
     publications.publish(attempt)
     assert builds.begun_registrations(world.pipeline.name) == []
+
+
+def test_registered_rows_stay_when_a_rerun_is_refused_half_way_until_a_later_build_takes_its_place(
+    publications: Publications, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    world, point_at = publications.world, MemoryCatalog.point_at
+    publications.publish(publications.build({"2026-11-20": {A, B}, "2026-11-21": {C, D}}))
+    before = sorted(world.visible())
+    refused = publications.build({"2026-11-20": {A, C}, "2026-11-21": {B}, "2026-11-22": {D}}, code="2")
+
+    def refuse(catalog: MemoryCatalog, revision: BuiltRevision) -> None:
+        if revision.revision == f"r-{refused}" and revision.partition.startswith("date=2026-11-21"):
+            raise PySparkException("value too long")
+        point_at(catalog, revision)
+
+    monkeypatch.setattr(MemoryCatalog, "point_at", refuse)
+    with pytest.raises(PySparkException, match="value too long"):
+        publications.publish(refused)
+    assert sorted(world.visible()) == before
+    first, publications.pinned = publications.pinned, publications.pin(1, 3, 6)
+    publications.publish(publications.build())
+    assert [each for each in sorted(world.visible()) if each in before] == before
+    # Doctor names the interval, but not while somebody publishes it.
+    [found] = check_completeness(world.pipeline)
+    assert (found.kind, found.interval) == ("registration not finished", first.interval)
+    with locks.publishing(world.pipeline.name, first.interval):
+        assert list(check_completeness(world.pipeline)) == []
+    with pytest.raises(PySparkException, match="value too long"):
+        publications.publish(refused)
+    publications.pinned = first
+    publications.publish(publications.build({"2026-11-20": {A, B}, "2026-11-22": {C, D}}, code="3"))
+    assert "is given up for build" in caplog.text
+    label = first.interval.label
+    rows = [
+        (date, sorted(row for place, row in world.visible() if place == f"date={date}/interval={label}"))
+        for date in ("2026-11-20", "2026-11-21", "2026-11-22")
+    ]
+    assert rows == [("2026-11-20", [A, B]), ("2026-11-21", []), ("2026-11-22", [C, D])]
+    assert builds.begun_registrations(world.pipeline.name) == []
+    assert list(check_completeness(world.pipeline)) == []
+
+
+def test_nothing_is_begun_when_the_metastore_does_not_keep_the_path_of_a_partition(
+    publications: Publications, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publish_build, "LONGEST_PATH", 20, raising=False)
+    with pytest.raises(UsageError, match="a path of 38 characters, and Hive's metastore keeps 20; nothing was reg"):
+        publications.publish(publications.build({"2026-11-20": {A, B, C, D}}))
+    assert builds.begun_registrations(publications.world.pipeline.name) == []
