@@ -9,6 +9,7 @@ from pyspark.sql import functions as F
 
 from include.ledger.erasures.coordinates import erased_within
 from include.offsets import ERASED, Coordinates, OffsetRange
+from spark_jobs.archive.files import broadcast_few
 from spark_jobs.spark.frames import frame_of
 
 _COORDINATES = "kafka_topic STRING, kafka_partition INT, kafka_offset BIGINT"
@@ -26,7 +27,7 @@ def without(rows: DataFrame, coordinates: Collection[Coordinates]) -> DataFrame:
     erased = frame_of(rows.sparkSession, sorted(coordinates), _COORDINATES)
     prefix = "kafka_" if "kafka_offset" in rows.columns else ""
     at = [rows[f"{prefix}{name}"] == erased[f"kafka_{name}"] for name in ("topic", "partition", "offset")]
-    return rows.join(F.broadcast(erased), at, "left_anti")
+    return rows.join(broadcast_few(erased, len(coordinates)), at, "left_anti")
 
 
 def erased_records(spark: SparkSession, pipeline: str, ranges: Sequence[OffsetRange]) -> DataFrame:

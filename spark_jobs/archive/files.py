@@ -103,4 +103,12 @@ def unless_too_many(held: DataFrame, pipeline: Pipeline, ranges: Sequence[Offset
     """
     paths = landing_files.files_covering(pipeline.name, ranges, Fate.QUARANTINED)
     records = others + sum(file.rows for file in landing_files.files_at(pipeline.name, paths))
-    return held if records > BROADCAST_AT_MOST else F.broadcast(held)
+    if records > BROADCAST_AT_MOST:
+        # Few of them may be of the ranges, and of the reasons that are held.
+        records = held.limit(BROADCAST_AT_MOST + 1).count()
+    return broadcast_few(held, records)
+
+
+def broadcast_few(coordinates: DataFrame, count: int) -> DataFrame:
+    """Return coordinates with the hint to broadcast them, unless these are too many."""
+    return coordinates if count > BROADCAST_AT_MOST else F.broadcast(coordinates)

@@ -25,7 +25,14 @@ from include.offsets import OffsetRange, TopicPartition, intersection
 from include.pipelines.spec import Pipeline
 from include.times import utc
 from spark_jobs.archive.erased import without_erased
-from spark_jobs.archive.files import COORDINATE_COLUMNS, read_files, read_quarantined, unless_too_many, within
+from spark_jobs.archive.files import (
+    COORDINATE_COLUMNS,
+    broadcast_few,
+    read_files,
+    read_quarantined,
+    unless_too_many,
+    within,
+)
 from spark_jobs.archive.schema import archive_schema
 from spark_jobs.decoding.reasons import because
 from spark_jobs.decoding.records import archive_rows, decode
@@ -93,7 +100,7 @@ def _read_revisions(
     if not replayed:
         return rows
     coordinates = frame_of(spark, replayed, COORDINATE_COLUMNS)
-    return rows.join(F.broadcast(coordinates), coordinates.columns, "left_anti")
+    return rows.join(broadcast_few(coordinates, len(replayed)), coordinates.columns, "left_anti")
 
 
 def _files_with_event_times(

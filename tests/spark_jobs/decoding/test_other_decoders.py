@@ -24,7 +24,8 @@ from include.offsets import OffsetRange, TopicPartition
 from include.pipelines import load_pipeline
 from include.pipelines.spec import Archive, Csv, Json, KafkaDeserializer, Text, UserDefined
 from include.spark.compiled_jars import CLASS, DESERIALIZERS, compile_java
-from spark_jobs.archive import files
+from spark_jobs.archive import files, registered
+from spark_jobs.archive.erased import without
 from spark_jobs.decoding.decoders import decoding_of
 from spark_jobs.decoding.user_defined import python_function
 from spark_jobs.intervals import pinned_fates
@@ -333,14 +334,29 @@ def test_undecodable_record_stays_in_quarantine_unless_memory_was_short_when_the
     declared = replace(load_pipeline("nest_cameras"), decoder=decoder)
     ranges = [OffsetRange(TopicPartition("t", 0), 0, 5)]
     monkeypatch.setattr(files.landing_files, "files_at", lambda *_: [SimpleNamespace(rows=3)])
-    for most in (3, 2):
-        # The driver holds what is broadcast.
+    for most in (3, 2, 1):
+        # The driver holds what is broadcast: the two that are held, of three by the ledger.
         monkeypatch.setattr(files, "BROADCAST_AT_MOST", most)
         records, withheld = pinned_fates.withhold_quarantined(spark, declared, ranges, {}, [], frame)
         assert withheld is not None
         plan = records._jdf.queryExecution().analyzed().toString()
-        assert ("ResolvedHint (strategy=broadcast)" in plan) == (most == 3)
+        assert ("ResolvedHint (strategy=broadcast)" in plan) == (most > 1)
     assert [row.offset for row in records.where(withheld.isNotNull()).collect()] == [1, 3]
+
+
+@pytest.mark.parametrize("most", [2, 1])
+def test_erased_and_replayed_records_are_broadcast_only_when_they_are_few(
+    spark: Any, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    rows, coordinates = frame_of(spark, [("t", 0, 0)], files.COORDINATE_COLUMNS), [("t", 0, 0), ("t", 0, 1)]
+    monkeypatch.setattr(files, "BROADCAST_AT_MOST", most)
+    monkeypatch.setattr(registered, "read_files", lambda *_: rows)
+    monkeypatch.setattr(registered, "replayed_within", lambda *_: coordinates)
+    ranges = [OffsetRange(TopicPartition("t", 0), 0, 5)]
+    read = registered._read_revisions(spark, load_pipeline("nest_cameras"), [], ranges)
+    for left in (without(rows, coordinates), read):
+        plan = left._jdf.queryExecution().analyzed().toString()
+        assert ("ResolvedHint (strategy=broadcast)" in plan) == (most == 2)
 
 
 def test_function_s_naive_times_are_in_utc_in_both_forms(spark: Any, monkeypatch: Any) -> None:
