@@ -15,7 +15,6 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import reduce
 from typing import Any
 
 from pyspark.errors import AnalysisException
@@ -42,6 +41,7 @@ from include.pipelines.spec import Limit, Pipeline
 from include.streams.checkpoints import checkpoint_uri, has_started
 from include.times import in_words, parse_duration
 from include.waiting import wait_for
+from spark_jobs.archive.files import any_of
 from spark_jobs.decoding.records import archive_rows, decode
 from spark_jobs.spark.checkpoint import ends_of, read_batch
 from spark_jobs.spark.failures import SPARK_FAILURES, root_cause, translate
@@ -199,11 +199,11 @@ class FlagQuery:
         by_log: dict[tuple[str, int], list[int]] = defaultdict(list)
         for topic, partition, offset in erased_within(self.pipeline.name, rest):
             by_log[topic, partition].append(offset)
-        conditions = (
+        conditions = [
             (F.col("kafka_topic") == topic) & (F.col("kafka_partition") == partition) & F.col("kafka_offset").isin(each)
             for (topic, partition), each in sorted(by_log.items())
-        )
-        return reduce(Column.__or__, conditions, F.lit(False))
+        ]
+        return any_of(conditions)
 
     def _move(self, begins: Mapping[TopicPartition, int], ids: Mapping[str, str], code: str) -> None:
         """Move the ledger's position to the beginning of a new checkpoint, and note what is skipped.
