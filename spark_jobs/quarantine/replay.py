@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 
 from include import lake, quarantine
 from include.crash_points import crash_point
-from include.errors import AnotherWriter
+from include.errors import AnotherWriter, TidemarkError
 from include.ledger import quarantine as ledger_quarantine
 from include.ledger.held_locks import Check
 from include.ledger.quarantine import LandedReplay, RecordKey
@@ -59,9 +59,15 @@ def replay(spark: SparkSession, pipeline: Pipeline, selection: Selection, *, by:
         decided = ledger_quarantine.decisions(pipeline.name)
         chosen = quarantine.select(pipeline.name, selection)
         tried = quarantine.pending(chosen, decided, selection)
-        counts = quarantine.initial_counts(chosen, decided, len(tried))
+        counts, committed = quarantine.initial_counts(chosen, decided, len(tried)), 0
         for together in _tried_together(pipeline, tried):
-            landed = _replay(spark, pipeline, together, by, check)
+            try:
+                landed = _replay(spark, pipeline, together, by, check)
+            except TidemarkError as error:
+                if committed:
+                    error.message += f"; of the selection, {committed} records before these were committed"
+                raise
+            committed += len(together)
             for fate in landed.fates.values():
                 counts["replayed" if fate == Fate.ARCHIVED else "empty"] += 1
             counts["still_failing"] += len(landed.failures)

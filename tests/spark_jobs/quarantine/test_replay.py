@@ -176,12 +176,13 @@ def test_rest_is_delivered_by_the_next_replay_when_one_of_many_records_ends_betw
     postgres: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     quarantined("large", 4, range(20, 25))
+    thrown: list[BaseException] = [Killed(), AnotherWriter("nothing was committed")]
     together: list[list[int]] = []
 
     def land(_: Any, __: Any, tried: list[Quarantined], *___: Any) -> LandedReplay:
-        if len(together) == 1:
+        if len(together) in (1, 3):
             together.append([])
-            raise Killed
+            raise thrown.pop(0)
         together.append([each.key.offset for each in tried])
         return LandedReplay({each.key: str(Fate.EMPTY) for each in tried})
 
@@ -190,6 +191,8 @@ def test_rest_is_delivered_by_the_next_replay_when_one_of_many_records_ends_betw
     pipeline, selection = load_pipeline("isp_hits"), Selection(topic_id="large")
     with pytest.raises(Killed):
         replay(None, pipeline, selection, by="test")  # type: ignore[arg-type]
+    with pytest.raises(AnotherWriter, match=r"committed; of the selection, 2 records before these were committed$"):
+        replay(None, pipeline, selection, by="test")  # type: ignore[arg-type]
     counts = replay(None, pipeline, selection, by="test")  # type: ignore[arg-type]
-    assert together == [[20, 21], [], [22, 23], [24]]
-    assert counts == {"selected": 5, "replayed": 0, "empty": 3, "still_failing": 0, "already_replayed": 2}
+    assert together == [[20, 21], [], [22, 23], [], [24]]
+    assert counts == {"selected": 5, "replayed": 0, "empty": 1, "still_failing": 0, "already_replayed": 4}
