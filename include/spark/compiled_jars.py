@@ -77,16 +77,29 @@ def _content(decoder: KafkaDeserializer) -> bytes:
 
 
 def compile_all() -> None:
-    """Compile each class of ours that is not there. Raises UsageError where this user cannot write, or without jars."""
-    _compiled(DESERIALIZERS)
-    for name in LOG_STORES.values():
-        _log_store_jar(name)
+    """Compile each class of ours that is not there, and let all accounts read the jars that this user owns.
+
+    Raises UsageError where this user cannot write, or without jars.
+    """
+    for jar in (_compiled(DESERIALIZERS), *map(_log_store_jar, LOG_STORES.values())):
+        # An earlier version compiled it as its account's umask was.
+        if _is_kept(jar):
+            jar.chmod(0o644)
 
 
 def lacking() -> list[str]:
-    """Return the names of the jars with classes of ours that are missing, or that this user cannot read."""
+    """Return the names of the jars with classes of ours that are missing, or not readable.
+
+    Those that this user owns have to be readable to all accounts, others to this user.
+    """
     jars = map(_jar_of, (DESERIALIZERS, *map(_log_store_source, LOG_STORES.values())))
-    return [jar.name for jar in jars if not os.access(jar, os.R_OK)]
+    return [jar.name for jar in jars if not os.access(jar, os.R_OK) or _is_kept(jar)]
+
+
+def _is_kept(jar: Path) -> bool:
+    """Return whether this user owns the jar, and other accounts cannot read it."""
+    now = jar.stat()
+    return now.st_uid == os.geteuid() and now.st_mode & 0o044 != 0o044
 
 
 def _jar_of(source: Path) -> Path:
