@@ -21,7 +21,7 @@ from include.ledger.archive.positions import topics_that_left
 from include.ledger.streams import flags as flag_ledger
 from include.ledger.streams import generations
 from include.ledger.streams.generations import StreamGeneration
-from include.ledger.streams.overview import began_first
+from include.ledger.streams.overview import began_first, is_opened_by_erasures
 from include.offsets import TopicPartition
 from include.outputs.connection import database_of
 from include.pipelines.spec import PRODUCER_OPTIONS, AdditiveView, KafkaMessages, KafkaTopic, Pipeline
@@ -47,13 +47,14 @@ def owner_of(pipeline: str) -> str:
 def check_only_ledger(pipeline: Pipeline, topic_partitions: Iterable[TopicPartition]) -> None:
     """Raise UsageError when the stream of another ledger wrote the pipeline's topics last, by its consumer group.
 
-    A new generation takes over, until it has committed. A pipeline that writes no topic may be read by several.
+    A new generation takes over, until it has committed, but not one of an erasure, which a retired ledger may do while
+    it declares no view. A pipeline that writes no topic may be read by several.
     """
     if not pipeline.written_topics:
         return
     generation = generations.current(pipeline.name)
     has_committed = generation and generation.positions and micro_batches.positions(pipeline.name)
-    if generation and generation.number and not has_committed:
+    if generation and generation.number and not has_committed and not is_opened_by_erasures(pipeline.name):
         return
     own, _, _ = owner_of(pipeline.name).partition(" ")
     owners = (each.partition(" ") for each in owners_of(pipeline.name, topic_partitions))

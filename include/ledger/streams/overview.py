@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from itertools import takewhile
 
 from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
@@ -12,6 +13,7 @@ from sqlalchemy.orm import Session
 from include.ledger.archive.positions import ARCHIVE, of_query
 from include.ledger.database import session
 from include.ledger.models import (
+    Erasure,
     Generation,
     LandingFileRow,
     MicroBatch,
@@ -58,6 +60,16 @@ def began_first(pipeline: str) -> datetime | None:
     with session() as ledger:
         wanted = select(Generation.started_at).where(Generation.pipeline == pipeline)
         return ledger.scalar(wanted.order_by(Generation.number).limit(1))
+
+
+def is_opened_by_erasures(pipeline: str) -> bool:
+    """Return whether erasures alone have opened generations since one last started a query, and at least one has."""
+    generations = select(Generation.number, Generation.positions).where(Generation.pipeline == pipeline)
+    with session() as ledger:
+        erasures = set(ledger.scalars(select(Erasure.generation).where(Erasure.pipeline == pipeline)))
+        newest = ledger.execute(generations.order_by(Generation.number.desc()))
+        opened = [number for number, _ in takewhile(lambda each: not each.positions, newest)]
+    return bool(opened) and erasures.issuperset(opened)
 
 
 def overview(pipeline: str) -> StreamOverview:

@@ -89,6 +89,8 @@ from include.pipelines.spec import JdbcTable, KafkaTopics
 from include.reconciliation import Difference, DifferenceClass, ReconciliationCounts
 from include.settings import settings
 from include.spark.submission import SparkSubmission
+from include.streams import written_topics
+from include.streams.written_topics import check_only_ledger
 from include.times import Interval
 from tests.conftest import Home, wait_for
 from tests.support import attempts as made
@@ -598,7 +600,8 @@ def test_what_was_taken_out_of_the_declaration_is_erased_or_named_when_it_may_ho
     gone = {"speed topic": "stats-of-before", "table in serving": "kept"}
     with session() as ledger:
         begun = {"pipeline": pipeline, "number": 3, "started_by": "me@here", "reason": "first start"}
-        ledger.add(Generation(**begun, fingerprints={"archive": {}, "flags": {}, "stats": gone}, positions={}))
+        started = {"archive": {}, "flags": {}, "stats": gone}
+        ledger.add(Generation(**begun, fingerprints=started, positions={"archive": '{"events": {"0": 0}}'}))
         ledger.add(RowOutput(pipeline=pipeline, output="feed"))
     monkeypatch.setattr("include.erasure.run.search", lambda *_: Search(Found({at(1)}, set(), set(), 1), 0))
     told = erase(declared, Wish(("cam-1",), ("device_id",), "asked", "me@here"), lambda line: None)
@@ -607,6 +610,14 @@ def test_what_was_taken_out_of_the_declaration_is_erased_or_named_when_it_may_ho
     assert opened.number == 4
     for named in ("the topic stats-of-before", "that the view stats wrote", "the output feed", "topic of flags"):
         assert any(named in each for each in told["remains"]), named
+    # Declared again, where the stream of another ledger has written the topics meanwhile.
+    monkeypatch.setattr(written_topics, "owners_of", lambda *_: {"2026-11-20T05:00:00Z db:5432"})
+    again = replace(load_pipeline("nest_cameras"), name=pipeline)
+    with pytest.raises(UsageError, match="the stream of another ledger"):
+        check_only_ledger(again, [])
+    with session() as ledger:
+        generations.open_in(ledger, pipeline, "me@here", "it takes the topics over")
+    check_only_ledger(again, [])
 
 
 def test_rows_of_others_in_the_same_messages_stay_when_nobody_asked_to_erase_them(

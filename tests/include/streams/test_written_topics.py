@@ -230,6 +230,7 @@ def group(written: Written, monkeypatch: pytest.MonkeyPatch) -> set[str]:
     began = datetime(2026, 11, 21, 5, microsecond=1, tzinfo=UTC)
     monkeypatch.setattr(written_topics, "owners_of", lambda *_: named)
     monkeypatch.setattr(written_topics, "began_first", lambda _: began if written.generation else None)
+    monkeypatch.setattr(written_topics, "is_opened_by_erasures", lambda _: False)
     monkeypatch.setattr(written_topics, "settings", lambda: SimpleNamespace(database_host=lambda: "staging:5432"))
     monkeypatch.setattr(written_topics.micro_batches, "positions", lambda _: {TopicPartition("nest-logs", 0): 7})
     monkeypatch.setattr(written_topics, "topics_that_left", lambda _: frozenset())
