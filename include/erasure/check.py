@@ -150,12 +150,15 @@ def _of_former_declarations(pipeline: Pipeline) -> list[str]:
     started = former.views_ever(pipeline.name)
     gone = sorted({topic for _, facts in started if (topic := facts.get("speed topic")) and topic not in topics})
     told = [
-        f"all values in the topic {topic}, which no view writes any more: delete it if it is there" for topic in gone
+        f"all values in the topic {topic}, which no view of this installation writes any more: delete it if it is "
+        "there, unless another installation writes it"
+        for topic in gone
     ]
     undeclared = {name for name, _ in started} - {view.name for view in pipeline.views}
     tables = undeclared | {name for name, facts in started if facts.get(TABLE) == KEPT and name not in in_tables}
     told += [
-        f"tables in PostgreSQL and plain topics that the view {name} wrote by an earlier declaration: delete them"
+        f"tables in PostgreSQL and plain topics that the view {name} wrote by an earlier declaration: delete them, "
+        "but no topic that another installation writes"
         for name in sorted(tables)
     ]
     outputs = {*former.outputs_ever(pipeline.name)} - {each.name for each in pipeline.outputs}

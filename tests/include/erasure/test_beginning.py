@@ -610,6 +610,7 @@ def test_what_was_taken_out_of_the_declaration_is_erased_or_named_when_it_may_ho
     assert opened.number == 4
     for named in ("the topic stats-of-before", "that the view stats wrote", "the output feed", "topic of flags"):
         assert any(named in each for each in told["remains"]), named
+    assert sum("another installation writes" in each for each in told["remains"]) == 2
     # Declared again, where the stream of another ledger has written the topics meanwhile.
     monkeypatch.setattr(written_topics, "owners_of", lambda *_: {"2026-11-20T05:00:00Z db:5432"})
     again = replace(load_pipeline("nest_cameras"), name=pipeline)
