@@ -327,6 +327,6 @@ def test_generation_that_would_take_topics_over_is_opened_only_by_its_command(
     with pytest.raises(UsageError, match="the stream of another ledger") as error:
         way_on()
     # The other ledger may be the one that is in use, and this one has to erase what it keeps.
-    is_erasure = "take what writes topics (views, reports, flags) out of the declaration" in error.value.remedy
+    is_erasure = "(views, reports, flags, outputs to topics) out of the declaration here" in error.value.remedy
     assert is_erasure == (request.node.callspec.id.startswith("erase"))
     assert "only if that ledger is gone for good: ./tidemark new-generation nest_cameras" in error.value.remedy
