@@ -216,8 +216,8 @@ def _check_topics(pipeline: Pipeline) -> None:
     except UsageError as error:
         raise UsageError(
             error.message,
-            remedy="where that one is in use, take what writes topics (views, reports, flags, outputs to topics) out of "
-            f"the declaration here, then again; else {error.remedy}",
+            remedy="where that one is in use, take what writes topics (views, reports, flags, outputs to topics) out "
+            f"of the declaration here, then again; else {error.remedy}",
             pipeline=pipeline.name,
         ) from None
 
