@@ -22,6 +22,7 @@ from include.pipelines.spec.archive import check_subject
 from include.producing.position import refused_files
 from include.proof.lost import lost_files
 from include.proof.signing import own_public_key
+from include.serving import refusal
 from include.serving.follow import differences
 from include.settings import settings
 from include.streams.fingerprint import KEPT, TABLE
@@ -134,13 +135,16 @@ def _in_other_pipelines(pipeline: Pipeline) -> list[str]:
 
 def _in_postgres(pipeline: Pipeline) -> list[str]:
     """Return in words which registered values PostgreSQL serves that the next publication does not replace."""
-    told = "registered values in PostgreSQL"
+    told, unknown = "registered values in PostgreSQL", "whether they hold a key is not known"
     try:
         # Following the ledger, as each publication does, is no remedy for these.
-        return [f"{told}: {what}" for _, what, remedy in differences(pipeline) if remedy]
+        left = [f"{told}: {what}" for _, what, remedy in differences(pipeline) if remedy]
+        # Of a view that other processes alone began to serve, nothing differs then.
+        refused = refusal() if pipeline.views else ""
     except TidemarkError as error:
         # The erasure is finished, and what follows must not be left out.
-        return [f"{told}: whether they hold a key is not known: {error.message}; see what ./tidemark doctor finds"]
+        return [f"{told}: {unknown}: {error.message}; see what ./tidemark doctor finds"]
+    return [*left, f"{told}: {unknown}: {refused}"] if refused else left
 
 
 def _of_former_declarations(pipeline: Pipeline) -> list[str]:

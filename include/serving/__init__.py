@@ -18,7 +18,7 @@ from psycopg2.errors import IdleInTransactionSessionTimeout, LockNotAvailable, P
 from psycopg2.extensions import TransactionRollbackError, cursor
 
 from include.errors import LockHeld, ServiceUnreachable, TidemarkError, one_line
-from include.ledger.connection import driver_options
+from include.ledger.connection import driver_options, reading
 from include.settings import settings
 
 DATABASE = "serving"
@@ -61,6 +61,21 @@ def transaction(remedy: str) -> Iterator[cursor]:
         raise ServiceUnreachable(f"{where}: {one_line(str(error))}", remedy="./tidemark status") from None
     except psycopg2.Error as error:
         raise TidemarkError(f"{where}: {one_line(str(error))}", remedy=remedy) from None
+
+
+def refusal() -> str:
+    """Return why the server refuses its database `serving` to this user; empty where it does not, or has none.
+
+    Raises ServiceUnreachable when PostgreSQL does not answer at all.
+    """
+    try:
+        with transaction("./tidemark doctor --repair"):
+            return ""
+    except ServiceUnreachable as error:
+        refused = error.message
+    with reading() as asked:
+        asked.execute("SELECT FROM pg_database WHERE datname = %s", [DATABASE])
+        return refused if asked.rowcount else ""
 
 
 def _options() -> dict[str, Any]:

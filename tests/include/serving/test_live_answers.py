@@ -659,6 +659,24 @@ def test_only_a_pipeline_that_serves_views_needs_their_database(world: World, mo
         follow_ledger(world.pipeline)
 
 
+def test_erasure_says_that_served_values_may_be_left_when_the_server_refuses_their_database(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another user's process, with another setting, may have begun to serve a view there."""
+    unserved = replace(world.pipeline, views=(replace(world.view, sinks=(Console(),)),))
+    monkeypatch.setattr("include.serving.DATABASE", "refusing")
+    assert not any("is not known" in each for each in remaining(unserved))
+    with closing(psycopg2.connect(settings().database_uri("ledger"))) as connection:
+        connection.autocommit = True
+        connection.cursor().execute("CREATE DATABASE refusing ALLOW_CONNECTIONS false")
+        try:
+            (told,) = (each for each in remaining(unserved) if "is not known" in each)
+        finally:
+            connection.cursor().execute("DROP DATABASE refusing")
+    assert "registered values in PostgreSQL: whether they hold a key is not known: PostgreSQL at " in told
+    assert 'database "refusing" is not currently accepting connections' in told
+
+
 def test_view_with_a_table_of_the_stream_is_left_when_code_that_declares_no_table_publishes(world: World) -> None:
     world.produce("1", DAY, DAY)
     world.stream()
