@@ -167,9 +167,9 @@ def _may_have_been_late(launch: Launch, live: LiveWriter) -> bool:
     """Return whether the live driver may be that of a launch before the newest one.
 
     Launches that were killed have no end in the ledger, either. A command notes no application, and a driver only once
-    Spark has started: until then it is nobody's.
+    Spark has started: on another host, or on YARN, it is nobody's until then.
     """
-    if not live.application_id:
+    if not live.application_id and launch.host != this_host():
         return False
     if launch.is_on_yarn:
         return launch.application == live.application_id

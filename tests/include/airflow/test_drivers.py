@@ -236,6 +236,20 @@ def test_driver_is_adopted_with_its_launch_when_it_came_up_after_another_one_was
     assert adopted == (elsewhere if is_adopted else "")
 
 
+def test_driver_of_this_host_that_came_up_late_is_adopted_before_its_spark_has_started(
+    in_process: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launches.note_intent("late", NAME, launches.this_host(), "/nowhere/stream.log")
+    change(in_process, "UPDATE stream_launches SET launched_at = now() - interval '4 min'")
+    launches.note_intent("next", NAME, launches.this_host(), "/nowhere/stream.log")
+    launches.note_end("next", AnotherWriter.exit_code)
+    lease = writers.acquire(NAME)
+    for launch, adopted in (("late", "late"), ("", "")):
+        monkeypatch.setattr(psutil.Process, "environ", lambda _, launch=launch: {"TIDEMARK_LAUNCH": launch})
+        assert StreamOperator(task_id="stream", pipeline=NAME)._adopt_or_launch() == adopted
+    writers.release(lease)
+
+
 @pytest.mark.parametrize(("pid", "is_its_driver"), [(os.getppid(), True), (2**22 + 1, False)])
 def test_driver_of_another_user_is_told_by_its_ancestors_when_its_environment_is_hidden(
     in_process: Home, monkeypatch: pytest.MonkeyPatch, pid: int, is_its_driver: bool
