@@ -118,7 +118,8 @@ def _services(states: Mapping[ServiceName, ServiceStatus]) -> Iterator[Finding]:
             yield Finding(True, f"{name}: stopped by ./tidemark down")
         elif state.address:
             where = "" if name == "postgres" else f" at {state.address}"
-            yield Finding(state.healthy, f"{name}{where}", "" if state.healthy else f"./tidemark up {name}")
+            refused = state.detail if state.external else ""
+            yield Finding(state.healthy, f"{name}{where}", "" if state.healthy else refused or f"./tidemark up {name}")
             if name == "airflow" and state.healthy:
                 yield from _airflow(state.address)
 

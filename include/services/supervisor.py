@@ -59,7 +59,10 @@ def _with_dependencies(names: Sequence[str] | None) -> Sequence[str] | None:
 
 
 def up(names: Sequence[str] | None = None, progress: Callable[[str], None] = lambda _: None) -> None:
-    """Start the services that are not running and wait until each is healthy. Raise ServiceUnreachable if one fails."""
+    """Start the services that are not running and wait until each is healthy.
+
+    Raises ServiceUnreachable if one fails, UsageError for options of an external Kafka that are refused.
+    """
     with services_lock():
         _up(names, progress)
 
@@ -81,6 +84,9 @@ def _up(names: Sequence[str] | None, progress: Callable[[str], None]) -> None:
     for name in service_names(_with_dependencies(names)):
         current = SERVICES[name].status()
         if current.external and not current.healthy:
+            if name == "kafka":
+                # Options that are refused are no broker that is away.
+                settings().kafka_client_options()
             raise ServiceUnreachable(
                 f"the {name} that the settings name does not answer", remedy="./tidemark status shows its address"
             )

@@ -16,7 +16,7 @@ import pytest
 from include.cli import services
 from include.doctor import examine, machine
 from include.doctor.finding import Finding
-from include.errors import ServiceUnreachable
+from include.errors import UsageError
 from include.ledger.streams import writers
 from include.services import supervisor
 from include.services.process import ServiceStatus, read_state, start_detached, write_started, write_state
@@ -132,13 +132,15 @@ def test_services_are_listed_and_stopped_when_the_properties_of_kafka_are_refuse
     try:
         services.status(as_json=True)
         supervisor.down()
-        with pytest.raises(ServiceUnreachable, match="the kafka that the settings name does not answer"):
+        with pytest.raises(UsageError, match="TIDEMARK_KAFKA_PROPERTIES: it has bootstrap"):
             supervisor.up(["kafka"])
+        (found,) = (each for each in examine._services(supervisor.status()) if "kafka" in each.what)
     finally:
         settings.cache_clear()
     listed = json.loads(capsys.readouterr().out)["services"]["kafka"]
     assert (listed["address"], listed["healthy"], listed["external"]) == ("127.0.0.1:1", False, True)
     assert "it has bootstrap.servers=cloud:9092" in listed["detail"]
+    assert found.remedy == listed["detail"]
 
 
 def test_airflow_is_told_to_have_other_settings_when_they_were_changed_after_its_start(
