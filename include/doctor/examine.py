@@ -112,9 +112,8 @@ def _dags(states: Mapping[ServiceName, ServiceStatus]) -> Iterator[Finding]:
 
 def _services(states: Mapping[ServiceName, ServiceStatus]) -> Iterator[Finding]:
     for name, state in states.items():
-        known = read_state(name)
         # Without any, its first start was interrupted.
-        if state.address and not state.external and "pid" in known and not known["pid"]:
+        if state.address and not state.external and not read_state(name).get("pid", True):
             yield Finding(True, f"{name}: stopped by ./tidemark down")
         elif state.address:
             where = "" if name == "postgres" else f" at {state.address}"
