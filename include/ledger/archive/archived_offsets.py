@@ -53,7 +53,8 @@ def _commit_from(pipeline: str, topic_partition: TopicPartition, topic_id: str, 
             MicroBatchRange.topic_id == topic_id,
             MicroBatchRange.until_offset > offset,
         )
-        .order_by(MicroBatchRange.until_offset)
+        # Where nothing came, a micro-batch begins and ends at one offset.
+        .order_by(MicroBatchRange.until_offset, MicroBatchRange.from_offset)
         .limit(1)
     )
     with session() as ledger:

@@ -47,11 +47,21 @@ BEFORE = """
 """
 
 ARCHIVE = """
-    (SELECT m.from_offset
+    coalesce((
+        -- The archive's first micro-batch names all topic partitions of its time.
+        SELECT m.from_offset FROM micro_batch_ranges m
+        WHERE m.topic = r.topic AND m.topic_partition = r.topic_partition AND m.topic_id = r.topic_id
+            AND m.micro_batch_id = (
+                SELECT c.id FROM micro_batches c WHERE c.pipeline = i.pipeline AND c.query = 'archive'
+                ORDER BY c.id LIMIT 1
+            )
+    ), (
+        SELECT m.from_offset
         FROM micro_batch_ranges m JOIN micro_batches c ON c.id = m.micro_batch_id
         WHERE c.pipeline = i.pipeline AND c.query = 'archive'
             AND m.topic = r.topic AND m.topic_partition = r.topic_partition AND m.topic_id = r.topic_id
-        ORDER BY m.until_offset, m.from_offset LIMIT 1)
+        ORDER BY m.until_offset, m.from_offset LIMIT 1
+    ))
 """
 
 BEGIN = """

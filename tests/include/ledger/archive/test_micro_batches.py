@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from sqlalchemy import text
 
 from include.errors import TidemarkError, TopicRecreated
 from include.ledger.archive import micro_batches
+from include.ledger.archive.archived_offsets import before_archive, commit_of
 from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit
+from include.ledger.database import session
 from include.ledger.streams import writers
 from include.offsets import OffsetRange, TopicIdentity
 from tests.support.committed import TP
@@ -60,3 +63,23 @@ def test_nothing_is_committed_when_the_topic_was_deleted_since_the_last_micro_ba
     with pytest.raises(TopicRecreated, match=r"topic events \(id id\) no longer exists"):
         commit("view", 0, 3, {})
     assert micro_batches.positions(pipeline, "view") == {}
+
+
+def test_archive_begins_with_its_first_records_when_later_micro_batches_end_at_the_same_offset(pipeline: str) -> None:
+    lease, topics = writers.acquire(pipeline), {"events": TopicIdentity("events", "id", 1)}
+    for number, begin in enumerate((5, 10, 10)):
+        ranges = [OffsetRange(TP, begin, 10, "id")]
+        micro_batches.commit(lease, BatchCommit(pipeline, ARCHIVE, pipeline, number, ranges, topics))
+    # As an erasure of one of its records leaves the row: behind the others in the table.
+    moved = """
+        WITH moved AS (
+            DELETE FROM micro_batch_ranges r USING micro_batches b
+            WHERE b.id = r.micro_batch_id AND b.pipeline = :pipeline AND r.from_offset = 5 RETURNING r.*
+        ) INSERT INTO micro_batch_ranges SELECT * FROM moved"""
+    with session() as ledger:
+        ledger.execute(text(moved), {"pipeline": pipeline})
+    assert before_archive(pipeline, [OffsetRange(TP, 3, 20, "id")]) == [OffsetRange(TP, 3, 5, "id")]
+    assert before_archive(pipeline, [OffsetRange(TP, 5, 20, "id")]) == []
+    commit = commit_of(pipeline, TP, "id", 7)
+    assert commit is not None
+    assert (commit.from_offset, commit.until_offset) == (5, 10)
