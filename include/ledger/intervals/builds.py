@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
-from sqlalchemy import func, select
+from sqlalchemy import func, null, select
 from sqlalchemy.orm import Session
 
 from include.errors import AnotherWriter
@@ -181,8 +181,10 @@ def note_replaced(attempt: AttemptSpec, validation: Validation) -> None:
     with session() as ledger:
         build = _judged(ledger, attempt, validation)
         for each in rows_of_build(ledger, build.id):
-            move(each, RevisionState.VALIDATED)
-            move(each, RevisionState.SUPERSEDED)
+            # Those of a registration that was given up are superseded already.
+            if each.state != RevisionState.SUPERSEDED:
+                move(each, RevisionState.VALIDATED)
+                move(each, RevisionState.SUPERSEDED)
         build.published_at = func.now()
 
 
@@ -223,11 +225,8 @@ def _latest(ledger: Session, attempt: AttemptSpec) -> tuple[Attempt, Build]:
 def later_build_published(attempt: AttemptSpec) -> int | None:
     """Return the published build of the interval that is later than the attempt's latest; None without one."""
     with session() as ledger:
-        return ledger.scalar(
-            select(func.max(Build.id)).where(
-                Build.interval_id == attempt.pinned.id, Build.published_at.is_not(None), Build.id > attempt.build
-            )
-        )
+        later = Build.interval_id == attempt.pinned.id, Build.published_at.is_not(None), Build.id > attempt.build
+        return ledger.scalar(select(func.max(Build.id)).where(*later))
 
 
 def begun_registrations(pipeline: str) -> list[Registration]:
@@ -248,7 +247,8 @@ def give_up(build: int) -> None:
         for each in rows_of_build(ledger, build):
             if each.state in (RevisionState.VALIDATED, RevisionState.REGISTERING):
                 move(each, RevisionState.SUPERSEDED)
-        ledger.get_one(Build, build, with_for_update=True).registering_at = None
+        row = ledger.get_one(Build, build, with_for_update=True)
+        row.registering_at, row.changes = None, null()
 
 
 def finish_registration(registration: Registration) -> None:

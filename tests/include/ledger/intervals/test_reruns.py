@@ -220,6 +220,23 @@ def test_registration_that_is_finished_twice_changes_nothing_when_a_later_build_
     assert fates_told(pipeline) == ([Fates(85, 2, 13)] * 2, 170)
 
 
+def test_build_that_was_given_up_counts_for_nothing_when_it_is_published_after_the_later_one(pipeline: str) -> None:
+    first, given_up = begin_attempt(pipeline), begin_attempt(pipeline)
+    built = note_build(first)
+    register(first, built)
+    changes = Changes(points=(build_otherwise(given_up),))
+    spec = attempts.load_attempt(given_up)
+    builds.give_up(builds.begin_registration(spec, Validation(True, pipeline), changes).build)
+    later = begin_attempt(pipeline)
+    same = Changes(kept=(note_build(later),))
+    begun = builds.begin_registration(attempts.load_attempt(later), Validation(True, pipeline), same)
+    builds.finish_registration(begun)
+    builds.note_replaced(spec, Validation(True, pipeline))
+    assert builds.is_published(spec.build or 0)
+    assert [each.revision for each in revisions.registered_of_interval(spec.pinned.id)] == [built.revision]
+    assert proofs.build_to_prove(spec.pinned.id) == attempts.load_attempt(first).build
+
+
 def begin_registration(attempt: AttemptSpec, validation: Validation) -> None:
     builds.begin_registration(attempt, validation, Changes(points=tuple(revisions.of_build(attempt.build or 0))))
 
