@@ -85,11 +85,14 @@ class Heartbeat(threading.Thread):
 
         Nothing is lost then: its lease is over, so it can commit nothing more.
         """
-        while self._error is None and not self._ended.wait(1):
-            if hangs := self._hangs():
-                self._error = self._error or hangs
-                if not self._heard.wait(_UNHEARD_SECONDS):
-                    end_now(hangs, self._lease.pipeline)
+        while not self._ended.wait(1):
+            # The renewals may have ended before, with an error that nobody asks for.
+            if error := self._error or self._hangs():
+                self._error = self._error or error
+                # With another error PostgreSQL answers, also the main thread.
+                if isinstance(error, ServiceUnreachable) and not self._heard.wait(_UNHEARD_SECONDS):
+                    end_now(error, self._lease.pipeline)
+                return
 
     def _hangs(self) -> TidemarkError | None:
         """Return the error of a renewal that does not return because PostgreSQL hangs: nothing else would end it.

@@ -198,6 +198,23 @@ def test_driver_ends_when_its_main_thread_waits_for_a_postgresql_that_never_answ
     assert re.match(r"waits: PostgreSQL at .*: .*timeout expired", told.splitlines()[-1])
 
 
+@pytest.mark.parametrize("lease_seconds", ["2"])
+def test_driver_ends_when_its_renewals_end_and_its_main_thread_asks_nothing(
+    heartbeat: Heartbeat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A renewal may give up before the watch looks, while a statement of the main thread still waits."""
+    away, ended = ServiceUnreachable("no answer"), list[TidemarkError]()
+
+    def refuse(*_: object) -> bool:
+        raise away
+
+    monkeypatch.setattr("spark_jobs.streaming.heartbeat._UNHEARD_SECONDS", 0.5)
+    monkeypatch.setattr("spark_jobs.streaming.heartbeat.end_now", lambda error, _: ended.append(error))
+    monkeypatch.setattr(writers, "renew", refuse)
+    wait_for("the driver to be ended", lambda: ended, 15)
+    assert ended == [away]
+
+
 def test_postgresql_is_not_to_blame_when_the_driver_itself_was_stopped_for_longer_than_its_lease(
     heartbeat: Heartbeat,
 ) -> None:
