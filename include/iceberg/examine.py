@@ -23,8 +23,9 @@ from include.iceberg.commit import (
 from include.iceberg.snapshot_retention import missing_verdicts
 from include.iceberg.statement import last_own, statement_of
 from include.ledger import proofs
-from include.ledger.intervals import attempts, builds, revisions
+from include.ledger.intervals import attempts, revisions
 from include.ledger.intervals.pinned import pinned_intervals
+from include.ledger.inventory import begun_intervals
 from include.pipelines.spec import Pipeline
 
 
@@ -154,7 +155,8 @@ def _head_of(table: Table) -> int | None:
 
 
 def _being_registered(pipeline: Pipeline) -> set[str]:
-    return {each.pinned.interval.label for each in builds.begun_registrations(pipeline.name)}
+    """Return the labels of the intervals that somebody registers now."""
+    return {each.interval.label for each in begun_intervals(pipeline.name)[0]}
 
 
 def _by_label(difference: Difference) -> dict[str, tuple[int, int]]:

@@ -22,7 +22,7 @@ from include.iceberg.examine import deviations, restore
 from include.iceberg.revision_release import release
 from include.ledger import proofs
 from include.ledger.database import session
-from include.ledger.intervals import builds, revisions
+from include.ledger.intervals import builds, locks, revisions
 from include.ledger.intervals.builds import Changes
 from include.ledger.models import IntervalRow
 from tests.conftest import Home, settings_of
@@ -224,8 +224,22 @@ def test_interval_is_left_alone_when_it_is_being_registered(archive: OpenTable) 
     spec, built = archive.build(0, {"2026-11-18": rows_of(0, 2)})
     begun = builds.begin_registration(spec, PASSED, archive.changes(spec, built))
     tables.put_build(archive.pipeline, begun.pinned.id, begun.build, begun.changes)
+    with locks.publishing(archive.pipeline.name, spec.pinned.interval):
+        assert kinds(archive) == []
+        assert restore(archive.pipeline) == []
+        builds.finish_registration(begun)
     assert kinds(archive) == []
-    assert restore(archive.pipeline) == []
+
+
+def test_interval_has_its_registered_rows_when_its_begun_registration_is_left_until_that_is_finished(
+    archive: OpenTable,
+) -> None:
+    spec, built = archive.build(0, {"2026-11-18": rows_of(0, 2)})
+    begun = builds.begin_registration(spec, PASSED, archive.changes(spec, built))
+    tables.put_build(archive.pipeline, begun.pinned.id, begun.build, begun.changes)
+    assert kinds(archive) == ["other files"]
+    assert_mended(archive)
+    tables.put_build(archive.pipeline, begun.pinned.id, begun.build, begun.changes)
     builds.finish_registration(begun)
     assert kinds(archive) == []
 
@@ -245,8 +259,9 @@ def test_interval_is_left_alone_when_its_registration_begins_while_the_lock_is_w
             yield
 
     monkeypatch.setattr(examine, "writing", after_its_commit)
-    assert restore(archive.pipeline) == []
-    builds.finish_registration(*registrations)
+    with locks.publishing(archive.pipeline.name, spec.pinned.interval):
+        assert restore(archive.pipeline) == []
+        builds.finish_registration(*registrations)
     assert kinds(archive) == []
 
 
