@@ -26,7 +26,7 @@ from include.ledger.lineage import BuiltRevision
 from include.pipelines.spec import Pipeline
 from include.serving import follow
 from spark_jobs.publication.catalog import Catalog
-from spark_jobs.publication.iceberg import follow_columns_in_iceberg, put_in_iceberg
+from spark_jobs.publication.iceberg import follow_columns_in_iceberg, follow_in_iceberg, put_in_iceberg
 from spark_jobs.reconciliation.interval_run import IntervalRun
 from spark_jobs.spark.failures import SPARK_FAILURES, root_cause, translate
 from spark_jobs.spark.log import log_of
@@ -82,7 +82,10 @@ def _finish(registration: Registration, catalog: Catalog, check: Check) -> None:
             _make_changes(registration, catalog, check)
     except _FAILURES as error:
         if not _may_pass(error):
-            # Else rows that moved would be missing from the catalog for as long as it is refused.
+            # Else rows that moved would be missing from the catalog for as long as it is refused. Iceberg comes before
+            # the times of completeness: a table that lacks registered rows gets none.
+            with suppress(*_FAILURES):
+                follow_in_iceberg(catalog.pipeline, registration.pinned, check)
             with suppress(*_FAILURES):
                 _follow_ledger(catalog, registration.pinned, registration.changes.points, check)
         raise

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from include import completeness, lake
-from include.errors import LockLost
+from include.errors import LockLost, UsageError
 from include.iceberg import commit, tables
 from include.ledger.completeness.properties import table_properties
 from include.ledger.held_locks import held_names
@@ -87,6 +87,29 @@ def test_next_publication_finishes_when_a_kill_came_between_hive_and_iceberg(
     assert table.scan().to_arrow().num_rows == registered.rows == 8
     (noted,) = attempts.load_attempt(spec.id).findings.iceberg
     assert table.refs()[noted.tag].snapshot_id == noted.snapshot_id
+
+
+def test_both_catalogs_have_what_is_registered_when_a_registration_is_refused_after_its_commit(
+    postgres: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = OpenTable(pipeline_named("refused_late"))
+    pointers = Pointers(archive.pipeline)
+    archive.run(0, {"2026-11-18": rows_of(0, 9)})
+    (before,) = revisions.registered(archive.pipeline.table)
+    spec, built = archive.build(0, {"2026-11-18": rows_of(0, 8)})
+    builds.begin_registration(spec, PASSED, archive.changes(spec, built))
+
+    def refuse(*_: object) -> list[str]:
+        raise UsageError("another's table")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(completeness, "put_hive_properties", refuse)
+        with pytest.raises(UsageError):
+            finish(archive, pointers, 0)
+    assert pointers.at == {before.partition: before.location}
+    assert archive.load().scan().to_arrow().num_rows == 9
+    finish(archive, pointers, 0)
+    assert archive.load().scan().to_arrow().num_rows == 8
 
 
 @pytest.mark.parametrize("at", ["pointer", "commit", "properties"])
