@@ -60,8 +60,6 @@ class StreamQueries(ABC):
         until_caught_up: bool,
     ) -> None:
         self.committed = 0
-        self.is_one_left = False
-        """Whether a query that did not stop in time is left to the driver's end."""
         self._spark = spark
         self._pipeline = pipeline
         self._lease = lease
@@ -72,6 +70,8 @@ class StreamQueries(ABC):
         self._thrown: dict[str, Exception] = {}
         """The Spark errors of the queries' batch functions, by the query's name."""
         self._queries: list[StreamingQuery] = []
+        self._left: set[str] = set()
+        """The names of queries that did not stop in time."""
         if object_store.is_bucket_uri(lake.root()):
             for key, value in object_store.checkpoint_properties().items():
                 spark.conf.set(key, value)
@@ -81,6 +81,11 @@ class StreamQueries(ABC):
 
     def _log(self, query: str) -> logging.LoggerAdapter[logging.Logger]:
         return log_of(self._pipeline.name, query)
+
+    @property
+    def is_one_left(self) -> bool:
+        """Whether a query that did not stop in time is left to the driver's end."""
+        return bool(self._left)
 
     @abstractmethod
     def running(self) -> bool:
@@ -139,10 +144,12 @@ class StreamQueries(ABC):
         self._spark.conf.set(_STOP_TIMEOUT, f"{_STOP_SECONDS}s")
         try:
             query.stop()
+            # That of flags is stopped a second time.
+            self._left.discard(query.name)
         except Py4JJavaError as error:
             if error.java_exception.getClass().getName() != "java.util.concurrent.TimeoutException":
                 raise
-            self.is_one_left = True
+            self._left.add(query.name)
             log_of(self._pipeline.name).warning(
                 "%s waits in its micro-batch, and does not stop within %s s: it ends with the driver",
                 query.name,

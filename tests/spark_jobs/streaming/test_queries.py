@@ -220,6 +220,9 @@ def test_stream_ends_when_a_sink_waits_for_longer_than_it_is_given(
     finally:
         is_free.set()
         wait_for("the query to end", lambda: query.id not in {each.id for each in spark.streams.active}, 30)
+    # One that is stopped again, as that of flags, and has ended meanwhile.
+    queries._stop(query)
+    assert not queries.is_one_left
 
 
 @pytest.mark.parametrize("text", ["Connection refused", "some data may have been lost", "No space left on device"])
