@@ -125,15 +125,22 @@ class SpeedViewSink:
             aggregates.write.format("noop").mode("overwrite").save()
             return
         with self._values(aggregates) as (values, emitted):
-            # The read is over: no target gets values of another topic.
-            batch = self._planned(batch_id)
             if emitted:
                 crash_point("speed_counted")
                 for target in self.targets:
                     target.write(values, version)
                     crash_point("speed_written")
         crash_point("speed_emitted")
-        micro_batches.commit(self.lease, replace(batch, rows=emitted, seconds=time.monotonic() - started))
+        batch = BatchCommit(
+            pipeline=self.pipeline.name,
+            query=self.view.name,
+            query_id=self.query_id,
+            batch_id=version,
+            rows=emitted,
+            seconds=time.monotonic() - started,
+            decoder_version=self.view_version,
+        )
+        self._commit(batch, batch_id)
         crash_point("speed_committed")
 
     def _check_replay(self, version: int, batch_id: int) -> None:
@@ -142,23 +149,12 @@ class SpeedViewSink:
         planned = read_batch(self.checkpoint, batch_id).ranges
         check_replay(self.pipeline.name, f"micro-batch {batch_id} of {self.view.name}", planned, committed)
 
-    def _planned(self, batch_id: int) -> BatchCommit:
-        """Return the micro-batch with the ranges that it read, from the write-ahead log. Raises TopicRecreated."""
+    def _commit(self, batch: BatchCommit, batch_id: int) -> None:
+        """Commit the micro-batch with the ranges that it read, taken from the write-ahead log."""
         planned = read_batch(self.checkpoint, batch_id)
-        read = {r.topic_partition.topic for r in planned.ranges}
-        topics = kafka.describe_topics(read)
-        for topic, stored in micro_batches.stored_topics(self.pipeline.name).items():
-            if topic in read:
-                kafka.check_same_topic(self.pipeline.name, topics.get(topic), topic, stored)
-        return BatchCommit(
-            pipeline=self.pipeline.name,
-            query=self.view.name,
-            query_id=self.query_id,
-            batch_id=self.generation.version(batch_id),
-            ranges=planned.ranges,
-            topics=topics,
-            watermark=planned.watermark,
-            decoder_version=self.view_version,
+        topics = kafka.describe_topics(r.topic_partition.topic for r in planned.ranges)
+        micro_batches.commit(
+            self.lease, replace(batch, ranges=planned.ranges, topics=topics, watermark=planned.watermark)
         )
 
     @contextmanager

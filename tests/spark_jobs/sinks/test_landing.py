@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,14 +18,11 @@ from include.errors import AnotherWriter, TidemarkError, TopicRecreated
 from include.ledger.archive import micro_batches
 from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit
 from include.ledger.streams import writers
-from include.ledger.streams.generations import StreamGeneration
 from include.offsets import Fates, OffsetRange, TopicIdentity, TopicPartition
 from include.pipelines import load_pipeline
 from include.settings import settings
 from spark_jobs.lines.line_sinks import LineLandingSink
-from spark_jobs.sinks import landing, speed_view
-from spark_jobs.sinks.speed_view import SpeedViewSink
-from spark_jobs.spark.checkpoint import PlannedBatch
+from spark_jobs.sinks import landing
 from tests.conftest import Home
 
 DECODED: Any = SimpleNamespace(sparkSession=None)
@@ -153,32 +149,6 @@ def test_micro_batch_is_not_committed_when_a_topic_is_another_one_than_before(
     with pytest.raises(TopicRecreated):
         # Although none of its records is in the micro-batch.
         sink._topics([])
-    writers.release(lease)
-
-
-@pytest.mark.services
-@pytest.mark.parametrize("now", [{}, {"nest-logs": TopicIdentity("nest-logs", "other", 1)}], ids=["gone", "recreated"])
-def test_no_target_of_a_view_is_written_when_a_topic_is_another_one_than_before(
-    postgres: Home, monkeypatch: pytest.MonkeyPatch, now: dict[str, TopicIdentity]
-) -> None:
-    lease = writers.acquire(f"view_{len(now)}")
-    before = {"nest-logs": TopicIdentity("nest-logs", "id", 1)}
-    micro_batches.commit(lease, BatchCommit(lease.pipeline, ARCHIVE, f"query-{lease.pipeline}", 0, topics=before))
-    planned = PlannedBatch([OffsetRange(TP, 0, 2)], None)
-    monkeypatch.setattr(speed_view, "read_batch", lambda *_: planned)
-    monkeypatch.setattr(SpeedViewSink, "_values", lambda *_: nullcontext((DECODED, 1)))
-    written: list[int] = []
-    target: Any = SimpleNamespace(write=lambda values, version: written.append(version))
-    pipeline, generation = replace(NEST, name=lease.pipeline), StreamGeneration(lease.pipeline, 0, {}, {})
-    sink = SpeedViewSink(pipeline, NEST.views[0], lease, generation, None, f"view-{lease.pipeline}", "", "v", [target])
-    monkeypatch.setattr(kafka, "describe_topics", lambda _: now)
-    with pytest.raises(TopicRecreated):
-        sink.emit(DECODED, 0)
-    assert written == []
-    monkeypatch.setattr(kafka, "describe_topics", lambda _: before)
-    sink.emit(DECODED, 0)
-    assert written == [0]
-    assert micro_batches.positions(lease.pipeline, NEST.views[0].name) == {TP: 2}
     writers.release(lease)
 
 

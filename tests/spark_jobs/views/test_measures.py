@@ -13,7 +13,6 @@ import pytest
 from pyspark.sql import functions as F
 
 from include.errors import UsageError
-from include.ledger.archive.micro_batches import BatchCommit
 from include.ledger.streams.generations import StreamGeneration
 from include.ledger.streams.writers import Lease
 from include.pipelines import load_pipeline
@@ -83,9 +82,8 @@ class Emitted:
         self.committed = 0
         self.kinds: list[str] = []
         monkeypatch.setattr(speed_view, "writers", SimpleNamespace(renew=lambda lease: False))
-        ledger = SimpleNamespace(is_committed=lambda *_: False, commit=self._commit)
-        monkeypatch.setattr(speed_view, "micro_batches", ledger)
-        monkeypatch.setattr(SpeedViewSink, "_planned", lambda *_: BatchCommit(PIPELINE.name, view.name, "id", 0))
+        monkeypatch.setattr(speed_view, "micro_batches", SimpleNamespace(is_committed=lambda *_: False))
+        monkeypatch.setattr(SpeedViewSink, "_commit", self._commit)
         target: Any = self
         generation = StreamGeneration(PIPELINE.name, 0, {}, {})
         lease = Lease(PIPELINE.name, 1, "here")
@@ -95,7 +93,7 @@ class Emitted:
         self.values += [each["hits"] for each in values.collect()]
         self.kinds.append(values.schema["hits"].dataType.simpleString())
 
-    def _commit(self, lease: Lease, batch: BatchCommit) -> None:
+    def _commit(self, batch: Any, batch_id: int) -> None:
         self.committed += 1
 
 
