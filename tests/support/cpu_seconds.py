@@ -28,15 +28,15 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class _Seen:
-    """A process, as it was when it was last looked at."""
+    """A process, as it was when it was last looked at, with its CPU time in ticks."""
 
     parent: int
-    own: float
-    children: float
+    own: int
+    children: int
     """Of those that it has waited for."""
 
     @property
-    def seconds(self) -> float:
+    def ticks(self) -> int:
         return self.own + self.children
 
 
@@ -48,8 +48,9 @@ class CpuClock:
     _ours: dict[tuple[int, int], bool] = field(default_factory=dict)
     """By pid and start: whether the process is one of ours."""
     _seen: dict[int, _Seen] = field(default_factory=dict)
-    _ended: float = 0.0
-    """CPU seconds of ended processes that none of ours has waited for, mostly services, as last seen."""
+    _ended: int = 0
+    """CPU ticks of ended processes that none of ours has waited for, mostly services, as last seen."""
+    _most: int = 0
 
     def __post_init__(self) -> None:
         os.environ[_MARK] = str(os.getpid())
@@ -57,15 +58,18 @@ class CpuClock:
     def seconds(self) -> float:
         """The CPU seconds so far; never less than before."""
         now = self._look()
-        ended: dict[int, float] = defaultdict(float)
+        ended: dict[int, int] = defaultdict(int)
         for pid in self._seen.keys() - now.keys():
-            ended[self._who_is_left_of(pid, now)] += self._seen[pid].seconds
-        for parent, seconds in ended.items():
+            ended[self._who_is_left_of(pid, now)] += self._seen[pid].ticks
+        for parent, ticks in ended.items():
             # Processes that it has waited for now count as its own; the rest is lost.
-            waited = now[parent].children - self._seen[parent].children if parent in now else 0.0
-            self._ended += max(0.0, seconds - waited)
+            waited = now[parent].children - self._seen[parent].children if parent in now else 0
+            self._ended += max(0, ticks - waited)
         self._seen = now
-        return self._ended + sum(each.seconds for each in now.values())
+        # A process that was waited for while all were read, one after the other, counted twice in this look. In whole
+        # ticks, because a sum of floats depends on its order, and could be a trifle less than the last one.
+        self._most = max(self._most, self._ended + sum(each.ticks for each in now.values()))
+        return self._most / _TICKS
 
     def _who_is_left_of(self, pid: int, now: dict[int, _Seen]) -> int:
         """Return the nearest ancestor of an ended process that has not ended, or is not ours."""
@@ -81,7 +85,7 @@ class CpuClock:
                     # The part after the name, which may contain anything.
                     fields = (folder / "stat").read_bytes().rpartition(b")")[2].split()
                     user, system, user_of_children, system_of_children = map(int, fields[11:15])
-                    own, children = (user + system) / _TICKS, (user_of_children + system_of_children) / _TICKS
+                    own, children = user + system, user_of_children + system_of_children
                     every[int(folder.name)] = (int(fields[19]), _Seen(int(fields[1]), own, children))
         return {pid: seen for pid, (_, seen) in every.items() if self._is_ours(pid, every)}
 
