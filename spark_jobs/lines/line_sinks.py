@@ -127,7 +127,7 @@ class LineViewSink(SpeedViewSink):
         committed = lines.committed_span(self.query_id, version)
         _check_replay(self.pipeline, self.view.name, batch_id, self.checkpoint, committed)
 
-    def _commit(self, batch: BatchCommit, batch_id: int) -> None:
+    def _commit_of(self, batch_id: int) -> Callable[[BatchCommit], None]:
         planned = read_line_batch(self.checkpoint, batch_id, since=0)
         read = LinesRead(planned.after_file, planned.until_file)
-        lines.commit(self.lease, replace(batch, watermark=planned.watermark), read)
+        return lambda batch: lines.commit(self.lease, replace(batch, watermark=planned.watermark), read)

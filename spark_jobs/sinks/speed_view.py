@@ -7,7 +7,7 @@ order, then the ledger. In a generation that began with a base, the sums of base
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -125,6 +125,8 @@ class SpeedViewSink:
             aggregates.write.format("noop").mode("overwrite").save()
             return
         with self._values(aggregates) as (values, emitted):
+            # The read is over: no target gets values of another topic.
+            commit = self._commit_of(batch_id)
             if emitted:
                 crash_point("speed_counted")
                 for target in self.targets:
@@ -140,7 +142,7 @@ class SpeedViewSink:
             seconds=time.monotonic() - started,
             decoder_version=self.view_version,
         )
-        self._commit(batch, batch_id)
+        commit(batch)
         crash_point("speed_committed")
 
     def _check_replay(self, version: int, batch_id: int) -> None:
@@ -149,13 +151,23 @@ class SpeedViewSink:
         planned = read_batch(self.checkpoint, batch_id).ranges
         check_replay(self.pipeline.name, f"micro-batch {batch_id} of {self.view.name}", planned, committed)
 
-    def _commit(self, batch: BatchCommit, batch_id: int) -> None:
-        """Commit the micro-batch with the ranges that it read, taken from the write-ahead log."""
+    def _commit_of(self, batch_id: int) -> Callable[[BatchCommit], None]:
+        """Return what commits the micro-batch with the ranges that it read, from the write-ahead log.
+
+        Raises TopicRecreated, before anything is written, when a topic is another one than before.
+        """
         planned = read_batch(self.checkpoint, batch_id)
-        topics = kafka.describe_topics(r.topic_partition.topic for r in planned.ranges)
-        micro_batches.commit(
-            self.lease, replace(batch, ranges=planned.ranges, topics=topics, watermark=planned.watermark)
-        )
+        read = {r.topic_partition.topic for r in planned.ranges}
+        topics = kafka.describe_topics(read)
+        for topic, stored in micro_batches.stored_topics(self.pipeline.name).items():
+            if topic in read:
+                kafka.check_same_topic(self.pipeline.name, topics.get(topic), topic, stored)
+
+        def commit(batch: BatchCommit) -> None:
+            whole = replace(batch, ranges=planned.ranges, topics=topics, watermark=planned.watermark)
+            micro_batches.commit(self.lease, whole)
+
+        return commit
 
     @contextmanager
     def _values(self, aggregates: DataFrame) -> Iterator[tuple[DataFrame, int]]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,12 +19,14 @@ from include import kafka, lake
 from include.errors import AnotherWriter, TidemarkError, TopicRecreated
 from include.ledger.archive import micro_batches
 from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit
-from include.ledger.streams import writers
+from include.ledger.streams import lines, writers
+from include.ledger.streams.generations import StreamGeneration
 from include.offsets import Fates, OffsetRange, TopicIdentity, TopicPartition
 from include.pipelines import load_pipeline
 from include.settings import settings
-from spark_jobs.lines.line_sinks import LineLandingSink
+from spark_jobs.lines.line_sinks import LineLandingSink, LineViewSink
 from spark_jobs.sinks import landing
+from spark_jobs.sinks.speed_view import SpeedViewSink
 from tests.conftest import Home
 
 DECODED: Any = SimpleNamespace(sparkSession=None)
@@ -149,6 +153,58 @@ def test_micro_batch_is_not_committed_when_a_topic_is_another_one_than_before(
     with pytest.raises(TopicRecreated):
         # Although none of its records is in the micro-batch.
         sink._topics([])
+    writers.release(lease)
+
+
+class Written:
+    """A view's target that keeps the versions that it was given, and the view's sink, which writes one value."""
+
+    def __init__(self, kind: type[SpeedViewSink], lease: writers.Lease, checkpoint: Path, end: object) -> None:
+        self.versions: list[int] = []
+        # As Spark writes them: where the source begins, and a micro-batch in the write-ahead log.
+        begins, logged = checkpoint / "sources" / "0" / "0", checkpoint / "offsets" / "0"
+        for file, content in (begins, ["v1", {"nest-logs": {"0": 0}}]), (logged, ["v1", {}, end]):
+            file.parent.mkdir(parents=True)
+            file.write_text("\n".join(part if isinstance(part, str) else json.dumps(part) for part in content))
+        of_it = replace(NEST, name=lease.pipeline), NEST.views[0], lease, StreamGeneration(lease.pipeline, 0, {}, {})
+        target: Any = self
+        self.sink = kind(*of_it, None, f"view-{lease.pipeline}", checkpoint.as_uri(), "v", [target])
+
+    def write(self, values: object, version: int) -> None:
+        self.versions.append(version)
+
+
+@pytest.mark.services
+@pytest.mark.parametrize("now", [{}, {"nest-logs": TopicIdentity("nest-logs", "other", 1)}], ids=["gone", "recreated"])
+def test_no_target_of_a_view_is_written_when_a_topic_is_another_one_than_before(
+    postgres: Home, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, now: dict[str, TopicIdentity]
+) -> None:
+    lease = writers.acquire(f"view_{len(now)}")
+    before = {"nest-logs": TopicIdentity("nest-logs", "id", 1)}
+    micro_batches.commit(lease, BatchCommit(lease.pipeline, ARCHIVE, f"query-{lease.pipeline}", 0, topics=before))
+    monkeypatch.setattr(SpeedViewSink, "_values", lambda *_: nullcontext((DECODED, 1)))
+    written = Written(SpeedViewSink, lease, tmp_path, {"nest-logs": {"0": 2}})
+    monkeypatch.setattr(kafka, "describe_topics", lambda _: now)
+    with pytest.raises(TopicRecreated):
+        written.sink.emit(DECODED, 0)
+    assert written.versions == []
+    monkeypatch.setattr(kafka, "describe_topics", lambda _: before)
+    written.sink.emit(DECODED, 0)
+    assert written.versions == [0]
+    assert micro_batches.positions(lease.pipeline, NEST.views[0].name) == {TP: 2}
+    writers.release(lease)
+
+
+@pytest.mark.services
+def test_view_of_lines_commits_up_to_the_file_that_it_read(
+    postgres: Home, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    lease = writers.acquire("view_of_lines")
+    monkeypatch.setattr(SpeedViewSink, "_values", lambda *_: nullcontext((DECODED, 1)))
+    written = Written(LineViewSink, lease, tmp_path, {"file": 3})
+    written.sink.emit(DECODED, 0)
+    assert written.versions == [0]
+    assert lines.committed_span(f"view-{lease.pipeline}", 0) == (0, 3)
     writers.release(lease)
 
 

@@ -83,7 +83,7 @@ class Emitted:
         self.kinds: list[str] = []
         monkeypatch.setattr(speed_view, "writers", SimpleNamespace(renew=lambda lease: False))
         monkeypatch.setattr(speed_view, "micro_batches", SimpleNamespace(is_committed=lambda *_: False))
-        monkeypatch.setattr(SpeedViewSink, "_commit", self._commit)
+        monkeypatch.setattr(SpeedViewSink, "_commit_of", lambda *_: self._commit)
         target: Any = self
         generation = StreamGeneration(PIPELINE.name, 0, {}, {})
         lease = Lease(PIPELINE.name, 1, "here")
@@ -93,7 +93,7 @@ class Emitted:
         self.values += [each["hits"] for each in values.collect()]
         self.kinds.append(values.schema["hits"].dataType.simpleString())
 
-    def _commit(self, batch: Any, batch_id: int) -> None:
+    def _commit(self, batch: Any) -> None:
         self.committed += 1
 
 
