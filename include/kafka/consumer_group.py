@@ -13,6 +13,8 @@ import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException
 
 from include import kafka
+from include.errors import RequestRefused
+from include.kafka.refusals import asked_again, reaching_kafka
 from include.offsets import TopicPartition
 from include.waiting import wait_for
 
@@ -21,6 +23,10 @@ PATIENCE = 5.0
 
 _PAUSE = 60.0
 """Seconds after a commit without an answer in which none is waited for: each wait holds up a micro-batch."""
+
+
+_COORDINATOR_WITHIN = 30.0
+"""Seconds within which a group's coordinator answers: the first one of a cluster makes Kafka's own topic for it."""
 
 
 def group_of(pipeline: str) -> str:
@@ -76,14 +82,19 @@ class ConsumerGroup:
 
 
 def owners_of(pipeline: str, topic_partitions: Iterable[TopicPartition]) -> set[str]:
-    """Return whom the group's positions name as the one that committed them; nobody where they cannot be read."""
+    """Return whom the group's positions name as the one that committed them; nobody without the right to ask.
+
+    Raises ServiceUnreachable when no broker answers for the group: nobody is no answer then.
+    """
     wanted = [confluent_kafka.TopicPartition(tp.topic, tp.partition) for tp in sorted(topic_partitions)]
     if not wanted:
         return set()
     reader = kafka.consumer(**{"group.id": group_of(pipeline)})
     try:
-        return {each.metadata for each in reader.committed(wanted, timeout=PATIENCE) if each.metadata}
-    except KafkaException:
+        with reaching_kafka():
+            answered = asked_again(lambda: reader.committed(wanted, timeout=_COORDINATOR_WITHIN))
+        return {each.metadata for each in answered if each.metadata}
+    except RequestRefused:
         # The group is optional: without the right to it a stream runs, too.
         return set()
     finally:

@@ -20,7 +20,13 @@ from include.settings import settings
 from spark_jobs.spark.frames import empty_frame
 from spark_jobs.spark.schemas import struct_of
 
-_FIXED = {"includeHeaders": "true", "failOnDataLoss": "true", "kafka.isolation.level": "read_committed"}
+_FIXED = {
+    "includeHeaders": "true",
+    "failOnDataLoss": "true",
+    "kafka.isolation.level": "read_committed",
+    # A reader must not create the topic that was deleted under it, as brokers let it by default.
+    "kafka.allow.auto.create.topics": "false",
+}
 
 _ONE_BATCH = 1
 """Bytes of a fetch that brings one batch: the first batch of a fetch always comes whole."""

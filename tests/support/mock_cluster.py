@@ -28,6 +28,7 @@ class Request(IntEnum):
     FETCH = 1
     LIST_OFFSETS = 2
     METADATA = 3
+    OFFSET_FETCH = 9
     FIND_COORDINATOR = 10
     ADD_PARTITIONS_TO_TXN = 24
 

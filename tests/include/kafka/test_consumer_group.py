@@ -10,13 +10,15 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from include import kafka
 from include.kafka import consumer_group
+from include.errors import ServiceUnreachable
 from include.kafka.consumer_group import ConsumerGroup, owners_of
 from include.offsets import TopicPartition as Partition
 from tests.conftest import REPOSITORY, Home, wait_for
+from tests.support.mock_cluster import Request, mock_cluster
 
 pytestmark = pytest.mark.services
 
@@ -99,6 +101,26 @@ def test_positions_name_who_committed_them_last(in_process: Home) -> None:
     assert owners_of(name, ()) == set()
     # Of a topic that was deleted since.
     assert owners_of(name, [*both, Partition(f"{name}-gone", 0)]) == {"one", "other"}
+
+
+@pytest.mark.parametrize(
+    "errors",
+    [[KafkaError.COORDINATOR_LOAD_IN_PROGRESS] * 200, [KafkaError.UNKNOWN] * 200],
+    ids=["it loads", "it fails"],
+)
+def test_nobody_is_no_answer_when_the_coordinator_gives_none(
+    monkeypatch: pytest.MonkeyPatch, errors: list[int]
+) -> None:
+    monkeypatch.setattr(consumer_group, "_COORDINATOR_WITHIN", 1.0)
+    with mock_cluster() as cluster:
+        cluster.create_topic("t")
+        asked = [Partition("t", 0)]
+        assert owners_of("p", asked) == set()
+        cluster.fail(Request.OFFSET_FETCH, *errors)
+        with pytest.raises((ServiceUnreachable, KafkaException)):
+            owners_of("p", asked)
+        cluster.fail(Request.OFFSET_FETCH, KafkaError.GROUP_AUTHORIZATION_FAILED)
+        assert owners_of("p", asked) == set()
 
 
 @pytest.mark.slow

@@ -211,6 +211,8 @@ def test_read_fails_on_lost_offsets_and_sees_committed_records_only_whatever_els
     assert spark.given["failOnDataLoss"] == "true"
     assert spark.given["kafka.isolation.level"] == "read_committed"
     assert spark.given["includeHeaders"] == "true"
+    # The topic that was deleted under it is not made again.
+    assert spark.given["kafka.allow.auto.create.topics"] == "false"
 
 
 def test_pipeline_s_option_holds_when_the_properties_file_has_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
