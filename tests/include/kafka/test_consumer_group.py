@@ -13,8 +13,8 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from include import kafka
-from include.kafka import consumer_group
 from include.errors import ServiceUnreachable
+from include.kafka import consumer_group
 from include.kafka.consumer_group import ConsumerGroup, owners_of
 from include.offsets import TopicPartition as Partition
 from tests.conftest import REPOSITORY, Home, wait_for
