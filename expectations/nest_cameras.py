@@ -15,7 +15,7 @@ SUITES: dict[str, list[Expectation]] = {
     ],
     "nest_cameras_hourly_counts": [
         gxe.ExpectColumnValuesToNotBeNull(column="zip_code"),
-        gxe.ExpectColumnValuesToMatchRegex(column="zip_code", regex=r"^[0-9]{5}$"),
+        gxe.ExpectColumnValuesToMatchRegex(column="zip_code", regex=r"\A[0-9]{5}\z"),
         gxe.ExpectColumnValuesToNotBeNull(column="count"),
         gxe.ExpectColumnValuesToBeBetween(column="count", min_value=1),
         gxe.ExpectCompoundColumnsToBeUnique(column_list=["zip_code", "window_start"]),

@@ -7,7 +7,7 @@ from typing import Any
 
 _NOT_ARGUMENTS = frozenset(
     {"id", "meta", "notes", "description", "severity", "rendered_content", "result_format", "catch_exceptions"}
-    | {"windows", "batch_id", "condition_parser"}
+    | {"windows", "batch_id", "condition_parser", "library_metadata"}
 )
 """Fields of expectations that decide nothing about their result."""
 

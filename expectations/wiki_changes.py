@@ -11,7 +11,7 @@ SUITES: dict[str, list[Expectation]] = {
     "wiki_changes": [
         gxe.ExpectColumnValuesToNotBeNull(column="event_time"),
         gxe.ExpectColumnValuesToNotBeNull(column="server_name"),
-        gxe.ExpectColumnValuesToMatchRegex(column="server_name", regex=rf"^(?:{SAFE_VALUE})$"),
+        gxe.ExpectColumnValuesToMatchRegex(column="server_name", regex=rf"\A(?:{SAFE_VALUE})\z"),
         # New types of MediaWiki must not stop a run: they are archived but not counted. Of few rows a single one
         # decides about a share, so a person does.
         gxe.ExpectColumnValuesToBeInSet(

@@ -79,6 +79,7 @@ def render_report(verdict: dict[str, Any], data: dict[str, Any], *, generated_at
         ranges=ranges_table(verdict.get("ranges") or []),
         topic_ids=sorted({(cell(r.get("topic")), cell(r.get("topic_id"))) for r in verdict.get("ranges") or []}),
         registered=registered_rows(verdict.get("registered") or []),
+        registered_left_out=max(len(verdict.get("registered") or []) - MAX_ROWS, 0),
         revision_differences=revision_differences_tables(verdict.get("revision_differences") or []),
         commands=_commands(verdict, interval),
     )
@@ -108,13 +109,17 @@ def headline(verdict: dict[str, Any]) -> Headline:
         return Headline("bad", "Not published: validation failed", f"{quantity(failed, 'expectation')} failed. {stays}")
     if success is None:
         return Headline("open", "Not published: not validated", f"The run ended before its tables were judged. {stays}")
-    registered = verdict.get("registered") or []
+    registered, noted = verdict.get("registered") or [], _missed(verdict, "info")
+    unmet = f"{quantity(noted, 'expectation that is only noted was', 'expectations that are only noted were')} not met"
     if not registered:
-        return Headline("good", "Complete, nothing to publish", "Every check passed and the interval holds no rows.")
+        checks = f"No check held it back, {unmet}," if noted else "Every check passed"
+        return Headline("good", "Complete, nothing to publish", f"{checks} and the interval holds no rows.")
     rows = sum(int(non_negative(entry.get("rows"))) for entry in registered)
     partitions = quantity(len(registered), "table partition")
-    after = f"after {cell(decision.get('by'))} approved its warnings" if decision else "after every check passed"
-    return Headline("good", "Published", f"{partitions} with {quantity(rows, 'row')} registered {after}.")
+    all_passed = "after no check held it back" if noted else "after every check passed"
+    after = f"after {cell(decision.get('by'))} approved its warnings" if decision else all_passed
+    told = f"{partitions} with {quantity(rows, 'row')} registered {after}"
+    return Headline("good", "Published", f"{told}; {unmet}." if noted else f"{told}.")
 
 
 def _missed(verdict: dict[str, Any], severity: str) -> int:

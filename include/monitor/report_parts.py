@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from include.monitor.text import cell, clean, non_negative, number, one_line_json, plain, quantity
+from include.monitor.text import cell, clean, non_negative, number, one_line_json, percent, plain, quantity
 
 FATES = {
     "archived": "has at least one row in the archive table",
@@ -79,12 +79,7 @@ def odd_timestamps_part(odd: dict[str, Any]) -> dict[str, str]:
 
 
 def _share(count: int, total: int) -> str:
-    if not total:
-        return "–"
-    share = count / total * 100
-    if 0 < share < 0.1:
-        return "< 0.1 %"
-    return "> 99.9 %" if 99.9 < share < 100 else f"{share:.1f} %"
+    return percent(count / total) if total else "–"
 
 
 def reconciliation_part(verdict: dict[str, Any]) -> list[dict[str, Any]]:

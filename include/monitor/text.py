@@ -56,6 +56,13 @@ def number(value: Any) -> str:
     return clean(str(value), 40)
 
 
+def percent(share: float) -> str:
+    """Return a share of 1 in percent, rounded neither to none nor to all."""
+    if 0 < share < 0.001:
+        return "< 0.1 %"
+    return "> 99.9 %" if 0.999 < share < 1 else f"{share * 100:.1f} %"
+
+
 def plain(value: Any) -> str:
     """Return a value for copying, as an identifier is: a whole number without separators."""
     if not isinstance(value, int) or isinstance(value, bool):

@@ -8,6 +8,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from include.ledger import listings
+from include.monitor.text import percent
 from include.pipelines.spec import Json, Pipeline
 from include.pipelines.spec.decoders import UNKNOWN_FIELDS
 from spark_jobs.decoding.unknown_fields import paths
@@ -55,10 +56,10 @@ def find_drift(pipeline: Pipeline, rows: DataFrame, records: int) -> dict[str, A
 def drift_section(drift: dict[str, Any]) -> dict[str, Any]:
     """Return what was found as a section of the report."""
     columns = ["path", "records", "share", "first topic", "topic partition", "offset"]
-    rows = [[each["path"], each["records"], f"{each['share']:.2%}", *each["first"].values()] for each in drift["paths"]]
+    rows = [[each["path"], each["records"], percent(each["share"]), *each["first"].values()] for each in drift["paths"]]
     note = (
-        f"in {drift['records']:,} records, {drift['share']:.2%} of those with rows; they are kept in {UNKNOWN_FIELDS}, "
-        "and a field that is declared gets a column of its own"
+        f"in {drift['records']:,} records, {percent(drift['share'])} of those with rows; they are kept in "
+        f"{UNKNOWN_FIELDS}, and a field that is declared gets a column of its own"
     )
     return {
         "title": "Fields that the schema does not name",
@@ -84,4 +85,6 @@ def _path(row: Any, records: int) -> dict[str, Any]:
 
 
 def _share(part: int, whole: int) -> float:
-    return round(part / whole, 6) if whole else 0.0
+    share = round(part / whole, 6) if whole else 0.0
+    # Rounded neither to none nor to all.
+    return min(max(share, 1e-6), 1 - 1e-6) if 0 < part < whole else share

@@ -144,6 +144,23 @@ def test_first_rows_that_do_not_meet_it_are_told_by_coordinates_and_safe_to_prin
 
 
 @pytest.mark.spark
+def test_results_count_when_they_have_no_form_in_json(rows: Any) -> None:
+    from great_expectations import expectations as gxe
+    from pyspark.sql import functions as F
+
+    # Whether each quantile is met is a boolean of numpy.
+    quantiles = {"quantiles": [0.5], "value_ranges": [[0, 1]]}
+    passed, [found], told = check(
+        rows, gxe.ExpectColumnQuantileValuesToBeBetween(column="amount", quantile_ranges=quantiles)
+    )
+    assert (passed, told, found.success) == (True, [[found]], True)
+    # The examples of a column of intervals are timedeltas.
+    lasting = rows.withColumn("kind", F.expr("INTERVAL '1' DAY"))
+    passed, [found], told = check(lasting, gxe.ExpectColumnValuesToBeNull(column="kind"))
+    assert (passed, told, len(found.examples)) == (False, [], 20)
+
+
+@pytest.mark.spark
 @pytest.mark.parametrize("severity", ["warning", "info"])
 def test_check_fails_whatever_was_declared_when_it_raises(rows: Any, severity: Any) -> None:
     from great_expectations import expectations as gxe

@@ -235,6 +235,11 @@ def test_words_say_all_that_is_expected_when_the_kind_has_no_sentence_of_its_own
     }
     for words, expectation in said.items():
         assert _result("t", checked(expectation)).words == words
+    # What Great Expectations says about its own kind is no argument.
+    unique = gxe.ExpectColumnUniqueValueCountToBeBetween(column="kind", max_value=3)
+    assert _result("t", checked(unique)).words == "the unique value count of kind is at most 3"
+    rising = gxe.ExpectColumnValuesToBeIncreasing(column="amount")
+    assert "maturity" not in _result("t", checked(rising)).words
     found = _result("t", checked(ExpectKindsToBeKnown(), element_count=8, missing_count=4, unexpected_percent=25.0))
     assert found.words == "kinds to be known (kind, value_set={a, b}) for at least 90 % of rows"
     assert (found.column, found.value, found.low, found.checked) == ("kind", 0.75, 0.9, 4)
@@ -349,6 +354,20 @@ def test_column_is_named_with_those_that_exist_when_a_suite_names_one_that_does_
     )
     ends = {"isp_hits": ", kafka_element, event_time", "isp_hits_by_zip": ", window_start, window_end"}
     assert refused.value.remedy.endswith(ends.get(table, "zipcode, hits"))
+
+
+@pytest.mark.parametrize("kind", ["ExpectColumnValuesToBeInSet", "ExpectColumnValuesToNotBeInSet"])
+def test_null_is_refused_when_it_is_among_a_set_of_values(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from great_expectations import expectations as gxe
+
+    from expectations import isp_hits
+    from expectations.checkpoint import check_suites
+
+    expectation = getattr(gxe, kind)(column="isp", value_set=["a", None])
+    monkeypatch.setattr(isp_hits, "SUITES", of_isp_hits("isp_hits", expectation))
+    said = rf"{kind} of isp_hits has None in its set of values, by which it would be met by every value — leave None"
+    with pytest.raises(UsageError, match=said):
+        check_suites(load_pipeline("isp_hits"))
 
 
 def test_suite_is_accepted_when_its_columns_exist_or_its_expectations_ask_for_none(

@@ -18,7 +18,7 @@ from fastapi.responses import JSONResponse, Response
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Undefined, pass_context
 from jinja2.runtime import Context
 
-from include.monitor.text import cell, duration, number, quantity
+from include.monitor.text import cell, duration, number, percent, quantity
 from include.settings import REPOSITORY
 from include.times import format_time
 
@@ -96,6 +96,7 @@ def environment() -> Environment:
     )
     made.globals.update(href=_href, asset=_asset)
     made.filters.update(number=number, cell=cell, when=when, ago=ago, seconds=duration, quantity=quantity)
+    made.filters.update(percent=percent)
     return made
 
 

@@ -19,8 +19,10 @@ from typing import Any
 import pytest
 
 from include.intervals.verdict import Verdict
-from include.monitor.report import render_report
+from include.monitor.report import headline, render_report
 from include.monitor.report_parts import reconciliation_part
+from include.monitor.report_tables import MAX_ROWS
+from include.monitor.text import percent
 from include.services.process import free_port
 from tests.support.corpora import NAUGHTY
 
@@ -382,6 +384,32 @@ def test_equation_is_called_broken_when_offsets_have_no_fate() -> None:
 def test_headline_says_why_when_an_interval_ends(verdict: dict[str, Any], title: str) -> None:
     html = render_report(verdict, findings())
     assert re.search(r'<h2 id="verdict">([^<]*)</h2>', html)[1] == title  # type: ignore[index]
+
+
+def test_headline_does_not_say_that_every_check_passed_when_a_noted_expectation_was_not_met() -> None:
+    first, *others = published()["expectations"]
+    noted = {**published(), "expectations": [*others, {**first, "success": False, "severity": "info"}]}
+    for verdict in (noted, {**noted, "registered": []}):
+        told = headline(verdict)
+        assert told.tone == "good"
+        assert "1 expectation that is only noted was not met" in told.reason
+        assert "very check passed" not in told.reason
+    assert headline(published()).reason.endswith("registered after every check passed.")
+
+
+def test_page_says_how_many_are_left_out_when_more_partitions_were_registered_than_it_shows() -> None:
+    verdict = published()
+    [entry, *_] = verdict["registered"]
+    verdict["registered"] = [{**entry, "partition": f"server={number}"} for number in range(MAX_ROWS + 120)]
+    html = render_report(verdict, findings())
+    shown = html[html.index("What was registered") :]
+    assert shown.count("<dt>Revision</dt>") == MAX_ROWS
+    assert "120 more not shown here." in shown
+
+
+@pytest.mark.parametrize(("share", "said"), [(0.0, "0.0 %"), (5e-6, "< 0.1 %"), (0.9999, "> 99.9 %"), (1.0, "100.0 %")])
+def test_share_is_told_as_none_or_all_only_when_it_is(share: float, said: str) -> None:
+    assert percent(share) == said
 
 
 def warned(**validation: Any) -> dict[str, Any]:

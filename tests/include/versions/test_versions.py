@@ -85,7 +85,7 @@ def test_every_version_changes_when_what_decides_a_fate_does(tree: Path, kind: s
         ("nest_cameras", "for name in sorted(view.key)", "for name in view.key", {"hourly_counts"}),
         ("nest_cameras", '"parquet": "zstd"', '"parquet": "snappy"', {"code"}),
         ("nest_cameras", 'F.lit("tidemark"), *values', 'F.lit("other"), *values', {"code"}),
-        ("nest_cameras", 'regex=r"^[0-9]{5}$"', 'regex=r"^[0-9]{6}$"', {"code"}),
+        ("nest_cameras", 'regex=r"\\A[0-9]{5}\\z"', 'regex=r"\\A[0-9]{6}\\z"', {"code"}),
         ("gps_positions", "MAX_SCHEMA_DEPTH = 32", "MAX_SCHEMA_DEPTH = 33", ALL),
         ("gps_positions", "_PADDING = 65_536", "_PADDING = 65_537", ALL),
         ("gps_positions", "MOVING = 3.0", "MOVING = 4.0", {"code", "hourly_counts"}),
@@ -100,12 +100,12 @@ def test_version_changes_only_when_its_code_does(
 
 
 OF_SUITE = {
-    "a bound of the suite": ('regex=r"^[0-9]{5}$"', 'regex=r"^[0-9]{6}$"'),
+    "a bound of the suite": ('regex=r"\\A[0-9]{5}\\z"', 'regex=r"\\A[0-9]{6}\\z"'),
     "a further expectation": (
         '"""Expectations by table. DataFrames',
         'SUITES["nest_cameras"].append(gxe.ExpectColumnToExist(column="a"))\n"""Expectations by table. DataFrames',
     ),
-    "a severity": ('regex=r"^[0-9]{5}$"', 'regex=r"^[0-9]{5}$", severity="warning"'),
+    "a severity": ('regex=r"\\A[0-9]{5}\\z"', 'regex=r"\\A[0-9]{5}\\z", severity="warning"'),
     "what is usual": ("    at_least: int = 48", "    at_least: int = 24"),
     "the bounds of what is usual": ("min(counts) / usual.factor", "min(counts) // usual.factor"),
     "what passes": ('severity == "info" or (', 'severity != "fail" or ('),

@@ -281,6 +281,6 @@ def test_drift_names_first_record_and_share_of_a_path_when_fields_are_unknown(
     bounded = drift.find_drift(pipeline, decode(pipeline, values), 4)
     assert (len(bounded["paths"]), bounded["further_paths"]) == (1, 2)
     section = drift.drift_section(bounded)
-    assert section["rows"] == [["new", 2, "50.00%", "t", 0, 1]]
+    assert section["rows"] == [["new", 2, "50.0 %", "t", 0, 1]]
     assert section["truncated"] == 2
     assert drift.find_drift(keeping(SCHEMA, "whole", Json(SCHEMA)), decode(pipeline, values), 4) == {}

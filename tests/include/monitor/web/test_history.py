@@ -219,7 +219,7 @@ def test_fields_that_the_schema_does_not_name_are_listed_when_the_verdict_has_so
     finally:
         with session() as ledger:
             ledger.execute(update(IntervalRow).where(*of_hour).values(verdict=before))
-    assert '<td>at.<floor></td><td class="n">4</td><td class="n">40.00 %</td>' in page
+    assert '<td>at.<floor></td><td class="n">4</td><td class="n">40.0 %</td>' in page
     assert f"offset={PER_HOUR + 3}" in page
     assert "7 more paths" in page
 
