@@ -11,12 +11,12 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Any
 
-from sqlalchemy import ScalarSelect, cast, delete, func, select
+from sqlalchemy import ScalarSelect, Select, cast, delete, func, select
 from sqlalchemy.dialects.postgresql import JSONPATH
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, aliased
 
 from include.ledger.database import session
-from include.ledger.intervals.pins import PinnedInterval
+from include.ledger.intervals.pins import PinnedInterval, pinned_of
 from include.ledger.intervals.states import IntervalState
 from include.ledger.models import Build, IntervalRow, ListedRow
 from include.times import format_time, utc
@@ -88,7 +88,8 @@ def sending_new(
     they had before, with the present ones. Of the interval before at most the first `most` rows were recorded: if it
     had as many, what comes after them is not new, as far as anybody knows. Where it was built without this report, or
     with another key, nobody knows what is new: that is sent of the interval alone that was the newest when it was
-    registered. The rows are locked meanwhile: two runs of the interval at once send each once.
+    registered. What the interval after it lists, too, and was sent there, because it was registered first, is not new.
+    The rows are locked meanwhile: two runs of the interval at once send each once.
     """
     before = (
         select(IntervalRow.id)
@@ -103,7 +104,14 @@ def sending_new(
     )
     of_report, is_own = ListedRow.report == report, ListedRow.interval_id == pinned.id
     is_before = (ListedRow.interval_id == before) & (ListedRow.build_id == _registered_build(before))
-    known_keys = select(ListedRow.key).where(of_report, is_before | (is_own & ListedRow.notified_at.is_not(None)))
+    after = _registered_after(pinned).with_only_columns(IntervalRow.id).scalar_subquery()
+    was_sent, of_after = ListedRow.notified_at.is_not(None), ListedRow.interval_id == after
+    lists_now = aliased(ListedRow)
+    still_there = select(lists_now.key).where(
+        lists_now.report == report, lists_now.interval_id == after, lists_now.build_id == _registered_build(after)
+    )
+    is_known = is_before | (is_own & was_sent) | (of_after & was_sent & ListedRow.key.in_(still_there))
+    known_keys = select(ListedRow.key).where(of_report, is_known)
     keys_before = select(ListedRow.key).where(of_report, is_before)
     with session() as ledger:
         new = ledger.scalars(
@@ -130,6 +138,34 @@ def sending_new(
         yield [Listed(row.key, row.row) for row in new]
         for row in new:
             row.notified_at = func.now()
+
+
+def registered_too_early(pinned: PinnedInterval) -> PinnedInterval | None:
+    """Return the next registered interval, if it was registered before this one ever was; None otherwise.
+
+    What is new in it was found by an interval before this one, so it is to be looked at again.
+    """
+    first = select(func.min(Build.published_at)).where(Build.interval_id == pinned.id).scalar_subquery()
+    with session() as ledger:
+        row = ledger.scalars(_registered_after(pinned)).first()
+        if row is None:
+            return None
+        was_early = select(Build.id).where(Build.id == _registered_build(row.id), Build.published_at < first)
+        return pinned_of(ledger, row) if ledger.scalars(was_early).first() is not None else None
+
+
+def _registered_after(pinned: PinnedInterval) -> Select[IntervalRow]:
+    """Select the next interval of the pipeline that is registered."""
+    return (
+        select(IntervalRow)
+        .where(
+            IntervalRow.pipeline == pinned.pipeline,
+            IntervalRow.from_time > pinned.interval.from_time,
+            IntervalRow.state == IntervalState.REGISTERED,
+        )
+        .order_by(IntervalRow.from_time)
+        .limit(1)
+    )
 
 
 def _was_listed(

@@ -50,10 +50,16 @@ def listed_of(listing: Listing, rows: Iterable[Mapping[str, Any]]) -> ListedRepo
 def notify(pipeline: Pipeline, pinned: PinnedInterval) -> int:
     """Send what is newly listed in the interval, once, and return how many were sent. Raises ServiceUnreachable.
 
+    Also what is newly listed in the next one, where that was registered first: it was compared with an earlier one.
+
     The stream notifies about watched reports; what it found but could no longer send is sent here.
     """
     reports = [report for report in pipeline.reports if isinstance(report, Listing) and report.notify]
-    listed = sum(_notify(pipeline, pinned, report) for report in reports if not report.up)
+    listings_of_rows = [report for report in reports if not report.up]
+    later = listings.registered_too_early(pinned) if listings_of_rows else None
+    listed = sum(
+        _notify(pipeline, each, report) for each in (pinned, later) if each is not None for report in listings_of_rows
+    )
     return listed + send_outages(pipeline)
 
 

@@ -14,7 +14,15 @@ from include.ledger.intervals import attempts, builds
 from include.ledger.intervals.findings import Validation
 from include.ledger.intervals.pins import PinnedInterval
 from include.ledger.intervals.revisions import Changes
-from include.ledger.listings import LONGEST_KEY, Listed, ListedReport, key_of, present_key, sending_new
+from include.ledger.listings import (
+    LONGEST_KEY,
+    Listed,
+    ListedReport,
+    key_of,
+    present_key,
+    registered_too_early,
+    sending_new,
+)
 from include.ledger.models import Build, ListedRow
 from tests.support.attempts import begin_attempt, hour, note_build, register
 
@@ -64,6 +72,29 @@ def test_rows_of_an_old_interval_are_new_only_when_the_one_before_was_built_with
         listed(pipeline, number)
     # It is run again.
     assert told(listed(pipeline, 1, "a")) == new
+
+
+def test_nobody_is_told_twice_or_never_when_intervals_are_registered_out_of_order(pipeline: str) -> None:
+    assert told(listed(pipeline, 0, "a")) == ["a"]
+    later = listed(pipeline, 2, "a", "x")
+    assert told(later) == ["x"]
+    # One that waited for a person, say.
+    between = listed(pipeline, 1, "x", "y")
+    assert registered_too_early(between) == later
+    assert told(between) == ["y"]
+    # It was away meanwhile.
+    assert told(later) == ["a"]
+    # Where the later one lists it no more, nobody was told of what this one lists.
+    listed(pipeline, 2, "a")
+    assert told(listed(pipeline, 1, "x", "y", "z")) == ["x", "z"]
+
+
+def test_later_interval_is_not_looked_at_again_when_an_earlier_one_only_runs_again(pipeline: str) -> None:
+    first = listed(pipeline, 0, "a")
+    later = listed(pipeline, 1, "a")
+    listed(pipeline, 0)
+    assert registered_too_early(first) is None
+    assert registered_too_early(later) is None
 
 
 def test_each_is_told_again_when_telling_failed(pipeline: str) -> None:
