@@ -94,12 +94,11 @@ def _installed(name: str) -> str | None:
 
 
 def _jars() -> Iterator[Finding]:
-    wrong = jars.damaged()
-    yield Finding(
-        not wrong,
-        f"{len(jars.wanted()) - len(wrong)} of {len(jars.wanted())} jars as pinned",
-        "./tidemark doctor --repair" if wrong else "",
-    )
+    wrong, others = jars.damaged(), jars.unpinned()
+    what = f"{len(jars.wanted()) - len(wrong)} of {len(jars.wanted())} jars as pinned"
+    what += f", and {len(others)} that are not pinned: {', '.join(others[:3])}" if others else ""
+    is_right = not wrong and not others
+    yield Finding(is_right, what, "" if is_right else "./tidemark doctor --repair")
     spark = version("pyspark")
     others = [jar.name for jar in sorted(jars.folder().glob("*/spark-*.jar")) if not jar.stem.endswith(f"-{spark}")]
     # Known and tested (include/spark/ivy.xml), but shown so that nobody has to find it out.

@@ -13,12 +13,12 @@ import shutil
 import subprocess
 import sys
 import tarfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NoReturn
 from urllib.parse import urlsplit
 
 import fasteners
@@ -42,6 +42,8 @@ _CONTENTS: dict[Conf, str] = {
 """What the jars of each configuration are; they are fetched in this order."""
 
 _TRIES = 4
+
+_LOCK = "fetch.lock"
 
 SHORT_LIVED = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData")
 """Options of a JVM that ends before it has warmed up: it fetches, starts another one, or hands an application over."""
@@ -76,8 +78,10 @@ def java() -> str:
 
 
 def classpath(conf: Conf) -> list[Path]:
-    """Return the jars of a configuration. Raises UsageError when they were never fetched."""
-    jars = sorted((folder() / conf).glob("*.jar"))
+    """Return the pinned jars of a configuration. Raises UsageError when they were never fetched."""
+    # Not whatever lies in the folder: that would be code that nobody has checked.
+    pinned = (folder() / name for name in checksums() if name.startswith(f"{conf}/"))
+    jars = sorted(jar for jar in pinned if jar.is_file())
     if not jars:
         raise UsageError(f"the {conf} jars are missing in {folder()}", remedy="./tidemark doctor --repair")
     return jars
@@ -100,20 +104,31 @@ def damaged(only: Sequence[str] = ()) -> list[str]:
     return [name for name, digest in wanted(only).items() if _digest(folder() / name) != digest]
 
 
+def unpinned(only: Sequence[str] = ()) -> list[str]:
+    """Return the files beside those of `wanted` that have no checksum, by `conf/file name`."""
+    return _without_checksum(folder(), {name.split("/")[0] for name in wanted(only)})
+
+
+def _without_checksum(place: Path, confs: Iterable[str]) -> list[str]:
+    expected = checksums()
+    files = (path for conf in sorted(confs) for path in sorted((place / conf).glob("*")) if path.is_file())
+    return [name for name in (path.relative_to(place).as_posix() for path in files) if name not in expected]
+
+
 def _digest(path: Path) -> str | None:
     return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
 
 
 def ensure_jars(progress: Callable[[str], None], only: Sequence[str] = ()) -> None:
-    """Fetch what is missing or damaged, of `wanted` or `only` some configurations; an interrupted fetch resumes.
+    """Fetch what is missing, damaged or not pinned, of `wanted` or `only` some configurations.
 
-    Raises UsageError for an unknown configuration, ServiceUnreachable when they cannot be fetched, TidemarkError when
-    they differ from their checksums.
+    An interrupted fetch resumes. Raises UsageError for an unknown configuration, ServiceUnreachable when they cannot be
+    fetched, TidemarkError when they differ from their checksums or others come with them.
     """
     if unknown := sorted(set(only) - _CONTENTS.keys()):
         raise UsageError(f"no such jars: {', '.join(unknown)}", remedy=f"some of {', '.join(_CONTENTS)}")
     with _fetching_alone():
-        confs = {name.split("/")[0] for name in damaged(only)}
+        confs = {name.split("/")[0] for name in (*damaged(only), *unpinned(only))}
         for conf in (conf for conf in _CONTENTS if conf in confs):
             progress(f"fetching jars: {_CONTENTS[conf]}")
             _fetch(conf)
@@ -156,7 +171,7 @@ def _fetching_alone() -> Iterator[None]:
     before = os.umask(0o022)
     try:
         _ivy_cache().mkdir(parents=True, exist_ok=True)
-        with fasteners.InterProcessLock(_ivy_cache() / "fetch.lock"):
+        with fasteners.InterProcessLock(_ivy_cache() / _LOCK):
             yield
     finally:
         os.umask(before)
@@ -169,6 +184,8 @@ def _ivy_cache() -> Path:
 def _fetch(conf: str) -> None:
     target = folder() / conf
     fetched = folder().with_name(folder().name + ".partial")
+    # What an earlier fetch left that was interrupted or refused.
+    shutil.rmtree(fetched, ignore_errors=True)
     command = [java(), "-Xmx512m", *SHORT_LIVED, *_proxy_options()]
     command += ["-jar", next((pyspark_home() / "jars").glob("ivy-*.jar")).as_posix()]
     command += ["-settings", str(IVY_SETTINGS), "-ivy", str(IVY), "-cache", str(_ivy_cache())]
@@ -182,16 +199,28 @@ def _fetch(conf: str) -> None:
             remedy="check the network, then start again: it resumes",
         )
     if wrong:
-        raise TidemarkError(
-            f"{len(wrong)} jars differ from their checksums or are missing: {', '.join(wrong[:3])}",
-            remedy=f"remove {target.parent}, then start again",
-        )
+        _refuse(f"{len(wrong)} jars differ from their checksums or are missing: {', '.join(wrong[:3])}")
+    # A POM, which has no checksum, decides what comes with a jar.
+    if others := _without_checksum(fetched, [conf]):
+        _refuse(f"{len(others)} jars without a checksum came with those of {conf}: {', '.join(others[:3])}")
     if target.exists():
         shutil.rmtree(target)
     target.parent.mkdir(parents=True, exist_ok=True)
     (fetched / conf).rename(target)
-    # It may hold what another fetch left that was interrupted.
     shutil.rmtree(fetched)
+
+
+def _refuse(what: str) -> NoReturn:
+    """Empty Ivy's cache and raise TidemarkError: Ivy would take from there what it has once downloaded, unchecked."""
+    for each in _ivy_cache().iterdir():
+        if each.is_dir():
+            shutil.rmtree(each)
+        elif each.name != _LOCK:
+            each.unlink()
+    raise TidemarkError(
+        what,
+        remedy="start again, which downloads them anew; if that fails like this, a proxy or mirror serves other files",
+    )
 
 
 def _proxy_options() -> list[str]:

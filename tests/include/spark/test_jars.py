@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tenacity
 
-from include.errors import ServiceUnreachable, UsageError
+from include.doctor import machine
+from include.errors import ServiceUnreachable, TidemarkError, UsageError
 from include.settings import REPOSITORY
 from include.spark import compiled_jars, jars
 
@@ -110,6 +112,77 @@ def test_jars_are_fetched_when_they_are_named_and_nothing_has_used_them_yet(
     fetched = [jars.folder(), jars.folder() / "delta", *jars.classpath("delta")]
     assert [each.stat().st_mode & 0o004 for each in fetched] == [0o004] * len(fetched)
     assert jars.main(["deltas"]) == UsageError.exit_code
+
+
+def damage_a_jar(cache: Path) -> None:
+    (jar,) = cache.rglob("delta-storage-4.4.0.jar")
+    content = jar.read_bytes()
+    # Not the one that it links to.
+    jar.unlink()
+    jar.write_bytes(content + b" ")
+
+
+def add_a_dependency(cache: Path) -> None:
+    described = cache / "org.apache.kafka" / "kafka_2.13" / "ivy-4.3.1.xml"
+    added = '<dependency org="org.postgresql" name="postgresql" rev="42.7.14" conf="runtime->master(*)"/>'
+    described.write_text(described.read_text().replace("</dependencies>", f"{added}</dependencies>"))
+
+
+@pytest.mark.parametrize(
+    ("conf", "change", "named"),
+    [
+        ("delta", damage_a_jar, "1 jars differ from their checksums or are missing: delta/delta-storage-4.4.0.jar"),
+        (
+            "broker",
+            add_a_dependency,
+            "1 jars without a checksum came with those of broker: broker/postgresql-42.7.14.jar",
+        ),
+    ],
+)
+def test_what_was_downloaded_is_refused_and_forgotten_when_it_is_not_what_is_pinned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, conf: jars.Conf, change: Callable[[Path], None], named: str
+) -> None:
+    cache = tmp_path / "ivy-cache"
+    monkeypatch.setattr(jars, "folder", lambda: tmp_path / "fetched")
+
+    def link_what_is_large(source: str, target: str) -> None:
+        if source.endswith((".jar", ".gz")):
+            Path(target).symlink_to(source)
+        else:
+            shutil.copy2(source, target)
+
+    def download() -> None:
+        kept = REPOSITORY / ".tidemark" / "jars" / "ivy-cache"
+        shutil.copytree(kept, cache, copy_function=link_what_is_large, dirs_exist_ok=True)
+
+    download()
+    change(cache)
+    with pytest.raises(TidemarkError, match=named):
+        jars.ensure_jars(print, [conf])
+    assert not (tmp_path / "fetched").exists()
+    # Ivy would serve it again from there, however often one starts.
+    assert [each.name for each in cache.iterdir()] == ["fetch.lock"]
+    download()
+    jars.ensure_jars(print, [conf])
+    assert jars.damaged([conf]) == jars.unpinned([conf]) == []
+
+
+def test_jar_without_a_checksum_is_left_out_named_and_removed_when_it_lies_beside_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ivy-cache").symlink_to(REPOSITORY / ".tidemark" / "jars" / "ivy-cache")
+    pinned = [path.name for path in jars.classpath("delta")]
+    for conf in jars.SET_UP:
+        shutil.copytree(jars.folder() / conf, tmp_path / "fetched" / conf, copy_function=os.symlink)
+    monkeypatch.setattr(jars, "folder", lambda: tmp_path / "fetched")
+    (tmp_path / "fetched" / "delta" / "more.jar").touch()
+    assert [path.name for path in jars.classpath("delta")] == pinned
+    (found, _) = machine._jars()
+    assert not found.ok
+    assert found.what.endswith(" jars as pinned, and 1 that are not pinned: delta/more.jar")
+    jars.ensure_jars(print)
+    assert jars.unpinned() == []
+    assert next(machine._jars()).ok
 
 
 def test_registry_is_fetched_once_when_two_start_it_for_the_first_time_at_once(tmp_path: Path) -> None:
