@@ -46,3 +46,13 @@ def test_library_is_declared_when_it_is_imported(folder: str) -> None:
         if declared.isdisjoint(owner.replace("_", "-").lower() for owner in owners[name])
     }
     assert missing == set()
+
+
+def test_what_builds_a_package_is_pinned_when_it_has_no_wheel() -> None:
+    locked = tomllib.loads((REPOSITORY / "uv.lock").read_text())
+    never = {"pyspark-client"}
+    built = {each["name"] for each in locked["package"] if "sdist" in each and not each.get("wheels")} - never
+    assert built == {"pyspark"}
+    (builder,) = locked["manifest"]["build-constraints"]
+    assert builder["name"] == "setuptools"
+    assert builder["specifier"].startswith("==")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -140,6 +141,29 @@ def test_exit_code_tells_what_cannot_be_installed_from_what_does_not_answer(
     assert (failed.returncode, failed.stdout) == (code, "")
     assert "install python3-venv or uv" in failed.stderr
     assert ("Temporary failure" in failed.stderr) == bool(apt)
+
+
+@pytest.mark.parametrize("there", ["venv", "pip", "apt-get"])
+def test_uv_is_that_of_the_image_when_the_launcher_installs_it(checkout: Path, there: str) -> None:
+    path = without_programs(checkout)
+    (checkout / "uv.lock").write_text("another")
+    (checkout / ".tidemark/tools/bin/uv").unlink()
+    program(
+        checkout / "bin/python3.13",
+        f"""case "$*" in
+-c*) ;;
+"-m venv "*) [ -e "{checkout}/venv" ] && mkdir -p "$3/bin" && {shutil.which("ln")} -sf "$0" "$3/bin/python" ;;
+"-m pip --version") [ -e "{checkout}/pip" ] ;;
+*) echo "$*" >> "{checkout}/asked" ;;
+esac""",
+    )
+    program(checkout / "bin/apt-get", f': > "{checkout}/venv"')
+    (checkout / there).touch()
+    assert run(checkout, PATH=path).returncode == 6
+    (asked,) = (checkout / "asked").read_text().splitlines()
+    image = (REPOSITORY / "include" / "deploy" / "Dockerfile").read_text()
+    assert asked.startswith("-m pip install -q ")
+    assert re.findall(r"\buv==\S+", asked) == re.findall(r"pip install .*\b(uv==\S+)", image) != []
 
 
 def test_proxies_are_kept_when_packages_are_installed_by_sudo(checkout: Path) -> None:
