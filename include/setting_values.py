@@ -257,11 +257,11 @@ def postgresql_url(text: str) -> Secret:
 
 
 def http_url(text: str) -> Secret:
-    """Return an HTTP URL. Raise ValueError for any other text."""
+    """Return an HTTP URL to which paths can be added, so without a query. Raise ValueError for any other text."""
     _check_escaped(text)
     parsed = _parse_url(text)
-    if parsed is None or parsed.scheme not in ("http", "https") or not parsed.hostname:
-        raise ValueError("not a URL; write https://[user:password@]host[:port][/path]")
+    if parsed is None or parsed.scheme not in ("http", "https") or not parsed.hostname or re.search(r"[?#]", text):
+        raise ValueError("not a URL; write https://[user:password@]host[:port][/path], without ? and #")
     return Secret(text)
 
 

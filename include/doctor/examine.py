@@ -27,7 +27,7 @@ from include.monitor.missing import building_commands, summarize_missing
 from include.pipelines import declarations
 from include.pipelines.spec import EventTimeWithin, Pipeline
 from include.proof.lost import copy_to_use, lost_files
-from include.services import airflow, supervisor
+from include.services import airflow, registry, supervisor
 from include.services.dag_files import unmade_dags
 from include.services.process import ServiceStatus, embedded_addresses, open_addresses, read_state
 from include.services.supervisor import ServiceName
@@ -47,12 +47,12 @@ _OF_ALL = {
 
 
 def effective_settings() -> dict[str, str]:
-    """Return the settings in force by the name of their variable, secrets masked."""
+    """Return the settings in force by the name of their variable, secrets masked or left out."""
     current = settings()
     values = {f"TIDEMARK_{name.upper()}": str(getattr(current, name) or "") for name in Settings.declared()}
     values["TIDEMARK_LAKE"] = current.lake_uri
     if current.registry_url:
-        values["TIDEMARK_REGISTRY_URL"] = current.registry().render_as_string(hide_password=True)
+        values["TIDEMARK_REGISTRY_URL"] = registry.shown_address()
     unset = {
         **embedded_addresses(),
         "TIDEMARK_MAX_OFFSETS_PER_TRIGGER": "(as the pipeline declares)",

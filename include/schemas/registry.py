@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import quote
 
 import httpx
-from sqlalchemy.engine import make_url
+from sqlalchemy.engine import URL, make_url
 
 from include.errors import AnswerTooLong, ServiceUnreachable, UsageError
 from include.settings import PAST_PROXY, settings
@@ -46,7 +46,7 @@ class SchemaRegistry:
 
     def __init__(self, address: str) -> None:
         url = make_url(address)
-        self.address = url.set(username=None, password=None).render_as_string().rstrip("/")
+        self.address = without_user(url).rstrip("/")
         """Without user and password."""
         auth = (url.username, str(url.password or "")) if url.username else None
         headers = {"Accept": f"{_MEDIA_TYPE}, application/json"}
@@ -137,6 +137,12 @@ class SchemaRegistry:
 def _registered(answer: Mapping[str, Any]) -> RegisteredSchema:
     kind, references = answer.get("schemaType"), answer.get("references")
     return RegisteredSchema(str(answer["schema"]), str(kind or "AVRO"), len(references or []))
+
+
+def without_user(url: URL) -> str:
+    """Return a registry's URL as it may be shown: without password and user, who may be a key."""
+    # Its `set` keeps what is to be None.
+    return url._replace(username=None, password=None).render_as_string()
 
 
 def registry() -> SchemaRegistry:

@@ -201,7 +201,9 @@ def _depth_in_text(schema: str) -> int:
 def writer_schemas() -> WriterSchemas:
     """Return this process's writer schemas. Raises ServiceUnreachable when the registry was never started."""
     source = registry()
-    name = hashlib.sha256(source.address.encode()).hexdigest()[:16]
+    # With the user, too, whom the registry's own address leaves out: what was kept before stays in its folder.
+    address = settings().registry().render_as_string().rstrip("/")
+    name = hashlib.sha256(address.encode()).hexdigest()[:16]
     if settings().registry_url is None:
         # The embedded registry's port may change, its schemas do not.
         name = "embedded"

@@ -99,13 +99,19 @@ def _answers(address: str) -> bool:
     return True
 
 
+def shown_address() -> str:
+    """Return the registry's URL without user and password. Raise ServiceUnreachable when there is none."""
+    from include.schemas.registry import without_user
+
+    return without_user(settings().registry())
+
+
 def status() -> ServiceStatus:
-    """Return address (without password) and health of the registry; a healthy one lists its subjects."""
+    """Return address (without user and password) and health of the registry; a healthy one lists its subjects."""
     current = settings()
     if current.registry_url is not None:
-        url = current.registry()
-        address = url.set(username=None, password=None).render_as_string()
-        return ServiceStatus(address, _answers(url.render_as_string(hide_password=False)), None, external=True)
+        healthy = _answers(current.registry().render_as_string(hide_password=False))
+        return ServiceStatus(shown_address(), healthy, None, external=True)
     state = process.read_state("registry")
     server = process.running(state)
     healthy = server is not None and _answers(state["address"])

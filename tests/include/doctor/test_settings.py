@@ -10,6 +10,8 @@ import pytest
 
 from include.doctor.examine import effective_settings
 from include.doctor.machine import examine_settings
+from include.errors import UsageError
+from include.schemas.registry import registry
 from include.setting_values import masked
 from include.settings import settings, write_private
 
@@ -99,3 +101,23 @@ def test_mail_is_noted_when_its_server_or_its_receivers_are_not_set(
     monkeypatch.setenv(f"TIDEMARK_{missing}", "smtp://mail.example.org")
     settings.cache_clear()
     assert not [*examine_settings()]
+
+
+@pytest.mark.parametrize("user", ["canary", "canary:canary"])
+def test_user_of_a_registry_is_not_shown_when_its_address_has_one(
+    home: Path, monkeypatch: pytest.MonkeyPatch, user: str
+) -> None:
+    monkeypatch.setenv("TIDEMARK_REGISTRY_URL", f"https://{user}@registry:8081/a")
+    assert effective_settings()["TIDEMARK_REGISTRY_URL"] == "https://registry:8081/a"
+    # As errors name it.
+    assert registry().address == "https://registry:8081/a"
+
+
+@pytest.mark.parametrize("end", ["?token=canary", "/a?token=canary", "/a#canary"])
+def test_address_of_a_registry_is_refused_unshown_when_no_path_can_follow_it(
+    home: Path, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    monkeypatch.setenv("TIDEMARK_REGISTRY_URL", f"https://registry{end}")
+    with pytest.raises(UsageError, match=r"without \? and #") as refused:
+        settings()
+    assert "canary" not in str(refused.value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from include.errors import ServiceUnreachable, UsageError
 from include.schemas import writer_schemas
 from include.schemas.registry import MAX_ANSWER, SchemaRegistry
 from include.schemas.writer_schemas import Unusable, WriterSchemas
+from include.settings import settings
 from tests.support.json_server import answering
 from tests.support.receivers import tls_in, trust
 
@@ -165,3 +167,27 @@ def test_id_and_right_are_named_when_the_user_must_not_read_its_schema(
     registry.denied = "/schemas/ids/7"
     with pytest.raises(ServiceUnreachable, match=r"its user has no right to /schemas/ids/7 — grant .* its subject"):
         WriterSchemas(tmp_path, source).resolve([7], SUBJECT)
+
+
+@pytest.mark.parametrize(
+    ("address", "named"),
+    [
+        ("https://registry:8081/a/", "https://registry:8081/a"),
+        ("https://key@registry:8081", "https://key@registry:8081"),
+        ("https://reader:canary@registry:8081/a", "https://reader:***@registry:8081/a"),
+    ],
+)
+def test_schemas_are_kept_where_they_always_were_when_the_address_has_a_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str, named: str
+) -> None:
+    monkeypatch.setenv("TIDEMARK_HOME", str(tmp_path))
+    monkeypatch.setenv("TIDEMARK_REGISTRY_URL", address)
+    kept = tmp_path / "schemas" / hashlib.sha256(named.encode()).hexdigest()[:16] / "1.json"
+    kept.parent.mkdir(parents=True)
+    kept.write_text(json.dumps({"schema": FIRST, "kind": "AVRO", "references": 0}))
+    settings.cache_clear()
+    try:
+        # Not the process's own, which is kept in a cache.
+        assert [*writer_schemas.writer_schemas.__wrapped__().resolved()] == [1]
+    finally:
+        settings.cache_clear()

@@ -96,8 +96,10 @@ def test_user_and_password_go_only_to_the_registry_when_it_is_configured(home: H
         assert found["external"]
         doctor = home.run("doctor", "--json", expect=None, TIDEMARK_REGISTRY_URL=url)
         shown = status.stdout + status.stderr + doctor.stdout + doctor.stderr
-        assert "***@127.0.0.1" in json.loads(doctor.stdout)["settings"]["TIDEMARK_REGISTRY_URL"]
+        address = json.loads(doctor.stdout)["settings"]["TIDEMARK_REGISTRY_URL"]
+        assert address == found["address"] == f"http://127.0.0.1:{gate.port}"
         assert "c4nary" not in shown
+        assert "reader" not in shown
 
         with pytest.raises(ServiceUnreachable, match="401") as refused:
             SchemaRegistry(gate.url.replace("gps reader", "gps%20reader").replace(CANARY, "wrong")).subjects()
