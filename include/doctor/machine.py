@@ -24,6 +24,12 @@ from include.spark.class_training import ensure_class_archive
 _NOT_SETTINGS = ("CRASH_AT", "DB_PASSWORD", "DEBUG", "HANG_AT", "JVM_OPTIONS", "PAUSE_AT")
 """What other variables begin with `TIDEMARK_`, as include/docs/deployment.md lists them."""
 
+_SECRETS = (
+    *("services/*.json", "services/spark.gateway", "services/*.properties", "services/*.p12"),
+    *("metastore/*.properties", "airflow/*.json", "airflow/*.key", "airflow/*.secret"),
+)
+"""Patterns of the files with secrets in a home."""
+
 _ROOM = 2 * 2**30
 """Bytes of disk that are needed beside what is installed."""
 
@@ -36,7 +42,7 @@ def examine_machine() -> Iterator[Finding]:
     yield from _jars()
     yield from _compiled_jars()
     yield from _class_archive()
-    yield from _secrets()
+    yield from examine_secrets()
     yield from examine_settings()
 
 
@@ -45,9 +51,17 @@ def repair_machine(progress: Callable[[str], None]) -> None:
     jars.ensure_jars(progress)
     compiled_jars.compile_all()
     ensure_class_archive(progress)
+    close_secrets(progress)
+
+
+def close_secrets(progress: Callable[[str], None]) -> None:
+    """Let only their owner read the files with secrets; name each that another account has to close."""
     for path in _open_secrets():
         progress(f"chmod 600 {path}")
-        path.chmod(0o600)
+        try:
+            path.chmod(0o600)
+        except OSError as error:
+            progress(f"not closed: {error}")
 
 
 def _machine() -> Iterator[Finding]:
@@ -117,17 +131,22 @@ def _class_archive() -> Iterator[Finding]:
 
 
 def _secret_files() -> list[Path]:
-    patterns = ("services/*.json", "services/spark.gateway", "airflow/*.json", "airflow/*.key", "airflow/*.secret")
-    return [path for pattern in patterns for path in settings().home.glob(pattern)]
+    current = settings()
+    named = (current.secrets, current.kafka_properties, current.jdbc_properties, current.proof_key)
+    found = [path for pattern in _SECRETS for path in current.home.glob(pattern)]
+    # A setting may name one of the embedded services.
+    return sorted({path.resolve() for path in (*found, *named) if path is not None and path.is_file()})
 
 
 def _open_secrets() -> list[Path]:
     return [path for path in _secret_files() if path.stat().st_mode & 0o077]
 
 
-def _secrets() -> Iterator[Finding]:
+def examine_secrets() -> Iterator[Finding]:
+    """Yield whether only their owner can read the files with secrets, of this home and those that settings name."""
     files, open_ones = len(_secret_files()), _open_secrets()
     what = f"{files - len(open_ones)} of {files} files with secrets are private"
+    what += f", not {', '.join(map(str, open_ones[:3]))}" if open_ones else ""
     yield Finding(not open_ones, what, "./tidemark doctor --repair" if open_ones else "")
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from include.doctor.examine import effective_settings
-from include.doctor.machine import examine_settings
+from include.doctor.machine import close_secrets, examine_secrets, examine_settings
 from include.errors import UsageError
 from include.schemas.registry import registry
 from include.setting_values import masked
@@ -101,6 +103,49 @@ def test_mail_is_noted_when_its_server_or_its_receivers_are_not_set(
     monkeypatch.setenv(f"TIDEMARK_{missing}", "smtp://mail.example.org")
     settings.cache_clear()
     assert not [*examine_settings()]
+
+
+def test_files_with_secrets_are_named_and_closed_when_others_can_read_them(
+    home: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("kafka.client.properties", "kafka.json", "kafka.p12", "kafka.properties", "registry.properties")
+    files = [home / "services" / name for name in names]
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    for variable, path in {
+        "KAFKA_PROPERTIES": files[0],
+        "JDBC_PROPERTIES": elsewhere / "jdbc.properties",
+        "PROOF_KEY": elsewhere / "proof.key",
+    }.items():
+        monkeypatch.setenv(f"TIDEMARK_{variable}", str(path))
+        files += [path] if path.parent == elsewhere else []
+    for path in files:
+        write_private(path, "")
+        path.chmod(0o644)
+    (home / "services" / "kafka.certificate.pem").touch()
+
+    (found,) = examine_secrets()
+    assert (found.ok, found.remedy) == (False, "./tidemark doctor --repair")
+    assert found.what.startswith("0 of 7 files with secrets are private, not ")
+    close_secrets(lambda _: None)
+    assert [path.stat().st_mode & 0o777 for path in files] == [0o600] * 7
+    (found,) = examine_secrets()
+    assert (found.ok, found.what) == (True, "7 of 7 files with secrets are private")
+
+
+def test_file_with_secrets_is_named_when_another_account_has_to_close_it(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = home / "services" / "registry.properties"
+    write_private(path, "")
+    path.chmod(0o640)
+
+    def refuse(path: Path, mode: int) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), str(path))
+
+    monkeypatch.setattr(Path, "chmod", refuse)
+    told: list[str] = []
+    close_secrets(told.append)
+    assert told == [f"chmod 600 {path}", f"not closed: [Errno 1] Operation not permitted: '{path}'"]
 
 
 @pytest.mark.parametrize("user", ["canary", "canary:canary"])
