@@ -99,7 +99,7 @@ class SchemaRegistry:
             raise self._unreachable(str(error) or type(error).__name__) from error
         try:
             answer = httpx.Response(200, content=text).json()
-        except ValueError:
+        except (ValueError, RecursionError):
             raise self._unreachable(f"{response.status_code}, and not JSON: is this a schema registry?") from None
         if response.status_code == httpx.codes.OK:
             return answer

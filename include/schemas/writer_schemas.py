@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import threading
 from collections.abc import Iterable
 from contextlib import suppress
@@ -26,6 +27,9 @@ MAX_SCHEMA_BYTES = 262_144
 MAX_SCHEMA_DEPTH = 32
 
 _LARGEST_ID = 2**31 - 1
+
+_TEXT = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?', re.DOTALL)
+"""A string of JSON; one that does not end goes on to the end."""
 
 MOST_UNKNOWN = 1_000
 """After so many ids that the registry does not know, this process asks it for no other: each costs a request."""
@@ -189,9 +193,9 @@ def usable(found: RegisteredSchema) -> WriterSchema:
 
 
 def _depth_in_text(schema: str) -> int:
-    """Return how deep brackets are nested, before anything recursive reads the schema."""
+    """Return how deep brackets are nested, but for those in texts, before anything recursive reads the schema."""
     depth = deepest = 0
-    for each in schema:
+    for each in _TEXT.sub("", schema):
         depth += (each in "{[") - (each in "}]")
         deepest = max(deepest, depth)
     return deepest

@@ -13,7 +13,10 @@ from typing import Any
 from include.services.process import free_port
 
 Answer = Callable[[str, str, dict[str, Any]], tuple[int, object]]
-"""Returns status and body of the answer to a method, a path and the request's JSON, `{}` where it has none."""
+"""Returns status and body of the answer to a method, a path and the request's JSON, `{}` where it has none.
+
+A body of bytes is sent as it is.
+"""
 
 
 @contextmanager
@@ -25,7 +28,7 @@ def answering(answer: Answer, tls: ssl.SSLContext | None = None) -> Iterator[str
             sent = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             is_json = "json" in self.headers.get("Content-Type", "")
             code, answered = answer(self.command, self.path, json.loads(sent) if sent and is_json else {})
-            text = json.dumps(answered).encode()
+            text = answered if isinstance(answered, bytes) else json.dumps(answered).encode()
             self.send_response(code)
             self.send_header("Content-Length", str(len(text)))
             self.end_headers()

@@ -11,7 +11,7 @@ import pytest
 
 from include.errors import ServiceUnreachable, UsageError
 from include.schemas import writer_schemas
-from include.schemas.registry import MAX_ANSWER, SchemaRegistry
+from include.schemas.registry import MAX_ANSWER, RegisteredSchema, SchemaRegistry
 from include.schemas.writer_schemas import Unusable, WriterSchemas
 from include.settings import settings
 from tests.support.json_server import answering
@@ -150,6 +150,52 @@ def test_schema_is_unusable_when_it_is_longer_than_any(
     assert resolved[1] == Unusable("unusable_schema", "its schema is longer than 262144 characters")
     assert schemas.unknown() == {7}
     assert list(tmp_path.iterdir()) == []
+
+
+WIDE = {
+    "type": "record",
+    "name": "P",
+    "fields": [{"name": f"f{each}", "type": "long", "doc": 'a "word" in [0, until)'} for each in range(70)],
+}
+
+
+@pytest.mark.parametrize("doc", ["[" * 70, '\\"' + "{" * 70, "\n" + "]" * 70], ids=["open", "quoted", "closed"])
+def test_schema_is_usable_when_only_its_texts_have_many_brackets(
+    registry: Registry, source: SchemaRegistry, tmp_path: Path, doc: str
+) -> None:
+    registry.schema = registry.spelled = json.dumps({**WIDE, "doc": doc})
+    schemas = WriterSchemas(tmp_path, source)
+    schemas.resolve_subject(SUBJECT)
+    assert schemas.resolved() == {1: registry.schema}
+
+
+def test_schema_is_unusable_in_each_process_when_its_texts_hide_how_deep_it_is(
+    registry: Registry, source: SchemaRegistry, tmp_path: Path
+) -> None:
+    deep = "[" * 998 + "]" * 998
+    registry.schema = registry.spelled = f'{{"doc": "{"}" * 2_000}", "of_our_own": {deep}, {FIRST[1:]}'
+    too_deep = Unusable("unusable_schema", "its schema is nested deeper than 32 types")
+    first = WriterSchemas(tmp_path, source)
+    first.resolve_subject(SUBJECT)
+    assert first.resolved() == {1: too_deep}
+    # Kept on disk, and judged when the next process starts.
+    assert (tmp_path / "1.json").exists()
+    second = WriterSchemas(tmp_path, source)
+    second.resolve_subject(SUBJECT)
+    assert second.resolved() == {1: too_deep}
+
+
+def test_depth_is_found_at_once_when_a_text_does_not_end() -> None:
+    schema = '{"doc": "' + '\\"' * (writer_schemas.MAX_SCHEMA_BYTES // 2 - 10)
+    assert isinstance(writer_schemas.usable(RegisteredSchema(schema)), str)
+
+
+def test_registry_counts_as_unreachable_when_its_answer_is_nested_too_deep() -> None:
+    with (
+        answering(lambda *_: (200, b"[" * 100_000)) as address,
+        pytest.raises(ServiceUnreachable, match="not JSON: is this a schema registry"),
+    ):
+        SchemaRegistry(address).versions(SUBJECT)
 
 
 def test_subject_s_other_versions_are_resolved_when_one_is_deleted_meanwhile(
