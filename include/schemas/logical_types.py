@@ -51,12 +51,9 @@ class Incompatible(ValueError):
 def in_units_of(writer: str, reader: str) -> str:
     """Return the reader schema with the writer's units of timestamps. Raises Incompatible, which names the field.
 
-    Also raised for a written type that is part of itself.
+    In both, a named type is defined where its name comes first, as in a schema that Avro renders.
     """
     written, declared = _Names(json.loads(writer)), _Names(json.loads(reader))
-    if written.recursive:
-        # Of a value nested deeply enough, Avro's decoder would overflow the stack, which ends the driver.
-        raise Incompatible(f"{written.recursive} is part of itself")
     units: dict[int, str] = {}
     for path, wrote, reads in _Pairs(written, declared).of(written.root, declared.root, "", set()):
         logical, wanted = _logical(wrote), _logical(reads)
@@ -105,9 +102,6 @@ class _Names:
 
     def __init__(self, schema: Any) -> None:
         self._types: dict[str, Any] = {}
-        self._around: list[str] = []
-        self.recursive = ""
-        """A type inside of which it is itself, if there is one."""
         self.converted: dict[int, str] = {}
         """Units of timestamps that the schema is to have, by identity of the type."""
         self.root = self._full(schema, "")
@@ -121,23 +115,19 @@ class _Names:
         if isinstance(node, list):
             return [self._full(each, space) for each in node]
         if isinstance(node, str):
-            qualified = _qualified(node, space)
-            if qualified in self._around:
-                self.recursive = qualified
-            return qualified if qualified in self._types else node
+            full_name = qualified(node, space)
+            return full_name if full_name in self._types else node
         if not isinstance(node["type"], str):
             return self._full(node["type"], space)
         kind = node["type"]
         if kind in _NAMED:
-            name = _qualified(node["name"], node.get("namespace", space))
+            name = qualified(node["name"], node.get("namespace", space))
             full = {key: value for key, value in node.items() if key != "namespace"} | {"name": name}
             # Known before its fields: these may be of the same type.
             self._types[name] = full
             inner = name.rpartition(".")[0]
-            self._around.append(name)
             if "fields" in node:
                 full["fields"] = [{**each, "type": self._full(each["type"], inner)} for each in node["fields"]]
-            self._around.pop()
             return full
         parts = {part: self._full(node[part], space) for part in ("items", "values") if part in node}
         if kind not in ("array", "map"):
@@ -163,7 +153,8 @@ class _Names:
         return {**node, **changed}
 
 
-def _qualified(name: str, space: str) -> str:
+def qualified(name: str, space: str) -> str:
+    """Return the full name of a type that is named inside a namespace."""
     return name if "." in name or not space else f"{space}.{name}"
 
 

@@ -27,6 +27,7 @@ from pyspark.sql.types import StructType
 
 from include.errors import ServiceUnreachable
 from include.pipelines.spec import Avro
+from include.schemas.bounds import Unbounded, check_bounded
 from include.schemas.logical_types import Incompatible, in_units_of
 from include.schemas.writer_schemas import MOST_UNKNOWN, UNKNOWN_SCHEMA, Unusable, WriterSchema, writer_schemas
 from spark_jobs.decoding.fitting import found_within, is_not_utf8
@@ -220,7 +221,7 @@ def _sealed(schema: str) -> str:
 
 
 def _readable(decoder: Avro) -> dict[int, WriterSchema]:
-    """Return the resolved schemas by id; those that Avro cannot resolve to the declared one are unusable."""
+    """Return the resolved schemas by id; those that are not decoded as the declared one are unusable."""
     return {
         each: schema if isinstance(schema, Unusable) else _resolvable(schema, decoder.schema)
         for each, schema in writer_schemas().resolved().items()
@@ -229,10 +230,20 @@ def _readable(decoder: Avro) -> dict[int, WriterSchema]:
 
 @cache
 def _resolvable(writer: str, reader: str) -> WriterSchema:
-    """Return the writer schema, or Unusable where the decoding library cannot read it as the reader schema."""
+    """Return the writer schema as Avro renders it, or Unusable where it cannot be read as the reader schema."""
     avro = SparkSession.active()._jvm.org.apache.avro  # type: ignore[union-attr]
+
+    def parsed(schema: str) -> Any:
+        # A writer's defaults are not used. To validate those of types inside of types may take any time.
+        return avro.Schema.Parser().setValidateDefaults(False).parse(schema)
+
     try:
-        schemas = [avro.Schema.Parser().parse(_sealed(schema)) for schema in (reader, writer)]
+        # Avro knows a type also where its name comes before it, and whatever its namespace looks like.
+        writer = str(parsed(writer).toString())
+        check_bounded(writer)
+        schemas = [avro.Schema.Parser().parse(_sealed(reader)), parsed(_sealed(writer))]
+    except Unbounded as error:
+        return Unusable("unusable_schema", f"its schema is refused: {_one_line(error)}")
     except Exception as error:
         # Py4J wraps what Java throws; whatever it is, this library does not accept the schema.
         return Unusable("unusable_schema", f"its schema is not valid: {_one_line(error)}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import random
+import struct
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -419,7 +420,51 @@ def test_schema_is_unusable_when_a_type_is_part_of_itself(spark: Any, gate: Gate
     # The number 1 and another level, again and again.
     deep = b"\x02\x02" * 400_000 + b"\x02\x00"
     _, failure = read(spark, node, deep, record_of("long", "Node", namespace="a"), "recursive-value")
-    assert failure == ("unusable_schema", "its schema cannot be read as the declared one: a.Node is part of itself")
+    assert failure == ("unusable_schema", "its schema is refused: a.Node is part of itself")
+
+
+def test_type_is_known_when_its_name_comes_before_it(spark: Any, gate: Gate) -> None:
+    """Avro takes such a schema, so its types and units are those of any other."""
+    moment = struct.pack("<B", 2) + varint(int(AT.timestamp() * 1000))
+    space = {"namespace": "a.b"}
+    early = fields_of({"at": ["null", "Later"], "later": ["null", record_of(MILLIS, "Later")]}) | space
+    declared = fields_of({"at": ["null", record_of(MICROS, "Later")]}) | space
+    message, failure = read(spark, early, moment + b"\0", declared, "early-value")
+    assert failure == (None, None)
+    assert message.at.v == AT.replace(tzinfo=None)
+
+
+def varint(number: int) -> bytes:
+    written = io.BytesIO()
+    fastavro.schemaless_writer(written, "long", number)
+    return written.getvalue()
+
+
+def test_schema_is_unusable_when_its_records_are_not_bounded_by_their_bytes(spark: Any, gate: Gate) -> None:
+    """Avro passes over what is not declared value by value: such a record would hold up its stream for ever."""
+    endless = fields_of({"v": "long", "more": {"type": "array", "items": "null"}})
+    mutual = {"v": "long", "a": ["null", record_of(["null", "B"], "A")], "b": ["null", record_of(["null", "A"], "B")]}
+    sent = {
+        "items of the array more take no bytes": (endless, varint(7) + varint(2**62) + b"\0"),
+        # The number 1 and another level, again and again.
+        "A is part of itself": (fields_of(mutual), varint(7) + b"\x02\x02" * 400_000 + b"\0\0"),
+    }
+    given = registry().register("unbounded-value", [json.dumps(schema) for schema, _ in sent.values()])
+    values = [header(each) + record for each, (_, record) in zip(given, sent.values(), strict=True)]
+    found = read_values(spark, values, record_of("long"))
+    assert [failure for _, failure in found] == [("unusable_schema", f"its schema is refused: {each}") for each in sent]
+
+
+def test_schema_is_read_at_once_when_its_defaults_hold_each_other_many_times(spark: Any) -> None:
+    """To validate them would take longer than the driver lives."""
+    from spark_jobs.decoding import avro_wire
+
+    kinds: dict[str, Any] = {"v": "long", "n0": ["null", fields_of({"v": "long"}) | {"name": "N0"}]}
+    for level in range(1, 40):
+        held = [{"name": f"f{each}", "type": f"N{level - 1}", "default": {}} for each in range(2)]
+        kinds[f"n{level}"] = ["null", {"type": "record", "name": f"N{level}", "fields": held}]
+    kinds["n0"][1]["fields"][0]["default"] = 0
+    assert isinstance(avro_wire._resolvable(json.dumps(fields_of(kinds)), json.dumps(record_of("long"))), str)
 
 
 def test_row_rules_refuse_a_value_when_number_or_time_is_absurd(spark: Any, ids: list[int]) -> None:
