@@ -9,7 +9,7 @@ from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk import DAG, get_current_context, task
 
 from include.airflow.approvals.form import answer_of, decision_form, question_of, why
-from include.airflow.tasks import take_step
+from include.airflow.tasks import result_of, take_step
 from include.approvals.choices import carry_out
 from include.approvals.request import Request
 
@@ -30,6 +30,7 @@ DOC = """
 
 **When**: triggered manually. `show` writes the facts into its log and into the question: the exact loss, or the plan. `approve` then waits for
 you, without a task slot, as long as it takes: look at its *Required actions*. Your answer is kept with your name. *Reject* skips `carry_out`.
+Do not mark `approve` as successful: that is no answer, and `carry_out` fails.
 
 **Reads** the ledger, and Kafka, the catalog or the lake as the decision needs. **Writes** the ledger; a repair also the catalog and the lake.
 
@@ -75,7 +76,8 @@ def decide_dag() -> DAG:
             request = take_step(Request.of_form, context["params"])
             # A question of older code has no digest: it is refused, and asked again.
             digest = (context["ti"].xcom_pull(task_ids="show") or {}).get("digest", "")
-            return take_step(carry_out, request, digest=digest, **answer_of(answer))
+            given = take_step(result_of, "approve", answer, request.pipeline.name)
+            return take_step(carry_out, request, digest=digest, **answer_of(given))
 
         show() >> approve >> carry_out_decision.override(task_id="carry_out")(approve.output)
     return dag

@@ -64,6 +64,10 @@ for shown in ({"subject": "?", "body": "", "digest": "5e21"}, {"subject": "?", "
     decide.carry_out = lambda request, **options: said.append(options)
     answer = {"responded_by_user": {"name": "ada"}, "params_input": {"reason": "moved"}}
     decide.decide.task_dict["carry_out"].python_callable(answer)
+try:
+    decide.decide.task_dict["carry_out"].python_callable(None)
+except Exception as error:
+    said.append([type(error).__name__, str(error)])
 print("RESULT" + json.dumps(said))
 """
 
@@ -523,7 +527,12 @@ def test_data_interval_is_taken_only_from_the_schedule_when_it_is_not_one_of_its
 
 def test_decision_is_carried_out_with_the_digest_of_what_was_shown(run_script: RunScript) -> None:
     told = {"by": "airflow ada", "reason": "moved"}
-    assert run_script(CARRY_OUT) == [{"digest": "5e21", **told}, {"digest": "", **told}]
+    *carried, unanswered = run_script(CARRY_OUT)
+    assert carried == [{"digest": "5e21", **told}, {"digest": "", **told}]
+    said = (
+        "nest_cameras: approve has no result: it was marked as successful by hand — clear the task approve with those"
+    )
+    assert unanswered == ["AirflowFailException", f"{said} after it"]
 
 
 MARKED_BY_HAND = """
