@@ -17,6 +17,7 @@ from include.erasure.keys import FORGOTTEN
 from include.errors import TidemarkError
 from include.ledger.alerts import Alert, open_alerts
 from include.ledger.intervals.days import pinned_within
+from include.ledger.intervals.pinned import is_registered_since
 from include.pipelines import load_pipeline
 from include.times import Interval, parse_time
 
@@ -94,7 +95,9 @@ class RecoveryNotifier(BaseNotifier):
 
 
 def recover_succeeded(states: Callable[[str, str], Mapping[str, str]]) -> int:
-    """Close the open alerts of tasks that have succeeded; return how many there are.
+    """Close the open alerts of tasks that have succeeded, or need not any more; return how many there are.
+
+    A task that leads to its interval's registration need not when another run, or a command, has registered that since.
 
     `states`: states of a run's tasks, by DAG and run; those of mapped tasks are named `<task>_<map index>`.
     Raises ServiceUnreachable.
@@ -103,7 +106,9 @@ def recover_succeeded(states: Callable[[str, str], Mapping[str, str]]) -> int:
     for told in (*open_alerts(TASKS), *open_alerts(HOUSEKEEPING)):
         dag, run, task = (str(told.facts.get(name, "")) for name in ("dag", "run", "task"))
         _, _, index = told.key.partition(f"{TASKS}{dag}/{run}/{task}/")
-        if states(dag, run).get(f"{task}_{index}" if index else task) == SUCCESS and _has_ended(told, task):
+        if _is_registered_since(told, task) or (
+            states(dag, run).get(f"{task}_{index}" if index else task) == SUCCESS and _has_ended(told, task)
+        ):
             recovered += alerts.recover(told.key)
     return recovered
 
@@ -114,11 +119,23 @@ def _has_ended(told: Alert, task: str) -> bool:
     A person may have marked the task as successful, which registers nothing. True for alerts of older code, which noted
     no interval, or erased it.
     """
+    if (interval := _to_register(told, task)) is None:
+        return True
+    return pinned_within(told.pipeline, interval.from_time, interval.to_time)[1].get(interval, False)
+
+
+def _is_registered_since(told: Alert, task: str) -> bool:
+    """Whether a build that was published after the alert was raised has registered the interval of its task."""
+    interval = _to_register(told, task)
+    return interval is not None and is_registered_since(told.pipeline, interval, told.raised_at or told.since)
+
+
+def _to_register(told: Alert, task: str) -> Interval | None:
+    """Return the interval that a task was to register; None for other tasks, and where the alert does not name it."""
     interval = told.facts.get("interval")
     if interval in (None, FORGOTTEN) or task not in REGISTERING:
-        return True
-    begin, end = (parse_time(each) for each in str(interval).split("/"))
-    return pinned_within(told.pipeline, begin, end)[1].get(Interval(begin, end), False)
+        return None
+    return Interval(*(parse_time(each) for each in str(interval).split("/")))
 
 
 def _interval_of(context: Context, pipeline: str) -> dict[str, str]:

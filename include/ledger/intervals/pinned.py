@@ -12,6 +12,7 @@ from psycopg2.extensions import cursor
 
 from include.ledger.connection import reading
 from include.ledger.intervals.odd_timestamps import OddTimestamps
+from include.ledger.intervals.states import IntervalState
 from include.offsets import OffsetRange, TopicPartition
 from include.times import Interval
 
@@ -82,6 +83,24 @@ def has_pinned_again(pipeline: str, interval: Interval, run_by: str) -> bool:
     """Return whether `run_by`, e.g. `airflow <run id>`, has pinned the interval again."""
     with reading() as ledger:
         ledger.execute(_PINNED_AGAIN, {"pipeline": pipeline, "from_time": interval.from_time, "run_by": run_by})
+        ((found,),) = ledger.fetchall()
+        return bool(found)
+
+
+_REGISTERED_SINCE = """
+    SELECT EXISTS (
+        SELECT FROM intervals i JOIN builds b ON b.interval_id = i.id
+        WHERE i.pipeline = %(pipeline)s AND i.from_time = %(from_time)s AND i.to_time = %(to_time)s
+            AND i.state = %(registered)s AND b.published_at > %(since)s
+    )
+"""
+
+
+def is_registered_since(pipeline: str, interval: Interval, since: datetime) -> bool:
+    """Return whether the interval is registered, and a build of it was published later than `since`."""
+    asked = {"pipeline": pipeline, "from_time": interval.from_time, "to_time": interval.to_time, "since": since}
+    with reading() as ledger:
+        ledger.execute(_REGISTERED_SINCE, {**asked, "registered": IntervalState.REGISTERED.value})
         ((found,),) = ledger.fetchall()
         return bool(found)
 

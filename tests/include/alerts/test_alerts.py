@@ -329,6 +329,43 @@ def test_interval_is_not_reported_again_when_its_alert_was_dismissed(receivers: 
     assert "dismissed because  the cameras were off" in postgres.run("alerts", "list", "--all").stdout
 
 
+def test_alert_of_a_task_is_over_when_another_run_has_registered_its_interval_since(receivers: Received) -> None:
+    """Such as a run of missing intervals, or the command; the task's own run has failed, or was deleted."""
+    first, later = hour(4), hour(5)
+
+    def fail(interval: Interval, task: str) -> None:
+        begin, end = interval.from_time, interval.to_time
+        run = SimpleNamespace(
+            run_type="scheduled", logical_date=begin, data_interval_start=begin, data_interval_end=end
+        )
+        instance = SimpleNamespace(dag_id="interval__nest_cameras", run_id=interval.label, task_id=task)
+        context: Any = {"ti": instance, "dag_run": run, "params": {}, "exception": "the archive is behind"}
+        AlertNotifier("nest_cameras").notify(context)
+
+    def left() -> list[tuple[str, str]]:
+        told = open_alerts("task/interval__nest_cameras/")
+        return [(each.facts["run"], each.facts["task"]) for each in told]
+
+    attempt = begin_attempt("nest_cameras", first)
+    register(attempt, note_build(attempt))
+    # The first one was registered before: its run had built it again.
+    for interval, task in ((first, "publish"), (later, "pin_ranges"), (later, "announce")):
+        fail(interval, task)
+    assert recover_succeeded(lambda dag, run: {}) == 0
+    attempt = begin_attempt("nest_cameras", later)
+    built = note_build(attempt)
+    assert recover_succeeded(lambda dag, run: {}) == 0
+    register(attempt, built)
+    assert recover_succeeded(lambda dag, run: {}) == 1
+    assert left() == [(first.label, "publish"), (later.label, "announce")]
+    attempt = begin_attempt("nest_cameras", first)
+    register(attempt, note_build(attempt))
+    assert recover_succeeded(lambda dag, run: {}) == 1
+    announce = SimpleNamespace(dag_id="interval__nest_cameras", run_id=later.label, task_id="announce")
+    RecoveryNotifier().notify({"ti": announce})  # type: ignore[typeddict-item]
+    assert left() == []
+
+
 def test_intervals_are_overdue_when_the_archive_has_records_and_none_was_ever_pinned(receivers: Received) -> None:
     name, minute = "isp_never_begun", timedelta(minutes=1)
     pipeline = replace(load_pipeline("isp_hits"), name=name)
