@@ -85,7 +85,8 @@ def interval_dag(pipeline: Pipeline) -> DAG:
         f"interval__{pipeline.name}",
         description=f"Intervals: {pipeline.description}",
         schedule=CronDataIntervalTimetable(pipeline.schedule.cron, timezone="UTC"),
-        start_date=datetime(2026, 1, 1, tzinfo=UTC),
+        # Before any record: Airflow makes no task of a run by hand whose logical date is earlier.
+        start_date=datetime(1970, 1, 1, tzinfo=UTC),
         catchup=False,
         max_active_runs=MOST_RUNS,
         is_paused_upon_creation=True,

@@ -43,6 +43,7 @@ for module in (streams, intervals, housekeeping, daily, watch, decide):
                 "keys": {t: [getattr(told, "key", "") for told in (
                     *task.on_failure_callback, *task.on_success_callback)] for t, task in dag.task_dict.items()},
                 "alerts": sorted(t for t, task in dag.task_dict.items() if task.on_failure_callback),
+                "begins": sorted({str(task.start_date) for task in dag.task_dict.values()}),
                 "doc": dag.doc_md,
                 "paused": dag.is_paused_upon_creation,
                 "serialized": json.dumps(DagSerialization.serialize_dag(dag), default=str),
@@ -160,6 +161,11 @@ def test_interval_publishes_only_when_it_was_reconciled(parsed: dict[str, Any]) 
     # Only after the run has pinned earlier intervals; no other task waits for it.
     assert "find_missing" in tasks["pin_ranges"]
     assert (tasks["find_missing"], tasks["build_missing"]) == (["build_missing"], [])
+
+
+def test_tasks_of_a_run_by_hand_are_made_however_old_its_logical_date(parsed: dict[str, Any]) -> None:
+    """Airflow makes none of a task that begins later."""
+    assert parsed["dags"]["interval__nest_cameras"]["begins"] == ["1970-01-01 00:00:00+00:00"]
 
 
 def test_spark_submit_operators_are_used_when_spark_is_started(parsed: dict[str, Any]) -> None:
