@@ -15,9 +15,9 @@ from include.airflow.interval_run.approval import PublishOperator
 from include.airflow.interval_run.build import TASK, BuildOperator
 from include.airflow.interval_run.form import interval_form
 from include.airflow.interval_run.links import DATA_WAY, linked
+from include.airflow.interval_run.order import most_runs
 from include.airflow.notifier import ALERTS, AlertNotifier, RecoveryNotifier
 from include.airflow.tasks import (
-    MOST_RUNS,
     announce_registered,
     announced_now,
     attempt_of,
@@ -42,8 +42,9 @@ agree, lets Great Expectations judge, and only then registers the table partitio
 
 **When**: `{cron}` UTC, for the interval that has just ended. Backfills may run in any order; an interval's ranges are pinned once.
 A manual run takes the interval of its form, else the one that begins at its logical date if that is a boundary, else the last
-complete one; cleared, it keeps the interval that it had, also when the schedule has changed. An interval that waits, for its
-archive or for a person's answer, does not keep the next ones from being built. Intervals that were never built (Airflow was down)
+complete one; cleared, it keeps the interval that it had, also when the schedule has changed. Up to {most} intervals are under
+way at a time, those included that wait for their archive or for a person's answer. While there are that many, no further one begins,
+and what passes meanwhile gets no run by itself. Intervals that were never built (Airflow was down)
 are built by runs `missing__…` that a run triggers: as many as its parameter `build_missing` says, the oldest first.
 {build_missing} After a change to a longer schedule, its first run also triggers one for the time between the last interval of the
 earlier schedule and its own.
@@ -88,7 +89,7 @@ def interval_dag(pipeline: Pipeline) -> DAG:
         # Before any record: Airflow makes no task of a run by hand whose logical date is earlier.
         start_date=datetime(1970, 1, 1, tzinfo=UTC),
         catchup=False,
-        max_active_runs=MOST_RUNS,
+        max_active_runs=most_runs(pipeline.schedule),
         is_paused_upon_creation=True,
         auto_register=False,
         tags=["tidemark", "interval", pipeline.name],
@@ -142,6 +143,7 @@ def _doc(pipeline: Pipeline) -> str:
         alerts=ALERTS,
         deadline=pipeline.schedule.registered_within // timedelta(minutes=1),
         longest=describe_duration(_longest(pipeline)),
+        most=most_runs(pipeline.schedule),
         pool=SPARK_POOL,
         slots=pipeline.spark_slots,
     )

@@ -13,6 +13,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 
 from include.airflow.daily import parse_day
 from include.airflow.interval_run.form import Wishes
+from include.airflow.interval_run.order import MISSING, RESERVE, most_runs
 from include.airflow.interval_run.step_log import log_step
 from include.errors import (
     ArchiveBehind,
@@ -38,14 +39,6 @@ Result = TypeVar("Result")
 
 _OF_SCHEDULE = "scheduled", "backfill"
 """Types of runs whose data interval is one of the schedule."""
-
-MOST_RUNS = 24
-"""Runs of a pipeline at the same time: a day of hours. One that waits for a person, or for its stream, must not keep
-later ones from beginning, for with `catchup=False` Airflow never makes up for a run that could not begin in time. How
-many drivers there are is up to the pool."""
-
-RESERVE = 4
-"""Runs that missing intervals leave to the schedule, for the same reason."""
 
 POKE = timedelta(seconds=10)
 """How long a poke of `pin_ranges` waits for the archive before it gives its task slot back."""
@@ -187,12 +180,13 @@ def runs_of_missing(pipeline: Pipeline, context: Any) -> list[dict[str, Any]]:
     missing = (each for each in (missing_in_order(pipeline) if wanted else ()) if each != rest and not has_run(each))
     first = [rest] if rest is not None and not has_run(rest) else []
     under_way = count(states=unended) if wanted or first else 0
-    room = MOST_RUNS - RESERVE - under_way
+    most = most_runs(pipeline.schedule)
+    room = most - RESERVE - under_way
     runs: list[dict[str, Any]] = []
     for interval in chain(first, islice(missing, wanted)):
         if len(runs) >= room:
             print(
-                f"{len(runs)} of {len(first) + wanted} runs: a pipeline has {MOST_RUNS} at a time, keeps {RESERVE} of "
+                f"{len(runs)} of {len(first) + wanted} runs: the pipeline has {most} at a time, keeps {RESERVE} of "
                 f"them for the schedule, and {under_way} are queued or run, those of backfills included — build the "
                 "rest by a later run with build_missing"
             )
@@ -203,7 +197,7 @@ def runs_of_missing(pipeline: Pipeline, context: Any) -> list[dict[str, Any]]:
 
 
 def _run_of_missing(interval: Interval) -> str:
-    return f"missing__{format_time(interval.from_time)}"
+    return f"{MISSING}{format_time(interval.from_time)}"
 
 
 def announce_registered(attempt: int) -> dict[str, Any]:

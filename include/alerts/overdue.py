@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from include import alerts
 from include.alerts import erasures, key_limits
 from include.intervals.reporting.addresses import stream_page
+from include.intervals.reporting.asking import waiting_intervals
 from include.ledger.alerts import Alert, dismissed_alerts, open_alerts
 from include.ledger.alerts.noted import add_facts
 from include.ledger.archive.committed import first_commit
@@ -162,12 +163,23 @@ def _alert(pipeline: Pipeline, overdue: Overdue) -> Alert:
         f"{quantity(len(overdue.intervals), 'interval')} not registered {quantity(minutes, 'minute')} after the end",
         f"interval__{pipeline.name}, first {first}",
         overdue.since,
-        f"is interval__{pipeline.name} unpaused? Look at its failed or waiting task, is its stream behind? {page} Has "
-        f"Airflow's pool {SPARK_POOL} the {quantity(pipeline.spark_slots, 'slot')} that a driver takes? — or {command}",
+        f"{_asked(pipeline)}is interval__{pipeline.name} unpaused? Look at its failed or waiting task, is its stream "
+        f"behind? {page} Has Airflow's pool {SPARK_POOL} the {quantity(pipeline.spark_slots, 'slot')} that a driver "
+        f"takes? — or {command}",
         {
             "intervals": [str(each) for each in overdue.intervals[:24]],
             "until": format_time(overdue.intervals[-1].to_time),
         },
+    )
+
+
+def _asked(pipeline: Pipeline) -> str:
+    """Return what to do first where intervals wait for a person: nothing where none does."""
+    if not (waiting := waiting_intervals(pipeline.name)):
+        return ""
+    return (
+        f"intervals that wait for approval: {waiting}, see ./tidemark alerts list. Each has a run; when these are as "
+        "many as Airflow allows, no further one begins until you answer. Else: "
     )
 
 

@@ -111,6 +111,8 @@ def airflow_environment(port: int | None = None) -> dict[str, str]:
         "SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "120",
         # Otherwise a scheduler whose database stalls for half a minute takes itself for dead and its tasks for orphans.
         "SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": "180",
+        # Runs that wait for a person leave room for the streams, which it watches, too.
+        "TRIGGERER__CAPACITY": "10000",
         # Otherwise a task's try is lost when the API server needs more than five seconds, as on a busy small machine.
         "WORKERS__EXECUTION_API_TIMEOUT": "30",
         "USAGE_DATA_COLLECTION__ENABLED": "False",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -15,6 +16,9 @@ from include.intervals import approving
 
 ANSWERED_ELSEWHERE = "answered elsewhere"
 """Key of the event's payload, which an answer in Airflow does not have."""
+
+
+_LONGEST_PAUSE = 60.0
 
 
 class DecisionTrigger(BaseTrigger):
@@ -36,12 +40,17 @@ class DecisionTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Look at the question until nobody is asked it any more."""
+        began = time.monotonic()
         while True:
             event = await asyncio.to_thread(self._look)
             if event is not None:
                 yield TriggerEvent(event)
                 return
-            await asyncio.sleep(self.poll_seconds)
+            await asyncio.sleep(self.pause(time.monotonic() - began))
+
+    def pause(self, waited: float) -> float:
+        """Return the seconds until the next look: longer ones after a while, for hundreds of questions may wait."""
+        return max(self.poll_seconds, min(waited / 10, _LONGEST_PAUSE))
 
     def _look(self) -> dict[str, Any] | None:
         """Return the event of a decision or an answer; None without one, and while it cannot be read."""

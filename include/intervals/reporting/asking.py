@@ -15,8 +15,15 @@ from include.times import Interval, format_time
 
 _NOT_ASKED = {"ended": "nobody is asked about its latest build"}
 
+_KEYS = "approval/"
+
 SHOWN = 5
 """How many warnings an alert quotes at most."""
+
+
+def waiting_intervals(pipeline: str) -> int:
+    """Return how many intervals of a pipeline wait for a person. Raises ServiceUnreachable."""
+    return len({each.place for each in open_alerts(f"{_KEYS}{pipeline}/")})
 
 
 def notify_asked(spec: AttemptSpec) -> None:
@@ -60,7 +67,7 @@ def _recover(pipeline: str, interval: Interval, facts: dict[str, str], but: str 
 
 
 def _prefix(pipeline: str, interval: Interval) -> str:
-    return f"approval/{pipeline}/{format_time(interval.from_time)}/"
+    return f"{_KEYS}{pipeline}/{format_time(interval.from_time)}/"
 
 
 def _alert(asked: Question) -> Alert:

@@ -255,6 +255,11 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> Kept:
     return airflow
 
 
+def test_question_is_looked_at_more_rarely_the_longer_it_waits() -> None:
+    trigger = DecisionTrigger(1)
+    assert [trigger.pause(waited) for waited in (0, 60, 300, 3600)] == [10, 10, 30, 60]
+
+
 async def look_at(number: int) -> dict[str, Any] | None:
     """Return the event of a trigger that looks at a question once; None while it has none."""
     trigger = DecisionTrigger(number, poll_seconds=0.1)

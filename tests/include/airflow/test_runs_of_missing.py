@@ -13,7 +13,7 @@ from include.airflow import tasks
 from include.pipelines import load_pipeline
 from tests.support.attempts import hour
 
-MISSING = 50
+MISSING = 200
 
 
 @pytest.fixture(autouse=True)
@@ -53,8 +53,8 @@ def built(
     return [each["trigger_run_id"] for each in tasks.runs_of_missing(load_pipeline("nest_cameras"), context)]
 
 
-@pytest.mark.parametrize(("under_way", "most"), [(1, 19), (12, 8), (20, 0), (24, 0)])
-def test_four_of_the_24_runs_are_left_to_the_schedule_when_more_intervals_are_requested(
+@pytest.mark.parametrize(("under_way", "most"), [(1, 163), (12, 152), (164, 0), (168, 0)])
+def test_four_of_the_runs_of_a_week_are_left_to_the_schedule_when_more_intervals_are_requested(
     under_way: int, most: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert len(built(2000, under_way=under_way)) == most
@@ -64,12 +64,12 @@ def test_four_of_the_24_runs_are_left_to_the_schedule_when_more_intervals_are_re
 def test_as_many_are_built_as_requested_and_nothing_is_said_when_there_is_room(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    runs = built(19, under_way=1)
-    assert len(runs) == 19
+    runs = built(163, under_way=1)
+    assert len(runs) == 163
     assert built(3, under_way=1, known=runs[:2]) == runs[2:5]
     # That others had a run is no reason to build later.
     had = [run_of(n) for n in range(MISSING)]
-    assert built(9, under_way=24, known=had) == []
+    assert built(9, under_way=168, known=had) == []
     assert capsys.readouterr().out == ""
 
 
@@ -88,5 +88,5 @@ def test_scheduled_run_also_triggers_the_rest_of_an_earlier_schedule_when_none_i
     assert built(4, run_type="scheduled") == [rest, *map(run_of, (0, 1, 2, 4))]
     assert built(None, run_type="scheduled", known=[rest]) == []
     assert built(4, run_type="scheduled", known=[rest]) == [run_of(n) for n in (0, 1, 2, 4)]
-    assert built(None, run_type="scheduled", under_way=20) == []
+    assert built(None, run_type="scheduled", under_way=164) == []
     assert built(None, run_type="backfill") == built(None, run_type="manual") == []

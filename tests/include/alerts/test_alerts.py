@@ -34,15 +34,19 @@ from include.alerts import key_limits, refused
 from include.alerts.overdue import find_overdue, watch
 from include.cli.monitor import list_alerts
 from include.errors import UsageError
+from include.intervals.reporting.asking import notify_asked
 from include.ledger.alerts import Alert, open_alerts
 from include.ledger.archive import micro_batches
 from include.ledger.archive.micro_batches import BatchCommit
 from include.ledger.database import session
 from include.ledger.erasures.open import OpenErasure
+from include.ledger.intervals import attempts, builds
+from include.ledger.intervals.findings import ExpectationResult, Validation
 from include.ledger.models import Erasure, MicroBatch, StreamLaunch
 from include.ledger.streams import launches, writers
 from include.ledger.streams.restarts import failures_in_a_row
 from include.ledger.totals import note_keys
+from include.ledger.validation import approvals
 from include.monitor.open_alerts import alerts_of
 from include.pipelines import Declarations, load_pipeline
 from include.settings import settings
@@ -56,6 +60,9 @@ pytestmark = pytest.mark.services
 
 CANARY = "canary-5e21"
 SINCE = datetime(2026, 11, 20, 5, 20, tzinfo=UTC)
+
+
+WARNED = ExpectationResult("isp_hits", "expect_rows", "", "50 to 294 rows", False, "7", 0, severity="warn")
 
 
 @pytest.fixture(scope="module")
@@ -387,6 +394,23 @@ def test_intervals_are_overdue_when_the_archive_has_records_and_none_was_ever_pi
     assert watch(pipeline, START + timedelta(hours=21, minutes=21)) == {
         "overdue": 0, "over_limit": 0, "recovered": 1
     }  # fmt: skip
+
+
+def test_overdue_alert_names_the_open_questions_when_intervals_wait_for_a_person(receivers: Received) -> None:
+    name, minute = "isp_asked", timedelta(minutes=1)
+    pipeline = replace(load_pipeline("isp_hits"), name=name)
+    attempt = begin_attempt(name, hour(0))
+    note_build(attempt)
+    spec = attempts.load_attempt(attempt)
+    assert spec.build is not None
+    question = approvals.ask(spec.build, "suite-1", (WARNED,))
+    builds.hold(spec, Validation(False, name, (WARNED,), question=question.id))
+    notify_asked(attempts.load_attempt(attempt))
+    receivers.posts.clear()
+    assert watch(pipeline, START + 81 * minute)["overdue"] == 1
+    [told] = receivers.posts
+    assert str(told["todo"]).startswith("intervals that wait for approval: 1, see ./tidemark alerts list. ")
+    assert f"Else: is interval__{name} unpaused?" in str(told["todo"])
 
 
 def test_alert_is_over_when_older_code_has_erased_its_times(receivers: Received) -> None:

@@ -171,8 +171,8 @@ def test_triggerer_watches_every_stream_when_as_many_runs_as_may_be_wait_for_a_p
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked = (
-        "import sys; sys.path.insert(0, 'dags'); import intervals; from airflow.configuration import conf;"
-        "print(intervals.MOST_RUNS, conf.getint('triggerer', 'capacity'))"
+        "from include.airflow.interval_run.order import MOST_RUNS; from airflow.configuration import conf;"
+        "print(MOST_RUNS, conf.getint('triggerer', 'capacity'))"
     )
     monkeypatch.chdir(REPOSITORY)
     told = subprocess.run(
