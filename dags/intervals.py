@@ -15,7 +15,7 @@ from include.airflow.interval_run.approval import PublishOperator
 from include.airflow.interval_run.build import TASK, BuildOperator
 from include.airflow.interval_run.form import interval_form
 from include.airflow.interval_run.links import DATA_WAY, linked
-from include.airflow.interval_run.order import most_runs
+from include.airflow.interval_run.order import most_runs, weight_rule
 from include.airflow.notifier import ALERTS, AlertNotifier, RecoveryNotifier
 from include.airflow.tasks import (
     announce_registered,
@@ -73,7 +73,8 @@ fails for good leaves an alert in the Kafka topic `{alerts}`, and another one wh
 what would be read and replaced; then all tasks are *skipped*. A backfill takes the same parameters;
 without any (`--dag-run-conf '{{}}'` are none), each run that was made before keeps its own.
 
-Spark drivers of all intervals share the pool `{pool}`; one of these takes {slots} of its slots, and is ended after {longest}. An
+Spark drivers of all intervals share the pool `{pool}`; one of these takes {slots} of its slots, and is ended after {longest}. The
+latest intervals and manual runs go first, then runs that were cleared, then those of backfills and of missing intervals. An
 interval that takes longer is built by command, which waits as long as it takes: `./tidemark interval {name} --from … --to …`.
 
 Running an interval again with unchanged code changes nothing: same ranges, same content hash, same revision.
@@ -112,8 +113,7 @@ def interval_dag(pipeline: Pipeline) -> DAG:
 
 def _task_defaults(pipeline: Pipeline) -> dict[str, Any]:
     return {
-        # What has begun ends first: else each interval would wait until all others are built.
-        "weight_rule": "upstream",
+        "weight_rule": weight_rule(),
         # A quarter of an hour in which a service may be away, longer waits after each try; what cannot pass by itself fails
         # at once.
         "retries": 6,

@@ -8,7 +8,7 @@ import re
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,8 @@ for module in (streams, intervals, housekeeping, daily, watch, decide):
                     if any(c.__name__ == "SparkSubmitOperator" for c in type(task).__mro__)),
                 "pools": {t: (task.pool, task.pool_slots) for t, task in dag.task_dict.items()},
                 "totals": {t: validate_and_load_priority_weight_strategy(task.weight_rule).get_weight(
-                    SimpleNamespace(task=task)) for t, task in dag.task_dict.items()},
+                    SimpleNamespace(task=task, run_id="scheduled__x", dag_run=None))
+                    for t, task in dag.task_dict.items()},
                 "weights": {t: task.priority_weight for t, task in dag.task_dict.items()},
                 "links": {t: [link.name for link in task.operator_extra_links] for t, task in dag.task_dict.items()},
                 "form": {each: dag.params.get_param(each).schema.get("section") for each in dag.params},
@@ -97,6 +98,7 @@ def run_script(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunScript]:
     settings = {
         "AIRFLOW_HOME": str(folder),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW__CORE__PLUGINS_FOLDER": str(REPOSITORY / "include" / "airflow" / "plugins"),
         "TIDEMARK_DATABASE_URL": "postgresql://canary:canary-secret@127.0.0.1:1/ledger",
         "TIDEMARK_HOME": str(folder / "home"),
     }
@@ -183,14 +185,62 @@ def test_pool_is_shared_when_spark_drivers_of_intervals_run(parsed: dict[str, An
 
 
 def test_stream_comes_first_when_many_tasks_of_intervals_wait(parsed: dict[str, Any]) -> None:
-    # A task's weight and those of all tasks behind it are added up.
-    most = max(sum(dag["weights"].values()) for name, dag in parsed["dags"].items() if name.startswith("interval__"))
+    totals = (dag["totals"].values() for name, dag in parsed["dags"].items() if name.startswith("interval__"))
+    most = max(chain.from_iterable(totals))
     assert parsed["dags"]["stream__nest_cameras"]["weights"]["stream"] > most
 
 
 def test_begun_interval_ends_first_when_others_wait_for_the_same_pool(parsed: dict[str, Any]) -> None:
     totals = parsed["dags"]["interval__nest_cameras"]["totals"]
     assert totals["publish"] > totals["build_interval"] > totals["pin_ranges"]
+
+
+ORDER = """
+import json, sys
+sys.path.insert(0, "dags")
+import intervals
+from airflow.models.dagrun import DagRun
+from airflow.models.taskinstance import TaskInstance
+from airflow.serialization.serialized_objects import DagSerialization
+dag = DagSerialization.deserialize_dag(DagSerialization.serialize_dag(intervals.made.dags["interval__nest_cameras"]))
+build, pin = dag.get_task("build_interval"), dag.get_task("pin_ranges")
+weights = {}
+for run in ("scheduled__live", "manual__by_hand", "backfill__old", "missing__old"):
+    of_run = dict(run_id=run, map_index=-1, dag_version_id=None)
+    made = TaskInstance.insert_mapping(task=build, dag_run=DagRun(dag_id=dag.dag_id, run_id=run), **of_run)
+    assert made["priority_weight"] == TaskInstance(build, **of_run).priority_weight
+    weights[run] = made["priority_weight"]
+# As a person clears it, or a backfill that takes a run over.
+for name, task in (("cleared", build), ("cleared, not begun", pin)):
+    cleared = TaskInstance(task, run_id="scheduled__past", dag_version_id=None)
+    cleared.dag_run = DagRun(dag_id=dag.dag_id, run_id="scheduled__past", run_type="scheduled")
+    cleared.refresh_from_task(task, dag_run=cleared.dag_run)
+    weights[name] = cleared.priority_weight
+print("RESULT" + json.dumps(weights))
+"""
+
+
+def test_live_hours_and_a_persons_runs_go_first_when_a_backfill_waits_for_the_same_pool(run_script: RunScript) -> None:
+    weights = run_script(ORDER)
+    live = weights["scheduled__live"]
+    assert live == weights["manual__by_hand"] > weights["cleared"] > weights["cleared, not begun"]
+    assert weights["cleared, not begun"] > weights["backfill__old"] == weights["missing__old"]
+
+
+WITHOUT_PLUGINS = """
+import json, sys
+sys.path.insert(0, "dags")
+from airflow import settings
+settings.PLUGINS_FOLDER = "/nowhere"
+import intervals
+from airflow.serialization.serialized_objects import DagSerialization
+serialized = DagSerialization.serialize_dag(intervals.made.dags["interval__nest_cameras"])
+print("RESULT" + json.dumps(sorted({str(each["__var"].get("weight_rule")) for each in serialized["tasks"]})))
+"""
+
+
+def test_dag_is_read_when_airflow_has_another_plugins_folder(run_script: RunScript) -> None:
+    assert run_script(WITHOUT_PLUGINS) == ["None", "upstream"]
 
 
 def test_form_asks_which_interval_and_how_when_a_run_is_triggered(parsed: dict[str, Any]) -> None:
