@@ -10,7 +10,7 @@ import asyncio
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import Context, TaskInstanceState
@@ -20,6 +20,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from include.airflow import backoff
 from include.airflow.driver import launching, liveness, logs
 from include.airflow.driver.deployments import Deployments
+from include.airflow.driver.stalls import look_at_progress
 from include.airflow.interval_run.links import STREAM_LINKS, push_links
 from include.airflow.notifier import send_alert, stream_key
 from include.airflow.on_cluster import applications
@@ -27,12 +28,10 @@ from include.airflow.on_cluster.applications import ApplicationLog
 from include.airflow.on_cluster.handing_over import HandedOver, check_master, has_connection, take_submission
 from include.airflow.progress import Progress, patience_after
 from include.airflow.tasks import take_step
-from include.errors import ServiceUnreachable, TidemarkError, UsageError, error_class
+from include.errors import ServiceUnreachable, TidemarkError, error_class
 from include.ledger.connection import SILENT_SECONDS, STATEMENT_SECONDS
 from include.ledger.database import engine
 from include.ledger.streams import launches, restarts, writers
-from include.monitor.lag import lag_of
-from include.pipelines import load_pipeline, pipeline_names
 from include.spark import yarn
 from include.spark.driver_lines import DriverLines
 from include.spark.submission import JOBS, SparkSubmission
@@ -138,24 +137,6 @@ def _why_it_goes_on(task: Any) -> str:
     return "another triggerer watches the task" if of_run[task.task_id] == TaskInstanceState.DEFERRED else ""
 
 
-def look_at_progress(pipeline: str, progress: Progress, now: float, launch: str) -> dict[str, Any] | None:
-    """Return the event of a stream with a stalled query; None for a stream that works.
-
-    An output that waits does not count: its database comes back without another driver. Of a pipeline that is no longer
-    declared, or whose declaration is refused, nobody knows what waits: its driver is left to the ledger, and to
-    `./tidemark doctor`. While a command holds the lease, an erasure for example, nothing is to be committed.
-    """
-    if pipeline not in pipeline_names() or liveness.is_command(writers.live_writer(pipeline), launch):
-        return None
-    try:
-        declared = load_pipeline(pipeline)
-    except UsageError:
-        return None
-    outputs = {each.name for each in declared.outputs}
-    query = progress.stalled((each for each in lag_of(declared) if each.query not in outputs), now)
-    return None if query is None else {"event": "stalled", "query": query}
-
-
 class StreamOperator(SparkSubmitOperator):
     """Makes sure that the pipeline's driver runs, then waits for its end without a worker slot."""
 
@@ -168,7 +149,13 @@ class StreamOperator(SparkSubmitOperator):
 
     def execute(self, context: Context) -> None:
         """Adopt the live driver, or note the intent and launch one; then defer."""
-        self._watched = launch = take_step(self._adopt_or_launch)
+        try:
+            self._watched = launch = self._adopt_or_launch()
+        except TidemarkError as error:
+            # Of a driver that may live, or before the ledger could be asked: no launch is noted, so nobody counts it.
+            if error.retryable:
+                raise AirflowException(str(error)) from None
+            raise self._paused(f"{error} — ") from None
         noted = launches.find(launch)
         context["ti"].xcom_push(key="log", value=noted.log if noted else "")
         push_links(context, self)
@@ -196,7 +183,10 @@ class StreamOperator(SparkSubmitOperator):
         raise AirflowException("the task was ended before it watched its driver")
 
     def _adopt_or_launch(self) -> str:
-        """Return the launch to watch; empty for a driver that a person started."""
+        """Return the launch to watch; empty for a driver that a person started.
+
+        Raises Airflow's exceptions of `_fail` when there is none to adopt, and none can be submitted.
+        """
         live = writers.live_writer(self.pipeline)
         if live is not None:
             self.log.info("adopting the driver that runs already: %s, fencing token %s", live.holder, live.token)
@@ -213,17 +203,32 @@ class StreamOperator(SparkSubmitOperator):
             elif applications.is_alive(newest):
                 self.log.info("the driver before holds no lease: killing %s first", newest.application)
                 applications.kill(newest)
+        launch = uuid.uuid4().hex
+        try:
+            return self._launch(launch)
+        except AirflowException:
+            # A person ended the task; or `spark-submit` failed, whose launch is noted.
+            raise
+        except TidemarkError as error:
+            launching.note_unsubmitted(self.pipeline, launch, error)
+            self._fail(str(error))
+        except Exception as error:  # whatever it is, it counts: else it is tried again at once, and nobody is notified
+            launching.note_unsubmitted(self.pipeline, launch, error)
+            raise
+
+    def _launch(self, launch: str) -> str:
+        """Launch a driver where the connection says, by this id, and return the id."""
         self._hook = self._get_hook()
         if has_connection(self._hook):
             # Without it the driver is started here, as the settings alone say.
             check_master(self._hook)
         if self._hook._is_yarn_cluster_mode:
-            launched = applications.launch(self.pipeline, self._hand_over)
+            launched = applications.launch(self.pipeline, self._hand_over, launch)
             self.log.info("handed the driver over to YARN: %s, %s", launched.application, launched.log)
         else:
             # Before it is launched: a person may end the task at any moment.
-            self._watched = uuid.uuid4().hex
-            launched = launching.launch_driver(self.pipeline, self._watched)
+            self._watched = launch
+            launched = launching.launch_driver(self.pipeline, launch)
             self.log.info("launched the driver: pid %s, log %s", launched.pid, launched.log_place)
         return launched.id
 
@@ -268,7 +273,7 @@ class StreamOperator(SparkSubmitOperator):
             take_step(launches.note_reason, launch, f"{stalled}: the query {event['query']} committed nothing")
             take_step(launching.stop_driver, self.pipeline, launch)
             raise AirflowException(what)
-        self._fail(context["ti"].dag_id, what)
+        self._fail(what)
 
     def _words(self, event: dict[str, Any]) -> str:
         driver = f"the driver of {self.pipeline}"
@@ -279,12 +284,16 @@ class StreamOperator(SparkSubmitOperator):
         code = event["exit_code"]
         return f"{driver} finished with exit code {code} ({error_class(code).meaning})"
 
-    def _fail(self, dag: str, what: str) -> None:
+    def _fail(self, what: str) -> NoReturn:
         """Raise an error that is retried or, if no restart helps, one that fails the run and so pauses the DAG."""
         failures = take_step(restarts.failures_in_a_row, self.pipeline, restarts.IN_A_ROW)
         if backoff.is_hopeless(failures):
-            raise AirflowFailException(
-                f"{what} — {len(failures)} failures in a row, no restart mends this: the DAG is paused; "
-                f"do what the line says, then unpause {dag}"
-            )
+            raise self._paused(f"{what} — {len(failures)} failures in a row, ")
         raise AirflowException(what)
+
+    def _paused(self, what: str) -> AirflowFailException:
+        """Return the error that fails the run: the DAG allows no failed one, so Airflow pauses it."""
+        return AirflowFailException(
+            f"{what}no restart mends this: the DAG is paused; do what the line says, then unpause "
+            f"stream__{self.pipeline}"
+        )

@@ -13,6 +13,7 @@ import psutil
 from include.airflow.driver.liveness import has_ended, is_command, process_of
 from include.airflow.on_cluster import applications
 from include.crash_points import crash_point
+from include.errors import TidemarkError
 from include.ledger.streams import launches, restarts, writers
 from include.pipelines import load_pipeline
 from include.processes import wait_ended
@@ -47,6 +48,17 @@ def launch_driver(pipeline: str, launch: str = "") -> launches.Launch:
     noted = launches.find(launch)
     assert noted is not None
     return noted
+
+
+def note_unsubmitted(pipeline: str, launch: str, error: Exception) -> None:
+    """Count a launch among the failures whose driver could not be submitted; without effect once its intent is noted.
+
+    While the ledger is away, nothing is noted.
+    """
+    # Of a library's error, as of a driver's, only the name is kept.
+    known = error if isinstance(error, TidemarkError) else TidemarkError(type(error).__name__)
+    with suppress(TidemarkError):
+        launches.note_unsubmitted(launch, pipeline, known.exit_code, str(known))
 
 
 def stop_driver(pipeline: str, launch: str, patience: float = 30.0) -> None:

@@ -22,12 +22,13 @@ from include.spark.driver_lines import DriverLines, newest_lines
 from include.spark.submission import SparkSubmission, stream_submission
 
 
-def launch(pipeline: str, submit: Callable[[SparkSubmission], str]) -> Launch:
+def launch(pipeline: str, submit: Callable[[SparkSubmission], str], id_: str = "") -> Launch:
     """Note the intent in the ledger, hand the pipeline's driver over to YARN, and return its launch.
 
-    `submit` returns the application's id. If this process dies before noting it, the driver still notes it.
+    `id_` is its id, by default a new one. `submit` returns the application's id. If this process dies before noting it,
+    the driver still notes it. Raises the errors of `stream_submission`, with nothing noted.
     """
-    id_ = uuid.uuid4().hex
+    id_ = id_ or uuid.uuid4().hex
     # Before the intent: a driver that cannot be submitted would look like one that starts.
     resolved = stream_submission(load_pipeline(pipeline), mode="cluster")
     launches.note_intent(id_, pipeline, launches.YARN, "")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import psutil
-from sqlalchemy import func, select
+from sqlalchemy import ColumnElement, func, select
 
 from include.ledger.database import session
 from include.ledger.models import StreamLaunch
@@ -16,6 +16,8 @@ from include.processes import ProcessOnHost
 YARN = "yarn"
 """What is noted as the host of a launch by YARN: its host is unknown until it runs."""
 
+UNSUBMITTED = "could not be submitted"
+"""Why a launch ended whose driver never started: what it needs, its disk or its settings for example, was refused."""
 
 _LONGEST_START = timedelta(hours=1)
 """Most from its launch to its lease of a driver that came up when it had been given up, and another was launched."""
@@ -42,7 +44,7 @@ class Launch:
     ended_at: datetime | None = None
     """When it was found ended."""
     ended_for: str = ""
-    """Why Airflow ended it; empty when it did not."""
+    """Why Airflow ended it, or `UNSUBMITTED`; empty when it did not."""
     application: str = ""
     """Id of its application on YARN; empty for a process."""
     error: str = ""
@@ -52,6 +54,11 @@ class Launch:
     def is_on_yarn(self) -> bool:
         """Whether YARN runs it."""
         return self.host == YARN
+
+    @property
+    def was_submitted(self) -> bool:
+        """Whether there may have been a driver."""
+        return self.ended_for != UNSUBMITTED
 
     @property
     def host_name(self) -> str:
@@ -73,6 +80,18 @@ def note_intent(launch: str, pipeline: str, host: str, log: str) -> None:
     """Record that a driver is about to be started."""
     with session() as ledger:
         ledger.add(StreamLaunch(id=launch, pipeline=pipeline, host=host, log=log))
+
+
+def note_unsubmitted(launch: str, pipeline: str, exit_code: int, error: str) -> None:
+    """Record a launch together with its end, for its driver could not be started; one whose intent is noted stays.
+
+    To no host does it ever look like one that starts, but it counts among the failures.
+    """
+    with session() as ledger:
+        if ledger.get(StreamLaunch, launch) is None:
+            row = StreamLaunch(id=launch, pipeline=pipeline, host=this_host(), log="", ended_for=UNSUBMITTED)
+            row.ended_at, row.exit_code, row.error = func.now(), exit_code, error
+            ledger.add(row)
 
 
 def note_pid(launch: str, pid: int) -> None:
@@ -124,18 +143,19 @@ def find(launch: str) -> Launch | None:
 
 
 def last(pipeline: str) -> Launch | None:
-    """Return the pipeline's newest launch."""
-    with session() as ledger:
-        wanted = select(StreamLaunch).where(StreamLaunch.pipeline == pipeline)
-        row = ledger.scalar(wanted.order_by(StreamLaunch.number.desc()).limit(1))
-        return _launch_of(row) if row else None
+    """Return the newest launch that may have a driver."""
+    return next(iter(_newest(pipeline, 1, StreamLaunch.ended_for != UNSUBMITTED)), None)
 
 
 def recent(pipeline: str, most: int) -> list[Launch]:
-    """Return the pipeline's newest launches, newest first."""
+    """Return the pipeline's newest launches, newest first, also those that could not be submitted."""
+    return _newest(pipeline, most)
+
+
+def _newest(pipeline: str, most: int, *wanted: ColumnElement[bool]) -> list[Launch]:
+    newest = select(StreamLaunch).where(StreamLaunch.pipeline == pipeline, *wanted)
     with session() as ledger:
-        wanted = select(StreamLaunch).where(StreamLaunch.pipeline == pipeline)
-        return [_launch_of(row) for row in ledger.scalars(wanted.order_by(StreamLaunch.number.desc()).limit(most))]
+        return [_launch_of(row) for row in ledger.scalars(newest.order_by(StreamLaunch.number.desc()).limit(most))]
 
 
 def this_host() -> str:
@@ -158,7 +178,7 @@ def launch_of(pipeline: str, live: LiveWriter) -> Launch | None:
 
     None for a driver that a person started.
     """
-    newest = recent(pipeline, _MOST_THAT_START)
+    newest = _newest(pipeline, _MOST_THAT_START, StreamLaunch.ended_for != UNSUBMITTED)
     of_it = (each for each in newest if each is newest[0] or _may_have_been_late(each, live))
     return next((each for each in of_it if holds_lease(each, live)), None)
 

@@ -10,6 +10,7 @@ from sqlalchemy import func, select
 from include.ledger.archive.positions import of_query
 from include.ledger.database import session
 from include.ledger.models import MicroBatch, StreamLaunch, Writer
+from include.ledger.streams.launches import UNSUBMITTED
 
 STARTING = timedelta(minutes=3)
 """How long a driver may take from its launch to its lease."""
@@ -28,7 +29,7 @@ def failures_in_a_row(pipeline: str, within: timedelta) -> list[int | None]:
     """Return the exit codes of the newest launches that each failed within that time of their start, newest first.
 
     None stands for a driver that reported none: it was killed, or died before its first line. A launch whose end is not
-    noted counts as ended when the next one was started, the newest one now.
+    noted counts as ended when the next one was started, the newest one now. One that could not be submitted counts.
     """
     newest, now = _newest(pipeline)
     return _row(newest, now, within)
@@ -65,6 +66,8 @@ def stalls_in_a_row(pipeline: str, launch: str) -> int:
     newest, _ = _newest(pipeline)
     stalls, ended = 0, None
     for each in newest:
+        if each.ended_for == UNSUBMITTED:
+            continue
         if ended is not None:
             if not each.ended_for.startswith(STALLED_AT_START) or ended - each.launched_at > timedelta(days=1):
                 break

@@ -41,6 +41,9 @@ def driver_log(launch: Launch | None) -> DriverLog:
         secrets = frozenset(secret_values())
     except UsageError as error:
         return DriverLog(launch.log_place, (), f"The log is not shown: {clean(str(error), _LINE)}")
+    if not launch.was_submitted:
+        why = clean(without_secrets(launch.error, secrets), _LINE)
+        return DriverLog("", (), f"The newest driver could not be submitted: {why}")
     try:
         text = end_of_log(launch.log)
     except OSError as error:

@@ -180,19 +180,20 @@ def stream_page(pipeline: Pipeline) -> StreamPage:
 
 def _restarts(started: Sequence[Launch], live: LiveWriter | None, now: datetime) -> Iterable[Restart]:
     """Yield each launch, newest first, with what became of it; `live` holds the lease."""
-    for number, each in enumerate(started):
+    newest = next((each for each in started if each.was_submitted), None)
+    for each in started:
         has_failed = each.exit_code != 0
         if each.ended_for:
             reason = each.ended_for
         elif each.exit_code is not None:
             reason = "stopped, or caught up" if each.exit_code == 0 else error_class(each.exit_code).meaning
-        elif number == 0 and live is not None and launches.holds_lease(each, live):
+        elif each is newest and live is not None and launches.holds_lease(each, live):
             reason, has_failed = "runs", False
-        elif number == 0 and now - each.launched_at < STARTING:
+        elif each is newest and now - each.launched_at < STARTING:
             reason, has_failed = "starts", False
         else:
             reason = "it reported no exit code: killed, or it ended before its first line"
-            if number == 0 and live is not None:
+            if each is newest and live is not None:
                 reason += "; another driver runs"
         yield Restart(each.launched_at, each.ended_at, each.exit_code, reason, has_failed)
 

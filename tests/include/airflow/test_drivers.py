@@ -15,17 +15,21 @@ from typing import Any
 import psutil
 import psycopg2
 import pytest
-from airflow.sdk.exceptions import AirflowException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from sqlalchemy import select
 
+from include import alerts
+from include.airflow.backoff import RETRIES, StreamBackoff
 from include.airflow.driver import launching
 from include.airflow.driver.launching import stop_driver
 from include.airflow.driver.liveness import look_at, process_of
 from include.airflow.driver.logs import FollowedLog, tail
+from include.airflow.driver.stalls import look_at_progress
 from include.airflow.on_cluster import applications
 from include.airflow.progress import Progress
-from include.airflow.streams import StreamOperator, look_at_progress
-from include.errors import AnotherWriter, DiskFull, ServiceUnreachable
+from include.airflow.streams import StreamOperator
+from include.errors import AnotherWriter, DiskFull, ServiceUnreachable, UsageError
+from include.ledger.alerts import open_alerts
 from include.ledger.database import session
 from include.ledger.models import StreamLaunch
 from include.ledger.streams import launches, writers
@@ -129,6 +133,11 @@ def test_stalls_are_counted_back_from_a_launch_when_each_came_within_a_day_of_it
         )
     assert [stalls_in_a_row("stalling", f"s{n}") for n in (99, 60, 20, 19, 18, 17, 16, 15)] == [0, 0, 0, 1, 2, 0, 1, 2]
     assert stalls_in_a_row("stalling", "") == 0
+    launches.note_unsubmitted("full", "stalling", 1, "No space left on device: tmp")
+    launches.note_intent("next", "stalling", "a", "")
+    assert stalls_in_a_row("stalling", "next") == 0
+    change(in_process, f"UPDATE stream_launches SET ended_for = '{stalled}' WHERE id = 's15'")
+    assert stalls_in_a_row("stalling", "next") == 3
     assert stalls_in_a_row("isp_hits", "") == 0
 
 
@@ -162,6 +171,96 @@ def test_no_launch_is_noted_when_the_driver_cannot_be_submitted(
         launch(NAME)
     with session() as ledger:
         assert ledger.scalars(select(StreamLaunch.id).where(StreamLaunch.pipeline == NAME)).all() == []
+
+
+class Tries:
+    """Tries of a stream's task in one run, as Airflow takes them."""
+
+    def __init__(self) -> None:
+        instance = SimpleNamespace(dag_id=f"stream__{NAME}", run_id="r", task_id="stream", xcom_push=lambda **_: None)
+        self.context: Any = {"ti": instance}
+        self.backoff = StreamBackoff(NAME)
+
+    def fails(self) -> BaseException:
+        with pytest.raises(Exception) as raised:  # noqa: PT011
+            StreamOperator(task_id="stream", pipeline=NAME).execute(self.context)
+        return raised.value
+
+    def waits(self) -> float:
+        """Seconds until the try after one that fails."""
+        decision = self.backoff.evaluate(self.fails(), 1, RETRIES, self.context)
+        assert decision.retry_delay is not None
+        return decision.retry_delay.total_seconds()
+
+
+@pytest.fixture
+def refusing(in_process: Home, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Exception], Tries]]:
+    """Makes each submission fail with an error, and returns tries of the task."""
+
+    def refuse_with(error: Exception) -> Tries:
+        def refuse(*_: object, **__: object) -> None:
+            raise error
+
+        monkeypatch.setattr(launching, "stream_submission", refuse)
+        return Tries()
+
+    monkeypatch.setattr("include.airflow.streams.has_connection", lambda _: False)
+    monkeypatch.setattr(StreamOperator, "_get_hook", lambda _: SimpleNamespace(_is_yarn_cluster_mode=False))
+    yield refuse_with
+    for each in open_alerts("stream/"):
+        alerts.recover(each.key)
+
+
+@pytest.mark.parametrize("error", [DiskFull("No space left on device: tmp"), OSError(28, "tmp")], ids=repr)
+def test_stream_is_tried_later_each_time_and_alerted_when_it_cannot_be_submitted(
+    in_process: Home, refusing: Callable[[Exception], Tries], error: Exception
+) -> None:
+    worked = "worked"
+    launches.note_intent(worked, NAME, launches.this_host(), "/nowhere/stream.log")
+    launches.note_end(worked, DiskFull.exit_code)
+    change(in_process, "UPDATE stream_launches SET launched_at = now() - interval '2 h'")
+    tries = refusing(error)
+    assert [tries.waits() for _ in range(2)] == [5, 10]
+    assert open_alerts("stream/") == []
+    assert tries.waits() == 20
+    [told] = open_alerts("stream/")
+    assert told.key == f"stream/{NAME}"
+    assert "tmp" in told.what
+    assert "3 failures in a row" in told.what
+    # To no host does it look like a driver that starts or runs.
+    newest = launches.recent(NAME, 9)
+    assert [(each.exit_code, each.was_submitted) for each in newest] == [(1, False)] * 3 + [(1, True)]
+    assert all(look_at(NAME, each.id) == {"event": "finished", "exit_code": 1} for each in newest)
+    assert launches.last(NAME) == newest[-1]
+    stop_driver(NAME, newest[0].id, patience=0)
+
+
+def test_run_fails_only_after_three_usage_errors_when_each_was_met_before_the_driver_was_submitted(
+    refusing: Callable[[Exception], Tries],
+) -> None:
+    tries = refusing(UsageError("kafka.properties is readable by others", remedy="chmod 600 kafka.properties"))
+    assert [type(tries.fails()) for _ in range(2)] == [AirflowException] * 2
+    given_up = tries.fails()
+    assert isinstance(given_up, AirflowFailException)
+    assert str(given_up) == (
+        "kafka.properties is readable by others — chmod 600 kafka.properties — 3 failures in a row, no restart mends "
+        f"this: the DAG is paused; do what the line says, then unpause stream__{NAME}"
+    )
+
+
+def test_error_says_that_the_dag_is_paused_when_the_ledger_cannot_count_a_usage_error(
+    refusing: Callable[[Exception], Tries], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: str) -> None:
+        raise UsageError("the ledger was migrated by newer code", remedy="deploy it again")
+
+    monkeypatch.setattr(writers, "live_writer", refuse)
+    given_up = refusing(DiskFull("tmp")).fails()
+    assert isinstance(given_up, AirflowFailException)
+    assert str(given_up).endswith(
+        "deploy it again — no restart mends this: the DAG is paused; do what the line says, then unpause "
+        f"stream__{NAME}"
+    )
 
 
 def test_driver_that_hangs_on_another_host_is_shut_out_when_it_does_not_stop(elsewhere: str) -> None:
@@ -234,6 +333,20 @@ def test_driver_is_adopted_with_its_launch_when_it_came_up_after_another_one_was
     launches.note_end("next", AnotherWriter.exit_code)
     adopted = StreamOperator(task_id="stream", pipeline=NAME)._adopt_or_launch()
     assert adopted == (elsewhere if is_adopted else "")
+
+
+def test_driver_is_adopted_before_its_spark_has_started_when_the_launch_after_it_could_not_be_submitted(
+    in_process: Home, elsewhere: str
+) -> None:
+    launches.note_unsubmitted("next", NAME, DiskFull.exit_code, "tmp")
+    operator = StreamOperator(task_id="stream", pipeline=NAME)
+    assert operator._adopt_or_launch() == elsewhere, "it starts"
+    change(
+        in_process,
+        "INSERT INTO writers (pipeline, token, holder, acquired_at, expires_at, stop_requested, application_id) "
+        f"VALUES ('{NAME}', 1, 'elsewhere:1:1', now(), now() + interval '1 min', false, '')",
+    )
+    assert operator._adopt_or_launch() == elsewhere, "it leads"
 
 
 def test_driver_of_this_host_that_came_up_late_is_adopted_before_its_spark_has_started(
@@ -412,6 +525,8 @@ def test_no_driver_is_left_when_its_task_is_ended_while_it_is_launched(
     with pytest.raises(AirflowException, match="was ended"):
         operator._adopt_or_launch()
     assert not any(lives(each) for each in set(psutil.Process().children()) - before)
+    # Its failure would count.
+    assert all(each.was_submitted for each in launches.recent(NAME, 9))
 
 
 def test_driver_is_handed_over_at_once_when_its_task_was_cleared_while_the_one_before_was(

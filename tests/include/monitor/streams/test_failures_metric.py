@@ -14,6 +14,7 @@ from sqlalchemy import update
 from include.ledger.database import session
 from include.ledger.models import StreamLaunch
 from include.ledger.streams import launches, writers
+from include.monitor.streams.driver_log import driver_log
 from include.monitor.streams.metrics import metrics_text
 from include.monitor.streams.page import _restarts
 from include.pipelines import load_pipeline
@@ -99,6 +100,25 @@ def test_killed_launch_has_failed_when_a_driver_that_a_person_started_holds_the_
     assert failures(pipeline) == 1
     writers.release(lease)
     assert restarts(pipeline) == [(words, True)]
+
+
+def test_page_says_why_the_newest_driver_could_not_be_submitted(
+    postgres: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = "f_unsubmitted"
+    monkeypatch.setenv("OF_A_TOKEN", "canary-7d1e")
+    running = launch(pipeline)
+    launches.note_unsubmitted("u" * 32, pipeline, 1, "No space left on device: tmp canary-7d1e")
+    refused = ("could not be submitted", True)
+    assert restarts(pipeline) == [refused, ("starts", False)]
+    assert failures(pipeline) == 2
+    lease = writers.acquire(pipeline)
+    put_back(running, timedelta(minutes=10))
+    assert restarts(pipeline) == [refused, ("runs", False)]
+    writers.release(lease)
+    shown = driver_log(launches.recent(pipeline, 1)[0])
+    assert (shown.path, shown.lines) == ("", ())
+    assert shown.note == "The newest driver could not be submitted: No space left on device: tmp ********"
 
 
 def test_launch_runs_when_its_driver_holds_the_lease(postgres: Home) -> None:
