@@ -12,7 +12,7 @@ import sys
 
 from expectations.checkpoint import check_suites
 from include.ledger.connection import await_ledger
-from include.ledger.intervals.attempts import load_attempt
+from include.ledger.intervals.attempts import attempt_of, load_attempt
 from include.pipelines import load_pipeline
 from include.versions import suite_version
 from spark_jobs.decoding.records import check_transforms
@@ -39,7 +39,7 @@ def main(argv: list[str]) -> int:
     suite_version(pipeline.name)
     check_transforms(pipeline)
     await_ledger()
-    attempt = load_attempt(arguments.attempt)
+    attempt = attempt_of(pipeline.name, arguments.attempt)
     if not arguments.publish:
         spark = build_session(f"build {pipeline.name}", catalog=pipeline.joins_catalog)
         build(IntervalRun(spark, pipeline, attempt), new_references=arguments.new_references)

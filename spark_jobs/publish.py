@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from include.ledger.connection import await_ledger
-from include.ledger.intervals.attempts import load_attempt
+from include.ledger.intervals.attempts import attempt_of
 from include.pipelines import load_pipeline
 from spark_jobs.reconciliation.interval_run import IntervalRun
 from spark_jobs.spark.entry import run_entry
@@ -32,7 +32,7 @@ def main(argv: list[str]) -> int:
     arguments = parser.parse_args(argv)
     pipeline = load_pipeline(arguments.pipeline)
     await_ledger()
-    attempt = load_attempt(arguments.attempt)
+    attempt = attempt_of(pipeline.name, arguments.attempt)
     publish_run(IntervalRun(publishing_session(f"publish {pipeline.name}"), pipeline, attempt))
     return 0
 

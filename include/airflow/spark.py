@@ -15,7 +15,7 @@ from airflow.sdk.exceptions import AirflowException
 from include.airflow.interval_run.links import INTERVAL_LINKS, push_links
 from include.airflow.interval_run.step_log import log_step
 from include.airflow.on_cluster.handing_over import HandedOver, OwnLines, check_master, take_submission
-from include.airflow.tasks import attempt_of, take_step, task_failure
+from include.airflow.tasks import attempt_of, result_of, take_step, task_failure
 from include.errors import TidemarkError, ValidationFailed, error_class
 from include.intervals.steps import AttemptJob, judge_validation, submit
 from include.ledger.intervals.attempts import note_failure
@@ -49,12 +49,20 @@ class JobOperator(SparkSubmitOperator):
 
     @property
     def number(self) -> int:
-        """Number of the attempt. Raises Airflow's exception when `pin_ranges` began none."""
-        return take_step(attempt_of, self.pipeline, self.attempt)
+        """Number of the attempt, as `pin_ranges` told it. Raises Airflow's exception when that began none."""
+        return int(take_step(result_of, "pin_ranges", self.attempt, self.pipeline))
+
+    def check_attempt(self, context: Context) -> None:
+        """Raise Airflow's exception when the run did not begin the attempt: `pin_ranges` told none, or not this one.
+
+        Before anything else: what a person did comes before how Airflow is set up.
+        """
+        take_step(attempt_of, self.pipeline, self.attempt, context)
 
     def execute(self, context: Context) -> None:
         """Submit, wait, and log what the step found, or raise what its failure means."""
         push_links(context, self)
+        self.check_attempt(context)
         if code := self.run_job(context):
             raise self.failure(code)
         log_step(self.job, self.number)
@@ -62,8 +70,6 @@ class JobOperator(SparkSubmitOperator):
     def run_job(self, context: Context) -> int:
         """Submit, wait, and return the driver's exit code."""
         hook = self._get_hook()
-        # What a person did in Airflow comes before how it is set up.
-        take_step(attempt_of, self.pipeline, self.attempt)
         take_step(check_master, hook)
         on_yarn = hook._is_yarn_cluster_mode
         self.take(self.resolve("cluster" if on_yarn else "client"))

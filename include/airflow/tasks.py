@@ -110,9 +110,13 @@ def result_of(task: str, result: Result | None, pipeline: str) -> Result:
     return result
 
 
-def attempt_of(pipeline: str, attempt: Any) -> int:
-    """Return the number of the attempt that `pin_ranges` began. Raises UsageError when it began none."""
-    return int(result_of("pin_ranges", attempt, pipeline))
+def attempt_of(pipeline: str, attempt: Any, context: Any = None) -> int:
+    """Return the number of the attempt that the run's `pin_ranges` began; `context` is by default this task's.
+
+    Raises UsageError when it began none, or the number is another run's in a ledger that was restored since.
+    """
+    number = int(result_of("pin_ranges", attempt, pipeline))
+    return attempts.attempt_of(pipeline, number, _run_by((context or get_current_context())["ti"])).id
 
 
 def pin_unless_behind(pipeline: Pipeline, context: Any) -> str | None:

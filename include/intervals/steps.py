@@ -136,7 +136,7 @@ def submit_both(
 def _submission(
     job: AttemptJob, pipeline: str, attempt: int, *options: str, name: str, delta: bool, mode: DeployMode | None = None
 ) -> SparkSubmission:
-    offsets = sum(len(r) for r in attempts.load_attempt(attempt).pinned.ranges)
+    offsets = sum(len(r) for r in attempts.attempt_of(pipeline, attempt).pinned.ranges)
     arguments = ("--pipeline", pipeline, "--attempt", str(attempt), *options)
     decoder = load_pipeline(pipeline).decoder
     return submission(job, *arguments, name=name, short=offsets < SHORT, delta=delta, decoder=decoder, mode=mode)

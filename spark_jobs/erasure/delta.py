@@ -9,7 +9,7 @@ from include.erasure.names import names_being_erased
 from include.errors import LockLost
 from include.lake.delta_log import forget_values
 from include.ledger.erasures.unfinished import records_of, twins_of
-from include.ledger.intervals import attempts
+from include.ledger.intervals import locks
 from include.ledger.intervals.revisions import left_out_of_delta
 from include.ledger.streams import writers
 from include.ledger.streams.writers import Lease
@@ -43,7 +43,7 @@ def erase_from_delta(spark: SparkSession, pipeline: Pipeline, erasure: int, leas
 
 def _erase_alone(spark: SparkSession, pipeline: Pipeline, erasure: int, lease: Lease) -> None:
     erased = {each.coordinates for each in records_of(erasure)}
-    with attempts.publishing_delta(pipeline.name) as check:
+    with locks.publishing_delta(pipeline.name) as check:
         pinned = pinned_version(spark, pipeline)
         # A killed publication may have put rows that no view was pinned to: the next one puts them again. Where two
         # builds were left out, these may be the former one's, and the view is pinned to them here.

@@ -17,7 +17,7 @@ from include.iceberg.statement import statement_of
 from include.ledger import inventory, proofs
 from include.ledger.archive.holdings import ranges_of_intervals
 from include.ledger.held_locks import Check
-from include.ledger.intervals import attempts, builds, revisions
+from include.ledger.intervals import attempts, builds, locks, revisions
 from include.ledger.intervals.findings import DeltaVersion
 from include.ledger.intervals.pins import PinnedInterval
 from include.ledger.intervals.revisions import LeftOut
@@ -116,7 +116,7 @@ def _put_alone(
     spark: SparkSession, pipeline: Pipeline, check: Check, own: PinnedInterval | None, labels: dict[int, str]
 ) -> int | None:
     """Put the rows of the intervals of `labels`, too; those whose rows may have been changed are added to it."""
-    with attempts.publishing_delta(pipeline.name) as check_delta:
+    with locks.publishing_delta(pipeline.name) as check_delta:
 
         def check_both() -> None:
             check()
@@ -175,7 +175,7 @@ def _put_undamaged(
 
 def pin_newest(spark: SparkSession, pipeline: Pipeline) -> None:
     """Pin the view to the newest version with only registered rows, if there is a view."""
-    with attempts.publishing_delta(pipeline.name) as check:
+    with locks.publishing_delta(pipeline.name) as check:
         pinned = pinned_version(spark, pipeline)
         if pinned is not None:
             version = _put_rows(spark, pipeline, {}, pinned, check)

@@ -31,7 +31,7 @@ def hour(number: int = 0) -> Interval:
 
 
 def begin_attempt(
-    pipeline: str, interval: Interval | None = None, *, topic_partitions: int = 2, run_by: str = "test"
+    pipeline: str, interval: Interval | None = None, *, topic_partitions: int = 2, run_by: str = "airflow test"
 ) -> int:
     """An attempt of an interval that is pinned to 100 offsets in each topic partition."""
     interval = interval or hour()

@@ -45,6 +45,7 @@ class PublishOperator(JobOperator):
         Where somebody has answered before this asks, it goes on as was decided.
         """
         push_links(context, self)
+        self.check_attempt(context)
         code = code_of_build(self.number)
         if code is None:
             code = self.run_job(context)
@@ -68,6 +69,7 @@ class PublishOperator(JobOperator):
         an approval of that one has published the build, only a refusal fails. A decision that was taken outside of
         Airflow counts as one in it.
         """
+        self.check_attempt(context)
         if event.get(ANSWERED_ELSEWHERE) == Answered.BUILT_AGAIN:
             raise AirflowSkipException(
                 f"question {question} is no longer asked: {Answered.BUILT_AGAIN}, which took the place of this build"

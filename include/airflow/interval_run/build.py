@@ -35,6 +35,7 @@ class BuildOperator(JobOperator):
     def execute(self, context: Context) -> None:
         """Submit and wait. A checkpoint that did not pass fails `publish`, not this task: the build is complete."""
         push_links(context, self)
+        self.check_attempt(context)
         self.new_references = Wishes.of_run(context["params"]).new_references
         code = self.run_job(context)
         if code and code != take_step(validated_code, self.number):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -11,11 +11,10 @@ from typing import Any
 from sqlalchemy import Select, func, select
 from sqlalchemy.orm import Session
 
-from include.errors import AnotherWriter, ServiceUnreachable, TidemarkError
+from include.errors import ServiceUnreachable, TidemarkError, UsageError
 from include.ledger.archive.positions import topics_that_left
 from include.ledger.database import session
 from include.ledger.erasures.coordinates import began_after, lock_erasing
-from include.ledger.held_locks import Check, held_by, held_lock
 from include.ledger.intervals.findings import DeltaVersion, FateCounts, Findings, IcebergSnapshot, findings_of
 from include.ledger.intervals.pins import PinnedInterval, pinned_of
 from include.ledger.intervals.states import IntervalState, RevisionState, Source
@@ -42,22 +41,6 @@ class AttemptSpec:
     """The latest build; None before the first."""
     is_rebuild: bool = False
     """Whether its build is only compared with what is registered, and then discarded."""
-
-
-@contextmanager
-def publishing_delta(pipeline: str) -> Iterator[Check]:
-    """Hold the lock on the version that the pipeline's Delta view shows; others wait. Raises AnotherWriter.
-
-    Yields a function that raises LockLost: call it before each change.
-    """
-    with held_lock(name := f"delta:{pipeline}", timedelta(minutes=10)) as lock:
-        if lock is None:
-            raise AnotherWriter(
-                f"another interval's publication changes its Delta view{held_by(name)}",
-                remedy="publish again",
-                pipeline=pipeline,
-            )
-        yield lock.check
 
 
 def begin_attempt(pinned: PinnedInterval, *, run_by: str, code_version: str, source: Source | str) -> int:
@@ -133,6 +116,29 @@ def load_attempt(attempt: int) -> AttemptSpec:
         number = build.id if build else None
         is_rebuild = row.run_by == REBUILD
         return AttemptSpec(row.id, pinned, Source(row.source), row.code_version, findings, number, is_rebuild)
+
+
+def attempt_of(pipeline: str, number: int, run_by: str = "") -> AttemptSpec:
+    """Return the pipeline's attempt of a number that was kept elsewhere; with `run_by`, the one that this began.
+
+    Raises UsageError when the number has no attempt, or another one: a ledger that was restored from an older copy
+    gives numbers out again.
+    """
+    with session() as ledger:
+        row = ledger.get(Attempt, number)
+        begun_by = row.run_by if row is not None else ""
+    spec = load_attempt(number) if begun_by else None
+    if spec is not None and spec.pinned.pipeline == pipeline and run_by in ("", begun_by):
+        return spec
+    told = f"the ledger has no attempt {number}"
+    if spec is not None:
+        other = f"{begun_by} began it for {spec.pinned.pipeline} {spec.pinned.interval}"
+        told = f"attempt {number} is not of {run_by or pipeline}: {other}"
+    raise UsageError(
+        told,
+        remedy="was the ledger restored? Run the interval again; in Airflow, clear pin_ranges with the tasks after it",
+        pipeline=pipeline,
+    )
 
 
 def of_build(build: int) -> AttemptSpec:

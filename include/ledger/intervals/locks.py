@@ -20,6 +20,7 @@ __all__ = [
     "await_replaced_rows",
     "no_attempt_under_way",
     "publishing",
+    "publishing_delta",
     "replacing_rows",
     "with_attempts",
     "with_publications",
@@ -92,6 +93,22 @@ def announcing(pipeline: str, interval: Interval, patience: timedelta = PATIENCE
         if lock is None:
             raise _busy(pipeline, f"somebody else is announcing {interval}", patience, name)
         yield
+
+
+@contextmanager
+def publishing_delta(pipeline: str) -> Iterator[Check]:
+    """Hold the lock on the version that the pipeline's Delta view shows; others wait. Raises AnotherWriter.
+
+    Yields a function that raises LockLost: call it before each change.
+    """
+    with held_lock(name := f"delta:{pipeline}", timedelta(minutes=10)) as lock:
+        if lock is None:
+            raise AnotherWriter(
+                f"another interval's publication changes its Delta view{held_by(name)}",
+                remedy="publish again",
+                pipeline=pipeline,
+            )
+        yield lock.check
 
 
 @contextmanager

@@ -16,7 +16,9 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskD
 from include.airflow.interval_run import approval
 from include.airflow.interval_run.approval import PublishOperator
 from include.airflow.interval_run.build import BuildOperator
-from include.errors import ServiceUnreachable, ValidationFailed
+from include.airflow.tasks import attempt_of, take_step
+from include.errors import ServiceUnreachable, UsageError, ValidationFailed
+from include.intervals import steps
 from include.ledger.intervals import attempts, builds
 from include.ledger.intervals.findings import ExpectationResult, Validation
 from include.ledger.validation import approvals
@@ -43,7 +45,7 @@ def run(operator: Any, **params: object) -> list[str]:
             data_interval_end=hour().to_time,
         ),
     }
-    instance = SimpleNamespace(id="ti", xcom_push=lambda **_: None, get_template_context=lambda: of_run)
+    instance = SimpleNamespace(id="ti", run_id="test", xcom_push=lambda **_: None, get_template_context=lambda: of_run)
     with structlog.testing.capture_logs() as logged:
         operator.execute({"ti": instance, "params": params})
     return [each["event"] for each in logged]
@@ -171,3 +173,51 @@ def test_build_fails_when_its_driver_died_after_it_had_published(driver: Path) -
     driver.write_text("1")
     with pytest.raises(AirflowException, match="ended with exit code 1"):
         run(build(attempt))
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "number", "run_by"),
+    [
+        pytest.param("nest_cameras", 3, "airflow test", id="another pipeline's"),
+        pytest.param(NAME, 3, "airflow another", id="another hour's"),
+        pytest.param(NAME, 3, "ada@host", id="a command's"),
+    ],
+)
+def test_task_submits_nothing_when_the_ledger_gave_its_attempt_s_number_to_another_run(
+    driver: Path, pipeline: str, number: int, run_by: str
+) -> None:
+    attempt = begin_attempt(pipeline, hour(number), run_by=run_by)
+    register(attempt, note_build(attempt))
+    driver.write_text("0")
+    task = SimpleNamespace(run_id="test")
+    of_task = {"ti": task}
+    for taken in (
+        lambda: run(build(attempt)),
+        lambda: run(publish(attempt)),
+        lambda: publish(attempt).execute_complete(of_task, {"chosen_options": ["Approve"]}, question=1),
+        # As `reconcile` and `announce` begin.
+        lambda: take_step(attempt_of, NAME, str(attempt), of_task),
+    ):
+        with pytest.raises(AirflowFailException, match=f"{run_by} began it for {pipeline} {hour(number)}") as refused:
+            taken()
+        assert str(refused.value).startswith(f"{NAME}: attempt {attempt} is not of airflow test: ")
+        assert "clear pin_ranges with the tasks after it" in str(refused.value)
+
+
+def test_task_fails_at_once_when_the_ledger_has_no_attempt_of_its_number(driver: Path) -> None:
+    driver.write_text("0")
+    with pytest.raises(AirflowFailException, match="the ledger has no attempt 2000000000 — was the ledger restored"):
+        run(build(2_000_000_000))
+
+
+def test_attempt_is_neither_submitted_nor_published_when_it_is_another_pipeline_s(postgres: Home) -> None:
+    from spark_jobs import publish
+
+    attempt = begin_attempt(NAME)
+    for refused in (
+        lambda: publish.main(["--pipeline", "nest_cameras", "--attempt", str(attempt)]),
+        lambda: steps.submit_both("nest_cameras", attempt),
+        lambda: steps.submit("publish", "nest_cameras", attempt),
+    ):
+        with pytest.raises(UsageError, match=f"is not of nest_cameras: airflow test began it for {NAME} {hour()}"):
+            refused()

@@ -40,7 +40,7 @@ def publish(attempt: int) -> None:
     of_run = {"params": {}, "dag_run": run}
     links: dict[str, str] = {}
     instance = SimpleNamespace(
-        xcom_push=lambda key, value: links.update({key: value}), get_template_context=lambda: of_run
+        run_id="test", xcom_push=lambda key, value: links.update({key: value}), get_template_context=lambda: of_run
     )
     operator: Any = JobOperator(task_id="publish", job="publish", pipeline=NAME, attempt=str(attempt))
     operator.execute({"ti": instance})

@@ -70,7 +70,7 @@ def context() -> dict[str, Any]:
         data_interval_end=hour().to_time,
     )
     of_run = {"params": {}, "dag_run": run}
-    instance = SimpleNamespace(id="ti", xcom_push=lambda **_: None, get_template_context=lambda: of_run)
+    instance = SimpleNamespace(id="ti", run_id="test", xcom_push=lambda **_: None, get_template_context=lambda: of_run)
     return {"ti": instance}
 
 
