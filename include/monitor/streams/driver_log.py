@@ -16,11 +16,13 @@ LINES = 200
 
 _LINE = 400
 _MASK = "********"
+# Each pattern begins only where a word does, and nothing that it has read is tried again shorter: a word may be as long
+# as the log, and reading it from each of its characters would take minutes.
 _ASSIGNED = re.compile(
-    r"""(?i)((?:[\w.-]*(?:passw(?:or)?d|secret|token|credentials?|api[._-]?key|access[._-]?key)[\w.-]*)["']?\s*[=:]\s*)"""
-    r"""("[^"]*"|'[^']*'|[^\s,;&})\]]+)"""
+    r"""(?i)((?<![\w.-])(?=[\w.-]*(?:passw(?:or)?d|secret|token|credentials?|api[._-]?key|access[._-]?key))"""
+    r"""[\w.-]++["']?\s*+[=:]\s*+)("[^"]*"|'[^']*'|[^\s,;&})\]]+)"""
 )
-_IN_URL = re.compile(r"(\w+://[^\s:/@]*:)[^\s/@]+(@)")
+_IN_URL = re.compile(r"((?<!\w)\w++://[^\s:/@]*+:)[^\s/@]++(@)")
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -85,6 +86,18 @@ def test_value_is_masked_when_its_name_is_like_a_secret_s(tmp_path: Path, line: 
     (shown,) = driver_log(launched(log)).lines
     assert "canary" not in shown
     assert "********" in shown
+
+
+@pytest.mark.parametrize("word", ["a", "token", "token ", 'token="', "a://", "a://b:"])
+def test_log_is_shown_at_once_when_one_word_fills_it(tmp_path: Path, word: str) -> None:
+    """Spark quotes a value that it cannot cast whole, and the process that serves the page does nothing else."""
+    log = tmp_path / "driver.log"
+    log.write_text(f"{word * (20_000 // len(word))}\n{'a' * 2_000}.token=canary\npassword=canary")
+    begun = time.thread_time()
+    *_, long, last = driver_log(launched(log)).lines
+    assert time.thread_time() - begun < 1
+    assert long.startswith("aaa")
+    assert last == "password=********"
 
 
 def test_control_characters_are_removed_and_lines_cut_when_they_are_shown(tmp_path: Path) -> None:
