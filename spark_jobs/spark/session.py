@@ -58,6 +58,10 @@ def build_session(
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.warehouse.dir", lake.uri("warehouse"))
     )
+    if settings().spark_master.startswith("local"):
+        # Otherwise the ports that a driver opens on loopback take Java objects from every user of the machine. Spark
+        # makes a secret for each context; of other masters, only YARN and Kubernetes do (include/spark/cluster.py).
+        builder = builder.config("spark.authenticate", "true")
     if object_store.is_bucket_uri(lake.root()):
         for key, value in object_store.spark_properties().items():
             builder = builder.config(key, value)

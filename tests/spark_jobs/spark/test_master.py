@@ -57,3 +57,24 @@ def test_service_is_unreachable_when_spark_stops_at_its_start_with_a_standalone_
     if isinstance(raised.value, ServiceUnreachable):
         assert "spark://127.0.0.1:9 does not answer" in str(raised.value)
         assert "TIDEMARK_SPARK_MASTER" in raised.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("master", "authenticate"),
+    [("local[*]", "true"), ("local[2,4]", "true"), ("spark://127.0.0.1:9", None), ("yarn", None)],
+)
+def test_driver_asks_who_connects_when_spark_makes_the_secret_for_it_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any, master: str, authenticate: str | None
+) -> None:
+    made = []
+
+    def refuse(builder: Any) -> None:
+        made.append(builder._options)
+        raise Refused("java.lang.IllegalArgumentException")
+
+    monkeypatch.setenv("TIDEMARK_HOME", str(tmp_path))
+    monkeypatch.setenv("TIDEMARK_SPARK_MASTER", master)
+    monkeypatch.setattr(session.SparkSession.Builder, "getOrCreate", refuse)
+    with pytest.raises(Refused):
+        session.build_session("x")
+    assert [each.get("spark.authenticate") for each in made] == [authenticate]

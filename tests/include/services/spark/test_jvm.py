@@ -5,6 +5,8 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import socket
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -58,6 +60,26 @@ def has_executor(home: Home) -> bool:
     return any(name.startswith("Executor task l") for name in names)
 
 
+def answer_to_an_object(port: int) -> bytes:
+    """What a port of Spark's answers to a request for a driver's endpoint that is an object of an unknown class.
+
+    The frame is that of Spark's RPC; one that deserializes it answers `ClassNotFoundException`.
+    """
+
+    def text(of: str) -> bytes:
+        return struct.pack(">H", len(of)) + of.encode()
+
+    host = b"\1" + text("127.0.0.1")
+    to = host + struct.pack(">i", 1) + host + struct.pack(">i", port) + text("HeartbeatReceiver")
+    body = to + b"\xac\xed\0\5\x73\x72" + text("no.such.Class") + bytes(7) + b"\1\2\0\0\x78\x70"
+    message = b"\3" + struct.pack(">qi", 7, len(body)) + body
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+        connection.sendall(struct.pack(">q", 8 + len(message)) + message)
+        received = connection.makefile("rb")
+        length: int = struct.unpack(">q", received.read(8))[0]
+        return received.read(length - 8)
+
+
 # By default, Airflow's intervals are built in it.
 @pytest.mark.slow
 def test_interval_is_built_and_its_table_read_in_the_jvm_that_stays(kept: Home) -> None:
@@ -105,6 +127,11 @@ def test_tasks_of_a_killed_driver_end_with_its_jvm_and_the_next_one_has_another(
     endless = kept.start("sql", "SELECT count(*) FROM range(1e12) WHERE sqrt(id) < 0")
     wait_for("the driver to have the JVM", lambda: gateway(kept)["by"])
     wait_for("its tasks to run", lambda: has_executor(kept))
+    ports = {each.laddr.port for each in java.net_connections("tcp") if each.status == psutil.CONN_LISTEN}
+    # The driver's and that of its blocks, which are those of any other local driver.
+    answers = [answer_to_an_object(port) for port in ports - {before["port"]}]
+    assert len(answers) == 2
+    assert all(b"Expected SaslMessage" in each for each in answers), answers
     end_of(endless)
     # Whoever comes before the keeper has looked has a JVM of its own.
     assert answer(kept) == [{"answer": 42}]
