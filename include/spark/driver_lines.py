@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -43,6 +43,14 @@ _CONTINUED = re.compile(r"\s+at \S|\s*\.\.\. \d+ more|Caused by: ")
 _SECRET_NAMES = re.compile(r"passw|secret|token|credential|jaas|api.?key|access.?key|private", re.IGNORECASE)
 _QUOTED = re.compile(r'"((?:[^"\\]|\\.)+)"')
 _PASSWORD = re.compile(r"://[^:/@]*:([^\s?]+)@")
+_MASK = "********"
+# Each pattern begins only where a word does, and nothing that it has read is tried again shorter: a word may be as long
+# as the log, and reading it from each of its characters would take minutes.
+_ASSIGNED = re.compile(
+    r"""(?i)((?<![\w.-])(?=[\w.-]*(?:passw(?:or)?d|secret|token|credentials?|api[._-]?key|access[._-]?key))"""
+    r"""[\w.-]++["']?\s*+[=:]\s*+)("[^"]*"|'[^']*'|[^\s,;&})\]]+)"""
+)
+_IN_URL = re.compile(r"((?<!\w)\w++://[^\s:/@]*+:)[^\s/@]++(@)")
 _LEAST_SECRET = 6
 """Least characters of a value that only may be a secret: a shorter one, such as a flag, would mask half of every line.
 """
@@ -67,11 +75,26 @@ def first_error(output: str, otherwise: str) -> str:
 
 
 def newest_lines(written: bytes, place: str) -> list[str]:
-    """Return the last lines of what a log at `place` has got, printable, at most a few; the first counts the others."""
-    lines = [line for line in written.decode(errors="replace").splitlines() if line.strip()]
+    """Return the last lines of what a log at `place` has got, at most a few; the first counts the others.
+
+    They go into Airflow's log: without secrets of the settings and control characters.
+    """
+    text = written.decode(errors="replace")
+    try:
+        text = without_secrets(text, frozenset(secret_values()))
+    except UsageError as error:
+        return [f"the log is not shown: {one_line(str(error))}"] if text.strip() else []
+    lines = [line for line in text.splitlines() if line.strip()]
     left_out = len(lines) - SHOWN
     shown = [one_line(line) for line in lines[-SHOWN:]]
     return [f"… {left_out} lines before are in {place}", *shown] if left_out > 0 else shown
+
+
+def without_secrets(text: str, secrets: Iterable[str]) -> str:
+    """Return the text with these values masked, and whatever is written after a name like `password`."""
+    for secret in sorted(secrets, key=len, reverse=True):
+        text = text.replace(secret, _MASK)
+    return _IN_URL.sub(rf"\1{_MASK}\2", _ASSIGNED.sub(rf"\1{_MASK}", text))
 
 
 def secret_values() -> Iterator[str]:

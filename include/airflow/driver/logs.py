@@ -9,8 +9,7 @@ from pathlib import Path
 from include.airflow.on_cluster import applications
 from include.errors import UsageError, one_line
 from include.ledger.streams import launches
-from include.monitor.streams.driver_log import without_secrets
-from include.spark.driver_lines import end_of_log, newest_lines, secret_values
+from include.spark.driver_lines import end_of_log, newest_lines, secret_values, without_secrets
 
 TAIL = 15
 """How many lines of a driver's log are shown when it failed."""

@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from include.errors import UsageError
 from include.ledger.streams.launches import Launch
 from include.monitor.text import clean
-from include.spark.driver_lines import end_of_log, secret_values
+from include.spark.driver_lines import end_of_log, secret_values, without_secrets
 
 LINES = 200
 """How many lines are shown."""
 
 _LINE = 400
-_MASK = "********"
-# Each pattern begins only where a word does, and nothing that it has read is tried again shorter: a word may be as long
-# as the log, and reading it from each of its characters would take minutes.
-_ASSIGNED = re.compile(
-    r"""(?i)((?<![\w.-])(?=[\w.-]*(?:passw(?:or)?d|secret|token|credentials?|api[._-]?key|access[._-]?key))"""
-    r"""[\w.-]++["']?\s*+[=:]\s*+)("[^"]*"|'[^']*'|[^\s,;&})\]]+)"""
-)
-_IN_URL = re.compile(r"((?<!\w)\w++://[^\s:/@]*+:)[^\s/@]++(@)")
 
 
 @dataclass(frozen=True)
@@ -55,10 +45,3 @@ def driver_log(launch: Launch | None) -> DriverLog:
     # A secret may hold a line's end: the whole is masked before it is cut into lines.
     lines = without_secrets(text, secrets).splitlines()[-LINES:]
     return DriverLog(launch.log, tuple(clean(line, _LINE) for line in lines), "" if lines else "It is empty.")
-
-
-def without_secrets(text: str, secrets: Iterable[str]) -> str:
-    """Return the text with these values masked, and whatever is written after a name like `password`."""
-    for secret in sorted(secrets, key=len, reverse=True):
-        text = text.replace(secret, _MASK)
-    return _IN_URL.sub(rf"\1{_MASK}\2", _ASSIGNED.sub(rf"\1{_MASK}", text))
