@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import Any
 
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
@@ -12,7 +13,7 @@ from airflow.sdk.exceptions import AirflowException
 from include.errors import UsageError
 from include.settings import settings
 from include.spark import cluster
-from include.spark.driver_lines import DriverLines
+from include.spark.driver_lines import DriverLines, secret_values, without_secrets
 from include.spark.kept import GATEWAY, STAND_IN
 from include.spark.submission import SparkSubmission
 
@@ -70,18 +71,25 @@ def _kind(master: str) -> str:
 
 
 class OwnLines:
-    """A hook's log in which messages that are not the driver's own lines are for debugging only."""
+    """A hook's log without secrets, in which messages that are not the driver's own lines are for debugging only."""
 
     def __init__(self, log: Any, lines: DriverLines) -> None:
         self._log, self._lines = log, lines
+        self._secrets = set[str]()
+        # The driver tells what is wrong with the others.
+        with suppress(UsageError):
+            self._secrets.update(secret_values())
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._log, name)
 
     def info(self, text: str, *arguments: Any) -> None:
         """Log a message of the hook, or a line of the driver."""
-        message = text % arguments if arguments else text
+        message = self._safe(text, arguments)
         (self._log.info if self._lines.passes(message) else self._log.debug)("%s", message)
+
+    def _safe(self, text: str, arguments: tuple[Any, ...]) -> str:
+        return without_secrets(text % arguments if arguments else text, self._secrets)
 
 
 class HandedOver(OwnLines):
@@ -89,6 +97,6 @@ class HandedOver(OwnLines):
 
     def info(self, text: str, *arguments: Any) -> None:
         """Log a message for debugging only, and keep it for a failure."""
-        message = text % arguments if arguments else text
+        message = self._safe(text, arguments)
         self._lines.passes(message)
         self._log.debug("%s", message)

@@ -130,3 +130,14 @@ def test_foreign_lines_are_logged_for_debugging_only_when_a_job_runs() -> None:
         hook._build_spark_submit_command("publish.py")
     # Airflow's logger drops everything below the level INFO.
     assert [(each["log_level"], each["event"]) for each in logged] == [("info", "tidemark: nest_cameras: done")]
+
+
+def test_secret_is_in_no_line_or_error_when_a_driver_prints_it() -> None:
+    from include.airflow.spark import JobOperator
+
+    operator = JobOperator(task_id="publish", job="publish", pipeline="nest_cameras", attempt="7")
+    hook = operator._get_hook()
+    with structlog.testing.capture_logs() as logged:
+        hook._process_spark_submit_log(iter([f"ERROR by {CANARY}\n", f"tidemark: refused: {CANARY}\n"]))
+    assert [each["event"] for each in logged] == ["ERROR by ********", "tidemark: refused: ********"]
+    assert operator._lines.own == "refused: ********"
