@@ -7,10 +7,11 @@ from dataclasses import asdict
 from typing import Any
 
 from include import catalog, kafka, lake
-from include.errors import OffsetsLost, ServiceUnreachable, TidemarkError, UsageError
+from include.errors import AnotherWriter, OffsetsLost, ServiceUnreachable, TidemarkError, UsageError
 from include.intervals.steps import submit
 from include.lake.revision_files import DamagedFile, damaged_files
 from include.ledger.archive.removal import removed_ranges
+from include.ledger.erasures import unfinished
 from include.ledger.intervals import attempts, locks, revisions
 from include.ledger.intervals.pins import PinnedInterval
 from include.ledger.intervals.revisions import RegisteredRevision
@@ -35,18 +36,23 @@ def rebuild(table: str, partition: str, source: Source | str, run: Callable[[Spa
     compared with Kafka, or the ledger: `unexplained` lists what differs there. `equal` means that all agree; `notes`
     lists what that does not cover.
     Raises UsageError when no pipeline has the table, the partition is not registered, or its interval was pinned to
-    other ranges since; TidemarkError when the build fails.
+    other ranges since; AnotherWriter when it is registered again meanwhile, is pinned again for minutes, or an
+    unfinished erasure has still to build it; TidemarkError when the build fails.
     """
     # What a removed view had stays registered until its interval runs again: nothing builds it.
     pipeline_of_table(table)
-    registered = revisions.registered(table, partition)
-    if not registered:
-        raise UsageError(f"{table} has no registered partition {partition!r}", remedy="./tidemark explain lists them")
-    revision = registered[0]
-    pinned, source = _pinned(revision, source)
-    damaged = list(damaged_files(revision.location, revision.files, deep=True))
-    pointed_at = _pointed_at(revision)
-    again, unexplained = _build_again(pinned, source, run, revision, damaged)
+    pinned = attempts.pinned_interval(_registered(table, partition).interval_id)
+    # From the first look on, since the ranges that are compared must be those that the job reads.
+    with locks.attempt_under_way(pinned.pipeline, pinned.interval):
+        revision = _registered(table, partition)
+        pinned, source = _pinned(revision, source)
+        _check_not_erased(pinned)
+        damaged = list(damaged_files(revision.location, revision.files, deep=True))
+        pointed_at = _pointed_at(revision)
+        again, unexplained = _build_again(pinned, source, run, revision, damaged)
+        # Other runs go on meanwhile, and an erasure deletes what it replaced at once.
+        _check_stays(revision)
+        _check_not_erased(pinned)
     return {
         "table": table,
         "partition": partition,
@@ -102,6 +108,39 @@ def differences(comparison: dict[str, Any]) -> list[str]:
     return said
 
 
+def _registered(table: str, partition: str) -> RegisteredRevision:
+    registered = revisions.registered(table, partition)
+    if not registered:
+        raise UsageError(f"{table} has no registered partition {partition!r}", remedy="./tidemark explain lists them")
+    return registered[0]
+
+
+def _stays(revision: RegisteredRevision) -> bool:
+    return any(each.revision == revision.revision for each in revisions.registered(revision.table, revision.partition))
+
+
+def _check_stays(revision: RegisteredRevision) -> None:
+    """Raise AnotherWriter when the revision is no longer registered: what was built is compared with a former one."""
+    if not _stays(revision):
+        raise AnotherWriter(
+            f"{revision.table} {revision.partition} was registered again, or left the catalog, while it was rebuilt: "
+            "what is registered now was not compared",
+            remedy="repeat this command",
+        )
+
+
+def _check_not_erased(pinned: PinnedInterval) -> None:
+    """Raise AnotherWriter while what is registered has rows that an unfinished erasure takes out of each build."""
+    erasure = unfinished.unfinished(pinned.pipeline)
+    if erasure and any(each.id == pinned.id for each in unfinished.intervals_to_build(erasure)):
+        raise AnotherWriter(
+            f"erasure {erasure.id} has still to build {pinned.interval} again: until then its registered rows are not "
+            "what a build gives",
+            remedy=f"let it end, or finish it: ./tidemark erase {pinned.pipeline} --resume; then repeat this command",
+            pipeline=pinned.pipeline,
+        )
+
+
 def _pinned(revision: RegisteredRevision, source: Source | str) -> tuple[PinnedInterval, Source]:
     pinned = attempts.pinned_interval(revision.interval_id)
     read = revisions.published_ranges(revision.interval_id)
@@ -138,11 +177,9 @@ def _build_again(
 
     Returns its revision of the partition, and the first unexplained differences of its rows.
     """
-    with locks.attempt_under_way(pinned.pipeline, pinned.interval):
-        attempt = attempts.begin_attempt(
-            pinned, run_by=attempts.REBUILD, code_version=code_version(pinned.pipeline), source=source
-        )
-        code = run(submit("build_interval", pinned.pipeline, attempt))
+    version = code_version(pinned.pipeline)
+    attempt = attempts.begin_attempt(pinned, run_by=attempts.REBUILD, code_version=version, source=source)
+    code = run(submit("build_interval", pinned.pipeline, attempt))
     spec = attempts.load_attempt(attempt)
     built = revisions.of_build(spec.build) if spec.build is not None else []
     attempts.close_attempt(attempt, code)
@@ -150,6 +187,7 @@ def _build_again(
     for each in built:
         lake.delete(each.location)
     if code:
+        damaged = damaged if damaged and _stays(revision) else []
         where = f"{revision.table} {revision.partition}"
         also = f"; registered, {damaged[0]} in {revision.location}" if damaged else ""
         error = TidemarkError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -17,25 +16,25 @@ from include.ledger.intervals.states import Source
 from tests.support.topic_log import hour
 
 PARTITION = "date=2026-11-20/interval=2026-11-20T05"
+REVISION = RegisteredRevision("isp_hits", PARTITION, "r1", "file:///lake/r1", 1, "v2:1", {}, 1)
 DAMAGED = DamagedFile("changed content", "part-0.parquet")
 
 
 @pytest.fixture
 def without_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
     """A ledger that notes nothing, and a build that noted no revisions."""
-    monkeypatch.setattr(rebuild.locks, "attempt_under_way", lambda *_: nullcontext())
     monkeypatch.setattr(rebuild, "code_version", lambda _: "1")
     monkeypatch.setattr(rebuild, "submit", lambda *_: None)
     monkeypatch.setattr(rebuild.attempts, "begin_attempt", lambda *_, **__: 7)
     monkeypatch.setattr(rebuild.attempts, "load_attempt", lambda _: SimpleNamespace(build=None))
     monkeypatch.setattr(rebuild.attempts, "close_attempt", lambda *_: None)
     monkeypatch.setattr(rebuild.revisions, "set_state", lambda *_: None)
+    monkeypatch.setattr(rebuild.revisions, "registered", lambda *_: [REVISION])
 
 
 def build_again(damaged: list[DamagedFile]) -> None:
-    revision = RegisteredRevision("isp_hits", PARTITION, "r1", "file:///lake/r1", 1, "v2:1", {}, 1)
     pinned = PinnedInterval(1, "isp_hits", hour(0), (), {})
-    rebuild._build_again(pinned, Source.KAFKA, lambda _: 6, revision, damaged)
+    rebuild._build_again(pinned, Source.KAFKA, lambda _: 6, REVISION, damaged)
 
 
 def test_nothing_is_said_after_the_driver_s_line_when_a_rebuild_failed(
