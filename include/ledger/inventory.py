@@ -207,17 +207,20 @@ def mark_revisions_removed(revisions: Sequence[KnownRevision]) -> None:
 def attempts_under_way(pipeline: str, since: datetime) -> dict[int, Interval]:
     """Return the attempts that have not ended and may be reading and writing.
 
-    They began after `since`, and may be between two of their processes, or some process works on their interval now.
+    They began after `since` and no job of them has failed, so they may be between two of their processes; or some
+    process works on their interval now.
     """
+    # Nobody ends an attempt that failed without a verdict. A retry takes the lock before it notes its beginning.
+    may_be_between = (Attempt.started_at > since) & Attempt.exit_code.is_(None)
     wanted = (
-        select(Attempt.id, IntervalRow.from_time, IntervalRow.to_time, Attempt.started_at > since)
+        select(Attempt.id, IntervalRow.from_time, IntervalRow.to_time, may_be_between)
         .join(IntervalRow, IntervalRow.id == Attempt.interval_id)
         .where(IntervalRow.pipeline == pipeline, Attempt.ended_at.is_(None))
     )
     with session() as ledger:
-        found = [(key, Interval(begin, end), is_new) for key, begin, end, is_new in ledger.execute(wanted)]
-    worked_on = with_attempts(pipeline, {interval for _, interval, is_new in found if not is_new})
-    return {key: interval for key, interval, is_new in found if is_new or interval in worked_on}
+        found = [(key, Interval(begin, end), between) for key, begin, end, between in ledger.execute(wanted)]
+    worked_on = with_attempts(pipeline, {interval for _, interval, between in found if not between})
+    return {key: interval for key, interval, between in found if between or interval in worked_on}
 
 
 def has_later_attempt(attempt: int) -> bool:

@@ -22,7 +22,7 @@ from include.housekeeping.run import keep_house, put_back
 from include.ledger import quarantine
 from include.ledger.database import session
 from include.ledger.erasures.unfinished import Begun
-from include.ledger.intervals import locks
+from include.ledger.intervals import attempts, locks
 from include.ledger.intervals.revisions import registered_of_interval
 from include.ledger.models import Attempt, LandingFileRow, MicroBatch, MicroBatchRange
 from include.ledger.streams import generations, writers
@@ -250,6 +250,28 @@ def test_no_quarantined_record_lies_in_two_files_when_an_attempt_keeps_merged_on
     kept_house(older_than="0s")
     assert quarantined_offsets() == before
     assert not any(path.exists() for path in files)
+
+
+def test_failed_attempt_keeps_nothing_from_going_unless_some_process_works_on_its_interval(postgres: Home) -> None:
+    """As each night, while each hour's run fails."""
+    files = [land(number)[str(Fate.QUARANTINED)] for number in (50, 51)]
+    attempt = begin_attempt(PIPELINE, hour(52))
+    attempts.note_failure(attempt, 64)
+
+    def is_waited_for() -> bool:
+        return any(f"attempt {attempt} of" in line for line in kept_house()["kept"])
+
+    # Of Airflow's next try, which has not noted its beginning yet.
+    with locks.attempt_under_way(PIPELINE, hour(52)):
+        assert is_waited_for()
+    attempts.resume_attempt(attempt)
+    assert is_waited_for()
+    assert all(path.exists() for path in files)
+    attempts.note_failure(attempt, 64)
+    assert not is_waited_for()
+    assert not any(path.exists() for path in files)
+    with session() as ledger:
+        ledger.execute(update(Attempt).where(Attempt.id == attempt).values(ended_at=func.now()))
 
 
 def test_erasure_deletes_no_revision_when_the_catalog_points_at_one_that_was_replaced(
