@@ -38,10 +38,13 @@ def main(argv: list[str]) -> int:
         session = build_session(f"erase {pipeline.name}", catalog=True)
         erase_from_delta(session, pipeline, arguments.erasure, lease)
         return 0
+    from spark_jobs.archive.files import while_files_stay
     from spark_jobs.erasure.find import find_subject
 
     session = build_session(f"search {pipeline.name}")
-    arguments.result.write_text(json.dumps(find_subject(session, pipeline, json.loads(arguments.asked.read_text()))))
+    with while_files_stay(pipeline.name):
+        found = find_subject(session, pipeline, json.loads(arguments.asked.read_text()))
+    arguments.result.write_text(json.dumps(found))
     return 0
 
 

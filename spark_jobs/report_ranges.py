@@ -16,6 +16,7 @@ from include.ledger.intervals.states import Source
 from include.ledger.reference_versions import newest
 from include.pipelines import load_pipeline
 from include.pipelines.spec.references import check_references
+from spark_jobs.archive.files import while_files_stay
 from spark_jobs.intervals.range_report import report_over
 from spark_jobs.references.take import with_content
 from spark_jobs.spark.entry import run_entry
@@ -35,7 +36,8 @@ def main(argv: list[str]) -> int:
     check_references(pipeline.references, pipeline.name)
     spark = build_session(f"report {pipeline.name}", catalog=pipeline.joins_catalog)
     pipeline = with_content(spark, pipeline, newest(pipeline.name))
-    report = report_over(spark, pipeline, ranges, arguments.source)
+    with while_files_stay(pipeline.name):
+        report = report_over(spark, pipeline, ranges, arguments.source)
     arguments.result.write_text(json.dumps(report))
     return 0
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from include import lake
 from include.erasure.keys import Keys
 from include.erasure.quarantined import find_quarantined
-from include.errors import TidemarkError
+from include.errors import error_class
 from include.ledger.erasures import kept_rows
 from include.ledger.erasures.intent import Found
 from include.ledger.quarantine import RecordKey
@@ -35,7 +35,8 @@ class Search:
 def search(pipeline: Pipeline, columns: Sequence[str], keys: Keys) -> Search:
     """Return the records that hold one of the keys. The keys reach the driver in a private file.
 
-    Raises TidemarkError when a file cannot be read: what it holds is then unknown.
+    Raises FileUnreadable, or the error of the search's exit code, when a file cannot be read: what it holds is then
+    unknown; AnotherWriter when the caller has no lock on files and one was replaced meanwhile.
     """
     quarantined = find_quarantined(pipeline.name, keys)
     landed = kept_rows.landed_rows(pipeline.name)
@@ -57,7 +58,7 @@ def search(pipeline: Pipeline, columns: Sequence[str], keys: Keys) -> Search:
         write_private(result, "{}")
         arguments = ("--pipeline", pipeline.name, "--asked", str(asked), "--result", str(result))
         if code := run_job(submission("erase_subject", *arguments, name=f"search {pipeline.name}", short=True)):
-            raise TidemarkError(
+            raise error_class(code)(
                 f"the search ended with {code}; nothing was changed",
                 remedy="read its log above",
                 pipeline=pipeline.name,

@@ -8,17 +8,20 @@ from include import lake
 from include.erasure.keys import Keys
 from include.ledger import quarantine as ledger_quarantine
 from include.ledger.quarantine import RecordKey
-from include.quarantine.reading import record_key
+from include.quarantine.reading import open_file, record_key
 
 _ROWS = 2_000
 """How many records are in memory at once."""
 
 
 def find_quarantined(pipeline: str, keys: Keys) -> set[RecordKey]:
-    """Return the quarantined records whose key, value, headers or detail name one of the keys."""
+    """Return the quarantined records whose key, value, headers or detail name one of the keys.
+
+    Raises like `open_file`.
+    """
     found: set[RecordKey] = set()
     for file in ledger_quarantine.files(pipeline):
-        with lake.open_parquet(lake.uri(file.path)) as opened:
+        with open_file(pipeline, file.path) as opened:
             for batch in opened.iter_batches(batch_size=_ROWS):
                 found.update(record_key(row, file) for row in lake.python_rows(batch) if _names(row, keys))
     return found

@@ -12,7 +12,7 @@ from include.errors import UsageError
 from include.ledger import quarantine as ledger_quarantine
 from include.ledger.quarantine import Decisions, RecordKey
 from include.offsets import Fate, OffsetRange, TopicPartition
-from include.quarantine.reading import COORDINATES, origin_of, read_file, record_key
+from include.quarantine.reading import COORDINATES, begun_again, origin_of, read_file, record_key
 from include.quarantine.selection import Selection
 from include.times import format_time
 
@@ -32,6 +32,7 @@ class Quarantined:
     decoder_version: str | None
 
 
+@begun_again
 def select(pipeline: str, selection: Selection) -> list[Quarantined]:
     """Return the records of a selection, whatever became of them.
 
@@ -80,7 +81,7 @@ def records(
     Keys: the Kafka coordinates, `kafka_timestamp`, `reason`, `detail`, `topic_id`, `state` (quarantined,
     replayed, discarded), `since`, `by` (null while quarantined), `interval` (that delivers its rows; null
     until it is pinned, or with no rows), `note` (why it was discarded, what a replay last found);
-    `whole` adds key, value and headers.
+    `whole` adds key, value and headers. Raises AnotherWriter when a file is merged, or written anew, meanwhile.
     """
     wanted = selection or Selection()
     files = ledger_quarantine.files(pipeline, wanted.range)
@@ -97,6 +98,7 @@ def records(
                 yield {**row, **known, **became}
 
 
+@begun_again
 def records_within(pipeline: str, within: OffsetRange, most: int) -> list[dict[str, Any]]:
     """Return the first quarantined records of a range with the keys of `records`, in the order of offsets.
 
@@ -124,6 +126,7 @@ class Latest:
     """The micro-batch to go on from; None when there are no more records."""
 
 
+@begun_again
 def latest_records(
     pipeline: str, selection: Selection, *, until: int | None, enough: int, most: int, files: int = 50
 ) -> Latest:
@@ -208,6 +211,7 @@ def _became(key: RecordKey, decided: Decisions) -> dict[str, Any]:
     return {"state": "quarantined", "since": None, "by": None, "interval": None, "note": note}
 
 
+@begun_again
 def find(pipeline: str, topic_partition: TopicPartition, offset: int, topic_id: str | None = None) -> dict[str, Any]:
     """Return one record whole. Raises UsageError like `select`."""
     wanted = Selection(topic_partition.topic, topic_partition.partition, offset, topic_id=topic_id)

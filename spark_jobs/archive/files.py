@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import reduce
 from types import MappingProxyType
 
@@ -12,13 +13,16 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
 from include import lake
+from include.errors import AnotherWriter
 from include.ledger.archive import landing_files
 from include.offsets import Fate, OffsetRange
 from include.pipelines.spec import Pipeline
 from include.pipelines.spec.file_formats import FileFormat, format_of
 from spark_jobs.archive.formats import read_format
+from spark_jobs.spark.failures import SPARK_FAILURES
 from spark_jobs.spark.frames import empty_frame
 from spark_jobs.spark.schemas import struct_of
+from spark_jobs.spark.thrown import missing_file
 
 COORDINATE_COLUMNS = "kafka_topic STRING, kafka_partition INT, kafka_offset BIGINT"
 """A record's coordinates in the archive's files, as DDL."""
@@ -71,6 +75,26 @@ def read_files(
         by_format[format_of(path)].append(path if "://" in path else lake.uri(path))
     parts = [read_format(spark, file_format, files, schema) for file_format, files in sorted(by_format.items())]
     return reduce(DataFrame.unionByName, parts) if parts else empty_frame(spark, schema)
+
+
+def replaced_file(pipeline: str, error: Exception) -> str:
+    """Return the path of a missing file of landing or quarantine that the ledger no longer names; empty for another."""
+    path = missing_file(error)
+    is_of_archive = path.startswith(("landing/", "quarantine/"))
+    return path if is_of_archive and not landing_files.is_to_be_there(pipeline, path) else ""
+
+
+@contextmanager
+def while_files_stay(pipeline: str) -> Iterator[None]:
+    """Raise AnotherWriter for a file that was replaced while it was read: housekeeping waits for attempts alone."""
+    try:
+        yield
+    except (*SPARK_FAILURES, OSError) as error:
+        if not (path := replaced_file(pipeline, error)):
+            raise
+        raise AnotherWriter(
+            f"{path} was merged, removed or written anew while it was read", remedy="repeat this", pipeline=pipeline
+        ) from error
 
 
 def _by_any_name(name: str, before: Sequence[str]) -> Column:

@@ -18,7 +18,6 @@ from include.erasure.views import check_built
 from include.errors import AnotherWriter, TidemarkError
 from include.iceberg.field_ids import numbers_of_tables
 from include.intervals.references import references_of
-from include.ledger.archive import landing_files
 from include.ledger.connection import await_ledger
 from include.ledger.erasures.coordinates import last_erasure
 from include.ledger.intervals import attempts, builds, locks, revisions
@@ -33,6 +32,7 @@ from include.reconciliation import Reconciliation
 from include.times import Stopwatch
 from include.versions import code_version, view_version
 from spark_jobs.archive.content_hash import HashVersion, common_version
+from spark_jobs.archive.files import replaced_file
 from spark_jobs.archive.replayed import Replayed, replayed_rows
 from spark_jobs.archive.schema import archive_schema, with_partition_columns
 from spark_jobs.decoding.records import load_references
@@ -57,7 +57,6 @@ from spark_jobs.reconciliation.totals import reconcile_total
 from spark_jobs.reconciliation.views import reconcile_view
 from spark_jobs.references.take import with_content
 from spark_jobs.spark.failures import SPARK_FAILURES
-from spark_jobs.spark.thrown import missing_file
 from spark_jobs.views.aggregate import aggregate_view
 from spark_jobs.views.measures import declared_measures
 
@@ -128,10 +127,10 @@ def overtaken_by_erasure(pinned: PinnedInterval, known: int) -> Iterator[None]:
     try:
         yield
     except (*SPARK_FAILURES, OSError, TidemarkError) as error:
-        pipeline, path = pinned.pipeline, missing_file(error)
+        pipeline = pinned.pipeline
         if last_erasure(pipeline) > known:
             why = f"an erasure of {pipeline} began while {pinned.interval} was built"
-        elif path.startswith(("landing/", "quarantine/")) and not landing_files.files_at(pipeline, [path]):
+        elif path := replaced_file(pipeline, error):
             why = f"{path} was written anew, as another file, while {pinned.interval} was built"
         else:
             raise

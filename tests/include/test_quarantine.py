@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,7 +16,7 @@ from include import lake, quarantine
 from include.cli.quarantine import list_records
 from include.erasure.keys import Keys
 from include.erasure.quarantined import find_quarantined
-from include.errors import FileUnreadable, UsageError
+from include.errors import AnotherWriter, FileUnreadable, UsageError
 from include.ledger import quarantine as ledger_quarantine
 from include.ledger.database import session
 from include.ledger.models import LandingFileRow
@@ -24,7 +24,7 @@ from include.ledger.quarantine import QuarantineFile
 from include.monitor.history.quarantine import MOST_RECORDS, read_quarantine
 from include.offsets import OffsetRange, TopicPartition
 from include.pipelines import load_pipeline
-from include.quarantine import Selection, discard, find, latest_records, printable, records, records_within
+from include.quarantine import Selection, discard, find, latest_records, printable, records, records_within, select
 from include.quarantine.reading import read_file
 from include.settings import settings
 from tests.conftest import Home
@@ -127,6 +127,91 @@ def test_latest_records_come_first_and_each_once_when_one_file_holds_a_day_of_mi
         pages.append([each["kafka_offset"] for each in latest.records])
     assert [page[0] for page in pages] == [240, 140, 40]
     assert [offset for page in pages for offset in page] == sorted(offsets, key=lambda each: (-(each // 10), each))
+
+
+def committed_and_merged(pipeline: str) -> Callable[[], None]:
+    """Three micro-batches with a record each; what merges their files as housekeeping does, which sets these aside."""
+    paths = []
+    for number in range(3):
+        batch = commit(pipeline, number, 10 * number, 10 * number + 10, quarantined=1)
+        with session() as ledger:
+            paths += [row.path for row in ledger.query(LandingFileRow).filter_by(micro_batch_id=batch)]
+        write_quarantined(paths[-1], [10 * number])
+
+    def merge() -> None:
+        day_file = f"quarantine/{pipeline}/2026-11-18-0a1b2c3d4e5f.parquet"
+        write_quarantined(day_file, [0, 10, 20])
+        with session() as ledger:
+            for row in ledger.query(LandingFileRow).where(LandingFileRow.path.in_(paths)):
+                row.path = day_file
+        for path in paths:
+            lake.delete_file(lake.uri(path))
+
+    return merge
+
+
+def all_found(pipeline: str) -> list[int]:
+    return sorted(each.offset for each in find_quarantined(pipeline, Keys(["k"])))
+
+
+@pytest.mark.services
+def test_nothing_is_called_lost_when_files_are_merged_while_they_are_read(
+    pipeline: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    merge = committed_and_merged(pipeline)
+    listed = records(pipeline)
+    assert next(listed)["kafka_offset"] == 0
+    files = ledger_quarantine.files(pipeline)
+    merge()
+    with pytest.raises(AnotherWriter, match=r"was merged, or written anew") as raised:
+        list(listed)
+    assert raised.value.exit_code == 5
+    with monkeypatch.context() as before:
+        before.setattr(ledger_quarantine, "files", lambda *_, **__: files)
+        with pytest.raises(AnotherWriter, match=r"was merged, or written anew"):
+            all_found(pipeline)
+    assert [each["kafka_offset"] for each in records(pipeline)] == all_found(pipeline) == [0, 10, 20]
+
+
+@pytest.mark.services
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda pipeline: [each["kafka_offset"] for each in records_within(pipeline, OffsetRange(TP, 0, 30), 10)],
+        lambda pipeline: sorted(
+            each["kafka_offset"]
+            for each in latest_records(pipeline, Selection(), until=None, enough=10, most=10).records
+        ),
+        lambda pipeline: sorted(each.key.offset for each in select(pipeline, Selection())),
+    ],
+)
+def test_records_are_read_again_when_files_are_merged_after_they_were_listed(
+    pipeline: str, monkeypatch: pytest.MonkeyPatch, read: Callable[[str], list[int]]
+) -> None:
+    merge = committed_and_merged(pipeline)
+    files = ledger_quarantine.files
+    looks: list[None] = []
+
+    def listed_before(*asked: Any, **named: Any) -> list[QuarantineFile]:
+        found = files(*asked, **named)
+        if not looks:
+            merge()
+        looks.append(None)
+        return found
+
+    monkeypatch.setattr(ledger_quarantine, "files", listed_before)
+    assert read(pipeline) == [0, 10, 20]
+    assert len(looks) == 2
+
+
+@pytest.mark.services
+def test_file_is_unreadable_when_it_is_missing_and_the_ledger_names_it(pipeline: str) -> None:
+    committed_and_merged(pipeline)
+    for file in ledger_quarantine.files(pipeline):
+        lake.delete_file(lake.uri(file.path))
+    for reading in (lambda: [*records(pipeline)], lambda: all_found(pipeline)):
+        with pytest.raises(FileUnreadable, match="put it back"):
+            reading()
 
 
 @pytest.mark.services

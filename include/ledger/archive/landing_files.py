@@ -254,6 +254,11 @@ def files_at(pipeline: str, paths: Sequence[str]) -> list[LandingFile]:
     return files
 
 
+def is_to_be_there(pipeline: str, path: str) -> bool:
+    """Return whether a file has to lie at this path: not once it was merged or removed, or an erasure wrote it anew."""
+    return any(each.removed_at is None for each in files_at(pipeline, [path]))
+
+
 def files_to_be_there(pipeline: str) -> list[LandingFile]:
     """Return each file that must lie in the pipeline's landing or quarantine, those of replays too, once, by path.
 

@@ -11,7 +11,7 @@ from typing import Any
 from pyarrow import ArrowInvalid
 
 from include import lake, quarantine
-from include.errors import FileUnreadable, ValidationFailed
+from include.errors import AnotherWriter, FileUnreadable, ValidationFailed
 from include.ledger.erasures.coordinates import erased_within
 from include.ledger.intervals.attempts import REBUILD
 from include.ledger.intervals.states import RevisionState
@@ -185,7 +185,7 @@ def _quarantined(pipeline: str, within: OffsetRange, most: int) -> tuple[tuple[M
     """Return the first quarantined records of a range; none, and why, when a file of them cannot be read."""
     try:
         return tuple(quarantine.records_within(pipeline, within, most)), ""
-    except FileUnreadable as error:
+    except (AnotherWriter, FileUnreadable) as error:
         return (), str(error)
 
 

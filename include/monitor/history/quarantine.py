@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from include import quarantine
-from include.errors import FileUnreadable
+from include.errors import AnotherWriter, FileUnreadable
 from include.ledger.pages.trend import quarantine_by_hour, quarantine_reasons
 from include.ledger.quarantine import is_being_decided
 from include.monitor.history.plot import Trend, largest_series
@@ -103,7 +103,7 @@ def read_quarantine(
     unreadable = ""
     try:
         latest = quarantine.latest_records(pipeline.name, selection, until=until, enough=RECORDS, most=MOST_RECORDS)
-    except FileUnreadable as error:
+    except (AnotherWriter, FileUnreadable) as error:
         latest, unreadable = quarantine.Latest([], 0, None), str(error)
     return QuarantinePage(
         pipeline.name,

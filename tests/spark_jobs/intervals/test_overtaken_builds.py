@@ -1,4 +1,4 @@
-"""A build whose landing files an erasure writes anew meanwhile: it is to be retried, and no file is lost."""
+"""A job whose landing files an erasure or housekeeping replaces: it is to be retried, and no file is lost."""
 
 from __future__ import annotations
 
@@ -11,8 +11,12 @@ import pytest
 
 from include import lake
 from include.errors import AnotherWriter, ReconciliationFailed, ServiceUnreachable
+from include.ledger.archive import landing_files
 from include.ledger.intervals.pins import PinnedInterval
 from include.settings import settings
+from spark_jobs import erase_subject, report_ranges
+from spark_jobs.archive.files import while_files_stay
+from spark_jobs.erasure import find
 from spark_jobs.intervals import build
 from spark_jobs.intervals.build import overtaken_by_erasure
 from spark_jobs.reconciliation import against_ledger
@@ -37,7 +41,7 @@ def named(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """The paths that the ledger names, and no erasure but the first."""
     paths: set[str] = set()
     monkeypatch.setattr(build, "last_erasure", lambda _: 1)
-    monkeypatch.setattr(build.landing_files, "files_at", lambda _, asked: [each for each in asked if each in paths])
+    monkeypatch.setattr(landing_files, "is_to_be_there", lambda _, path: path in paths)
     return paths
 
 
@@ -92,12 +96,38 @@ def test_missing_file_is_a_difference_only_while_the_ledger_names_it(
 
 
 @pytest.mark.spark
-def test_missing_file_is_named_when_spark_does_not_find_it(spark: Any, own_lake: Path) -> None:
+def test_missing_file_is_named_when_spark_does_not_find_it(spark: Any, own_lake: Path, named: set[str]) -> None:
     spark.range(3).coalesce(1).write.parquet(str(own_lake / "landing" / "isp_hits"))
     [file] = (own_lake / "landing" / "isp_hits").glob("*.parquet")
     rows = spark.read.parquet(file.as_uri())
     file.unlink()
-    with pytest.raises(SPARK_FAILURES) as raised:
+    with pytest.raises(AnotherWriter, match=f"landing/isp_hits/{file.name} was merged"), while_files_stay("isp_hits"):
+        rows.collect()
+    named.add(f"landing/isp_hits/{file.name}")
+    with pytest.raises(SPARK_FAILURES) as raised, while_files_stay("isp_hits"):
         rows.collect()
     assert missing_file(raised.value) == f"landing/isp_hits/{file.name}"
     assert isinstance(translate(raised.value), ReconciliationFailed)
+
+
+def test_report_and_search_are_to_be_repeated_when_a_file_that_they_read_was_merged(
+    own_lake: Path, named: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither is an attempt, for which housekeeping waits."""
+
+    def read(*_: object) -> None:
+        raise missing(PATH)
+
+    for entry in (report_ranges, erase_subject):
+        monkeypatch.setattr(entry, "build_session", lambda *_, **__: None)
+    monkeypatch.setattr(report_ranges, "newest", lambda _: {})
+    monkeypatch.setattr(report_ranges, "with_content", lambda _, pipeline, __: pipeline)
+    monkeypatch.setattr(report_ranges, "report_over", read)
+    monkeypatch.setattr(find, "find_subject", read)
+    asked, result = own_lake / "asked.json", str(own_lake / "result.json")
+    asked.write_text("{}")
+    ranges = ("--ranges", "isp-hits:0:0-9", "--source", "archive")
+    for main, arguments in ((report_ranges.main, ranges), (erase_subject.main, ("--asked", str(asked)))):
+        with pytest.raises(AnotherWriter, match=f"{PATH} was merged") as raised:
+            main(["--pipeline", "isp_hits", *arguments, "--result", result])
+        assert raised.value.remedy == "repeat this"
