@@ -153,4 +153,8 @@ def _why_a_new_one(request: Request) -> Iterator[str]:
 
 def _running(request: Request) -> Iterator[str]:
     if (live := live_writer(request.pipeline.name)) is not None:
-        yield f"first: a driver still runs ({live.holder}); pause and stop the stream, else this is refused"
+        yield (
+            f"first: the command {live.command} still runs ({live.holder}); until it has ended, this is refused"
+            if live.command
+            else f"first: a driver still runs ({live.holder}); pause and stop the stream, else this is refused"
+        )

@@ -55,7 +55,7 @@ def stream(
 ) -> None:
     """Run the continuous job in the foreground; SIGTERM or Ctrl-C stops it gracefully."""
     if stop:
-        progress("asked to stop" if request_stop(pipeline, line_source) else "no driver is running")
+        progress(request_stop(pipeline, line_source))
         return
     try:
         with stopping_on_signals():

@@ -110,7 +110,7 @@ def move_landing_aside(pipeline: str, locations: Sequence[str], aside: str, prog
             return
         live = None
         try:
-            held.enter_context(no_stream(pipeline))
+            held.enter_context(no_stream(pipeline, "doctor --repair"))
         except AnotherWriter as error:
             progress(f"{pipeline}: what the live driver may be writing is left: {error.message}")
             live = InFlight.of(pipeline)

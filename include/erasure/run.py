@@ -77,7 +77,7 @@ def erase(pipeline: Pipeline, wish: Wish, tell: Tell) -> dict[str, Any]:
         return {**_finished(pipeline, wish, tell), "references": check.references_naming(pipeline, keys)}
     _check_topics(pipeline)
     accounts.check_clock(pipeline.name)
-    with no_stream(pipeline.name) as lease, _renewed(lease), steps.files_stay(pipeline) as check_locks:
+    with no_stream(pipeline.name, "erase") as lease, _renewed(lease), steps.files_stay(pipeline) as check_locks:
         # What this ledger names is searched, and stays when the rest of what was set aside is deleted.
         replaced.put_back(pipeline.name)
         tell(f"{pipeline.name}: searching {quantity(len(wish.keys), 'key')}")
@@ -163,7 +163,7 @@ def resume(pipeline: Pipeline, tell: Tell) -> dict[str, Any]:
     steps.build_intervals(pipeline, erasure, tell)
     if delta_table_exists(pipeline):
         # Nobody may append meanwhile: files that are not in a version yet are deleted with older versions.
-        with no_stream(pipeline.name) as lease, _renewed(lease):
+        with no_stream(pipeline.name, "erase") as lease, _renewed(lease):
             steps.erase_from_delta(pipeline, erasure, lease, tell)
     # Those of which nothing was built again, and whose questions are asked no longer.
     notify_overtaken(pipeline.name, unfinished.intervals_to_report_again(erasure))

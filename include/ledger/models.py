@@ -73,6 +73,9 @@ class Writer(Base):
     replaced_for: Mapped[str] = mapped_column(
         default="", server_default="", comment="Changed modules for which a driver was last replaced; empty: none"
     )
+    command: Mapped[str] = mapped_column(
+        default="", server_default="", comment="Command that holds it instead of a driver; empty: none"
+    )
 
 
 class StreamLaunch(Base):

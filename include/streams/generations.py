@@ -13,7 +13,7 @@ from typing import Any
 
 from include import kafka
 from include.catalog.declared import check_storage_early
-from include.errors import AnotherWriter, TopicRecreated, UsageError
+from include.errors import TopicRecreated, UsageError
 from include.intervals import pinning
 from include.intervals.boundaries import check_sources
 from include.intervals.lake_of_ledger import check_lake
@@ -35,19 +35,16 @@ from include.times import format_timestamp
 
 
 @contextmanager
-def no_stream(pipeline: str) -> Iterator[Lease]:
-    """Hold the pipeline's lease during the block.
+def no_stream(pipeline: str, command: str) -> Iterator[Lease]:
+    """Hold the pipeline's lease during the block, as this command.
 
-    Raises AnotherWriter at once when a live driver holds it, UsageError when newer code has migrated the ledger.
+    Raises AnotherWriter at once when a live driver or another command holds it, UsageError when newer code has migrated
+    the ledger.
     """
     check_version()
     if (writer := writers.live_writer(pipeline)) is not None:
-        raise AnotherWriter(
-            f"a driver writes this pipeline: {writer.holder} (fencing token {writer.token})",
-            remedy=writers.stop_first(pipeline),
-            pipeline=pipeline,
-        )
-    lease = writers.acquire(pipeline)
+        raise writer.in_the_way(pipeline)
+    lease = writers.acquire(pipeline, command)
     try:
         yield lease
     finally:
@@ -77,7 +74,7 @@ def new_generation(pipeline: Pipeline, *, reason: str, started_by: str) -> int:
     reason = _check_reason(reason)
     check_event_time(pipeline)
     check_storage_early(pipeline)
-    with no_stream(pipeline.name) as lease:
+    with no_stream(pipeline.name, "new-generation") as lease:
         # What became of other topics is told at the start: `adopt` and `unsubscribe` may need this one first.
         back = topics_back(pipeline)
         beyond = max(generation_folders(pipeline.name), default=-1)
@@ -98,7 +95,7 @@ def accept_loss(
     """
     reason = _check_reason(reason)
     check_own(pipeline)
-    with no_stream(pipeline.name) as lease:
+    with no_stream(pipeline.name, "accept-loss") as lease:
         if not (lost := accept_losses(pipeline, lease, reason=reason, accepted_by=accepted_by, agreed=agreed)):
             raise UsageError(
                 "nothing is lost: Kafka holds everything from the archive's position on", pipeline=pipeline.name
@@ -146,7 +143,7 @@ def adopt(pipeline: Pipeline, topic: str, *, reason: str, adopted_by: str, read_
             remedy=f"one of: {', '.join(sorted(stored)) or 'none yet'}",
             pipeline=pipeline.name,
         )
-    with no_stream(pipeline.name) as lease:
+    with no_stream(pipeline.name, "adopt") as lease:
         identities = describe_source(pipeline.source)
         successor = _successor(pipeline, topic, identities.get(topic), stored[topic])
         bounds = kafka.offset_bounds(source_topic_partitions(pipeline.source, {topic: successor}))
@@ -242,7 +239,7 @@ def unsubscribe(pipeline: Pipeline, topic: str, *, reason: str, left_by: str) ->
     reason = _check_reason(reason)
     check_own(pipeline)
     topic_to_leave(pipeline, topic)
-    with no_stream(pipeline.name) as lease:
+    with no_stream(pipeline.name, "unsubscribe") as lease:
         # A driver that was running until now may have read more of it.
         leaving = topic_to_leave(pipeline, topic)
         number = generations.open_without_topic(lease, topic, left_by=left_by, reason=reason)

@@ -35,11 +35,11 @@ class UndeclaredStream:
 def undeclared_streams() -> list[UndeclaredStream]:
     """Return the running streams of pipelines that are not declared, by name. Raises ServiceUnreachable."""
     live = sorted(writers.live_writers().items())
-    return [UndeclaredStream(name, writer) for name, writer in live if not has_stream(name)]
+    return [UndeclaredStream(name, writer) for name, writer in live if not has_stream(name) and not writer.command]
 
 
-def request_stop(pipeline: str, line_source: str | None = None) -> bool:
-    """Ask the driver of a pipeline, over lines if they are named, to stop after its micro-batch; False if none runs.
+def request_stop(pipeline: str, line_source: str | None = None) -> str:
+    """Ask the driver of a pipeline, over lines if they are named, to stop after its micro-batch; return what was done.
 
     Raises UsageError for a name that is not declared and under which no stream ever ran.
     """
@@ -48,4 +48,9 @@ def request_stop(pipeline: str, line_source: str | None = None) -> bool:
         name = as_lines(load_pipeline(pipeline), parse_line_source(line_source).kind).name
     elif not writers.was_acquired(pipeline):
         name = load_pipeline(pipeline).name
-    return writers.request_stop(name)
+    if writers.request_stop(name):
+        return "asked to stop"
+    live, what = writers.live_writer(name), "no driver is running"
+    if live is not None and live.command:
+        what += f": the command {live.command} holds the lease ({live.holder}), and is not stopped by this"
+    return what

@@ -285,7 +285,7 @@ def test_airflow_stops_before_the_streams_when_code_is_replaced() -> None:
     # Else it starts the next driver, which goes on over the copy and the migration.
     assert stopping.index("./tidemark down airflow") < stopping.index("--stop")
     assert "`no driver is running`" in stopping
-    assert "no driver is running" in _text(REPOSITORY / "include" / "cli" / "jobs.py")
+    assert "no driver is running" in _text(REPOSITORY / "include" / "streams" / "stopping.py")
 
 
 def test_restored_postgresql_is_the_one_that_was_backed_up_when_the_runbook_s_commands_ran(tmp_path: Path) -> None:

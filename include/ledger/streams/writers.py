@@ -33,7 +33,7 @@ class Lease:
 
 @dataclass(frozen=True)
 class LiveWriter:
-    """The driver that holds a pipeline's lease."""
+    """The driver, or the command, that holds a pipeline's lease."""
 
     holder: ProcessOnHost
     token: int
@@ -44,6 +44,22 @@ class LiveWriter:
     """Spark's id of its application; empty until it is known."""
     ui_address: str = ""
     """Address of Spark's own pages about it; empty when they are off."""
+    command: str = ""
+    """The command that holds it, e.g. `erase`; empty for a driver."""
+
+    def in_the_way(self, pipeline: str) -> AnotherWriter:
+        """Return the error of whoever needs the lease, too."""
+        if self.command:
+            return AnotherWriter(
+                f"the command {self.command} holds this pipeline's lease: {self.holder} (fencing token {self.token})",
+                remedy="wait for it to end, then repeat this",
+                pipeline=pipeline,
+            )
+        return AnotherWriter(
+            f"another driver writes this pipeline: {self.holder} (fencing token {self.token})",
+            remedy=f"stop it first: {how_to_stop(pipeline)}, and repeat this when it has ended",
+            pipeline=pipeline,
+        )
 
 
 def _expiry() -> timedelta:
@@ -58,7 +74,7 @@ def _is_held(row: Writer, now: datetime) -> bool:
     return bool(row.holder) and row.expires_at > now and row.renewed_at <= now + _expiry()
 
 
-def _try_acquire(pipeline: str, silent_since: datetime | None = None) -> Lease | None:
+def _try_acquire(pipeline: str, command: str, silent_since: datetime | None = None) -> Lease | None:
     """Return the lease; None while another holds it. `silent_since`: a renewal that is still the last one."""
     with session() as ledger:
         # Serialises concurrent drivers, even when the pipeline has no row yet.
@@ -73,36 +89,28 @@ def _try_acquire(pipeline: str, silent_since: datetime | None = None) -> Lease |
         row.token += 1
         row.holder, row.acquired_at, row.renewed_at = str(ProcessOnHost.this()), now, now
         row.expires_at, row.stop_requested = now + _expiry(), False
-        row.application_id, row.ui_address, row.code = "", "", {}
+        row.application_id, row.ui_address, row.code, row.command = "", "", {}, command
         ledger.add(row)
         return Lease(pipeline, row.token, row.holder)
 
 
-def acquire(pipeline: str) -> Lease:
-    """Take the lease; wait out the lease of a holder that went silent.
+def acquire(pipeline: str, command: str = "") -> Lease:
+    """Take the lease, for a driver or a command; wait out the lease of a holder that went silent.
 
     Raises AnotherWriter when the holder is still there after that time.
     """
     with session() as ledger:
         row = ledger.get(Writer, pipeline)
         renewed_at = row.renewed_at if row else None
-    lease = wait_for(lambda: _try_acquire(pipeline), seconds=settings().lease_seconds + 1)
-    lease = lease or _try_acquire(pipeline, silent_since=renewed_at)
+    lease = wait_for(lambda: _try_acquire(pipeline, command), seconds=settings().lease_seconds + 1)
+    lease = lease or _try_acquire(pipeline, command, silent_since=renewed_at)
     if lease is None:
         with session() as ledger:
-            row = ledger.get(Writer, pipeline)
-            holder, token = (row.holder, row.token) if row else ("nobody", 0)
-        raise AnotherWriter(
-            f"another driver writes this pipeline: {holder} (fencing token {token})",
-            remedy=stop_first(pipeline),
-            pipeline=pipeline,
-        )
+            row = ledger.get_one(Writer, pipeline)
+            if row.holder:
+                raise live_of(row).in_the_way(pipeline)
+        raise AnotherWriter("another driver wrote this pipeline until now", remedy="repeat this", pipeline=pipeline)
     return lease
-
-
-def stop_first(pipeline: str) -> str:
-    """Return what a command that needs the lease asks for."""
-    return f"stop it first: {how_to_stop(pipeline)}, and repeat this when it has ended"
 
 
 def how_to_stop(pipeline: str) -> str:
@@ -249,13 +257,15 @@ def live_at(row: Writer, now: datetime) -> LiveWriter | None:
 def live_of(row: Writer) -> LiveWriter:
     """Return the holder that a row names."""
     holder = ProcessOnHost.parse(row.holder)
-    return LiveWriter(holder, row.token, row.acquired_at, row.renewed_at, row.application_id, row.ui_address)
+    return LiveWriter(
+        holder, row.token, row.acquired_at, row.renewed_at, row.application_id, row.ui_address, row.command
+    )
 
 
 def live_drivers() -> dict[str, psutil.Process]:
-    """Return the running drivers on this host that hold a lease, by their pipelines."""
+    """Return the running drivers on this host that hold a lease, by their pipelines; not commands."""
     with session() as ledger:
-        wanted = select(Writer.pipeline, Writer.holder).where(Writer.holder != "")
+        wanted = select(Writer.pipeline, Writer.holder).where(Writer.holder != "", Writer.command == "")
         holders = {pipeline: ProcessOnHost.parse(holder) for pipeline, holder in ledger.execute(wanted).tuples()}
     return {
         pipeline: psutil.Process(each.process.pid)
@@ -265,8 +275,12 @@ def live_drivers() -> dict[str, psutil.Process]:
 
 
 def request_stop(pipeline: str) -> bool:
-    """Ask the pipeline's driver to stop after its micro-batch; False when none is running."""
-    if live_writer(pipeline) is None:
+    """Ask the pipeline's driver to stop after its micro-batch; False when none is running.
+
+    A command that holds the lease is not asked: it never looks.
+    """
+    live = live_writer(pipeline)
+    if live is None or live.command:
         return False
     with session() as ledger:
         ledger.get_one(Writer, pipeline, with_for_update=True).stop_requested = True

@@ -589,7 +589,7 @@ def test_command_is_neither_stalled_nor_shut_out_when_it_holds_the_lease_and_rec
 ) -> None:
     in_process.run("produce", NAME, "--events", "10")
     # As an erasure holds it, also after the lease of the launch's driver had run out.
-    with no_stream(NAME) as lease:
+    with no_stream(NAME, "erase") as lease:
         progress = Progress()
         assert look_at(NAME, launch) is None
         assert look_at_progress(NAME, progress, 0, launch) is None

@@ -141,7 +141,7 @@ def test_loss_that_grew_while_the_decision_waited_for_its_turn_is_not_accepted(
     lost = [OffsetRange(TP, 0, 10, "id")]
 
     @contextmanager
-    def no_stream(_: str) -> Iterator[Lease]:
+    def no_stream(*_: str) -> Iterator[Lease]:
         # As long as a driver that died holds its lease.
         lost[:] = [OffsetRange(TP, 0, 500, "id")]
         yield Lease("nest_cameras", 7, "here")

@@ -74,7 +74,7 @@ def table_file(home: Home, name: str) -> Path:
 
 def accept_as_declared(log: Log) -> None:
     """What a start of a pipeline with `fail_on_data_loss=False` does."""
-    with generations.no_stream(log.pipeline.name) as lease:
+    with generations.no_stream(log.pipeline.name, "adopt") as lease:
         generations.accept_losses(log.pipeline, lease, reason="declared", accepted_by="test@host")
 
 

@@ -235,7 +235,7 @@ def begin_housekeeping() -> None:
 
 
 def open_a_generation() -> None:
-    with no_stream("isp_hits"):
+    with no_stream("isp_hits", "adopt"):
         pass
 
 

@@ -76,12 +76,37 @@ def test_remedy_pauses_the_dag_first_when_a_command_needs_the_lease(postgres: Ho
         f"stop it first: pause stream__{NAME} if Airflow runs it (a Deployment of Kubernetes: scale it to 0), then "
         f"`./tidemark stream {NAME} --stop`, and repeat this when it has ended"
     )
-    with pytest.raises(AnotherWriter) as refused, no_stream(NAME):
+    with pytest.raises(AnotherWriter) as refused, no_stream(NAME, "adopt"):
         pass
     assert refused.value.remedy == remedy
     with settings_of(postgres, TIDEMARK_LEASE_SECONDS="2"), pytest.raises(AnotherWriter) as waited:
         writers.acquire(NAME)
     assert waited.value.remedy == remedy
+
+
+def test_command_is_named_and_not_asked_to_stop_when_it_holds_the_lease(postgres: Home) -> None:
+    with (
+        settings_of(postgres, TIDEMARK_LEASE_SECONDS="600"),
+        no_stream(NAME, "erase") as lease,
+        settings_of(postgres, TIDEMARK_LEASE_SECONDS="2"),
+    ):
+        said = postgres.run("stream", NAME, "--stop").stderr
+        assert "no driver is running: the command erase holds the lease" in said
+        with pytest.raises(AnotherWriter) as refused, no_stream(NAME, "adopt"):
+            pass
+        with pytest.raises(AnotherWriter) as waited:
+            writers.acquire(NAME)
+        assert NAME not in writers.live_drivers()
+        assert undeclared_streams() == []
+        assert not writers.renew(lease), "nobody has asked it to stop"
+    for each in (refused.value, waited.value):
+        assert each.message.startswith("the command erase holds this pipeline's lease: ")
+        assert each.remedy == "wait for it to end, then repeat this"
+    # The next holder is a driver.
+    driver = writers.acquire(NAME)
+    assert NAME in writers.live_drivers()
+    assert writers.request_stop(NAME)
+    writers.release(driver)
 
 
 def test_declared_streams_and_those_of_lines_are_not_named_when_they_run(lease: writers.Lease) -> None:
