@@ -140,7 +140,8 @@ def resume(pipeline: Pipeline, tell: Tell) -> dict[str, Any]:
     """Finish the unfinished erasure of a pipeline and return the account of it.
 
     Raises UsageError without one, while files of another ledger are kept, for revisions outside of the lake and for
-    signed proofs without a key to sign others, and the error of `check_lake`.
+    signed proofs without a key to sign others; the error of `check_lake`; AnotherWriter while housekeeping, a replay or
+    attempts stay under way for minutes.
 
     A stream may run meanwhile, except for a pipeline with a Delta table: it reads the archive without the records.
     """
@@ -157,7 +158,7 @@ def resume(pipeline: Pipeline, tell: Tell) -> dict[str, Any]:
         f"{pipeline.name}: erasure {erasure.id}: no build reads the {quantity(counts['records'], 'record')} any more; "
         "tables show their rows until they are built again"
     )
-    with steps.files_stay(pipeline) as check_locks:
+    with steps.files_stay_at_last(pipeline) as check_locks:
         steps.rewrite(pipeline, erasure, tell, check_locks)
     steps.build_views(pipeline, erasure, tell)
     steps.build_intervals(pipeline, erasure, tell)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
@@ -13,7 +13,7 @@ from include.erasure import open_tables, views
 from include.erasure.files import rewrite_files
 from include.erasure.keys import FORGOTTEN
 from include.erasure.names import columns_of, names_of
-from include.errors import AnotherWriter, TidemarkError, UsageError, error_class
+from include.errors import AnotherWriter, TidemarkError, error_class
 from include.housekeeping.leftovers import left_tables
 from include.housekeeping.old_generations import sweep_checkpoints
 from include.housekeeping.run import holding_files
@@ -37,6 +37,8 @@ from include.pipelines.spec import Pipeline
 from include.proof.replace import replace_proofs, replaced_by
 from include.spark.run import run_job, run_stream_job
 from include.spark.submission import stream_submission, submission
+from include.times import Interval
+from include.waiting import wait_for
 
 Tell = Callable[[str], None]
 
@@ -45,18 +47,40 @@ _LONG_AGO = timedelta(days=30)
 
 
 @contextmanager
-def files_stay(pipeline: Pipeline) -> Iterator[Check]:
-    """Hold the locks on replaying, discarding, compacting and deleting. Raises AnotherWriter.
+def files_stay(pipeline: Pipeline, patience: timedelta = locks.NO_WAIT) -> Iterator[Check]:
+    """Hold the locks on replaying, discarding, compacting and deleting.
 
-    Yields a function that raises when one of them was lost: call it before each change.
+    Yields a function that raises when one of them was lost: call it before each change. Raises AnotherWriter,
+    for another housekeeping after `patience`.
     """
-    with ledger_quarantine.deciding(pipeline.name) as check_quarantine, holding_files(pipeline.name) as check_files:
+    with (
+        ledger_quarantine.deciding(pipeline.name) as check_quarantine,
+        holding_files(pipeline.name, patience) as check_files,
+    ):
 
         def check_locks() -> None:
             check_quarantine()
             check_files()
 
         yield check_locks
+
+
+@contextmanager
+def files_stay_at_last(pipeline: Pipeline) -> Iterator[Check]:
+    """Hold the same locks for a step of an erasure that was begun, which waits for others' hours of work.
+
+    Raises AnotherWriter that says how to go on.
+    """
+    with ExitStack() as held:
+        try:
+            check = held.enter_context(files_stay(pipeline, locks.PATIENCE))
+        except AnotherWriter as error:
+            raise AnotherWriter(
+                f"{error.message}: the erasure is unfinished",
+                remedy=f"wait for its end, then: ./tidemark erase {pipeline.name} --resume",
+                pipeline=pipeline.name,
+            ) from error
+        yield check
 
 
 def rewrite(pipeline: Pipeline, erasure: Begun, tell: Tell, check: Check) -> None:
@@ -154,12 +178,12 @@ def erase_from_delta(pipeline: Pipeline, erasure: Begun, lease: Lease, tell: Tel
 def sweep(pipeline: Pipeline, erasure: Begun, tell: Tell) -> dict[str, int]:
     """Delete what may still hold the rows: replaced revisions, removed, leftover and set aside files, old checkpoints.
 
-    Also in the tables of removed views. Raises AnotherWriter while an attempt of any interval, or a replay, is under
-    way: leftovers could be its files.
+    Also in the tables of removed views. Raises AnotherWriter when attempts of intervals, or a replay, stay under
+    way for minutes: leftovers could be their files.
     """
-    _check_nobody_builds(pipeline, datetime.now(UTC))
+    _await_nobody_builds(pipeline, datetime.now(UTC), tell)
     times = Times.all_due()
-    with files_stay(pipeline) as check:
+    with files_stay_at_last(pipeline) as check:
         done = Done(pipeline.name, dry_run=False, check=check)
         left = left_tables(pipeline)
         pointed_at = catalog.pointed_at([*pipeline.tables, *left])
@@ -176,7 +200,7 @@ def sweep(pipeline: Pipeline, erasure: Begun, tell: Tell) -> dict[str, int]:
         if not sweep_landing(pipeline, times, done, nobody_replays=True):
             raise AnotherWriter(
                 f"an interval began meanwhile: {done.kept[-1]}; the erasure is unfinished",
-                remedy=f"when it has ended: ./tidemark erase {pipeline.name} --resume",
+                remedy=_when_ended(pipeline),
                 pipeline=pipeline.name,
             )
         sweep_tables(pipeline, times, pointed_at, done, left)
@@ -221,15 +245,27 @@ def forget_names(pipeline: Pipeline, erasure: Begun, tell: Tell) -> dict[str, in
     }
 
 
-def _check_nobody_builds(pipeline: Pipeline, now: datetime) -> None:
-    for interval in set(attempts_under_way(pipeline.name, now - _LONG_AGO).values()):
-        try:
-            with locks.no_attempt_under_way(pipeline.name, interval):
-                pass
-        except UsageError as error:
-            raise AnotherWriter(
-                f"an attempt of {interval} is under way: the erasure is unfinished"
-                f"{locks.attempt_held_by(pipeline.name, interval)}",
-                remedy=f"let it end, then: ./tidemark erase {pipeline.name} --resume",
-                pipeline=pipeline.name,
-            ) from error
+def _await_nobody_builds(pipeline: Pipeline, now: datetime, tell: Tell) -> None:
+    """Wait for a moment without a process that works on an interval. Raises AnotherWriter when there is none."""
+
+    def worked_on() -> set[Interval]:
+        since = now - _LONG_AGO
+        return locks.with_attempts(pipeline.name, set(attempts_under_way(pipeline.name, since).values()))
+
+    if not (found := worked_on()):
+        return
+    tell(f"{pipeline.name}: waiting for attempts to end, first that of {min(found)}")
+    if left := wait_for(worked_on, lambda still: not still, seconds=locks.PATIENCE.total_seconds()):
+        raise AnotherWriter(
+            f"an attempt of {min(left)} is under way: the erasure is unfinished"
+            f"{locks.attempt_held_by(pipeline.name, min(left))}",
+            remedy=_when_ended(pipeline),
+            pipeline=pipeline.name,
+        )
+
+
+def _when_ended(pipeline: Pipeline) -> str:
+    return (
+        "let it end, or, where runs follow each other, as in a backfill, pause "
+        f"interval__{pipeline.name}; then: ./tidemark erase {pipeline.name} --resume"
+    )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ from include.doctor.landing import check_landing
 from include.doctor.repair import repair
 from include.erasure import steps
 from include.errors import AnotherWriter, TidemarkError
-from include.housekeeping.run import keep_house, put_back
+from include.housekeeping.run import holding_files, keep_house, put_back
 from include.ledger import quarantine
 from include.ledger.database import session
 from include.ledger.erasures.unfinished import Begun
@@ -213,19 +215,60 @@ def test_erasure_is_unfinished_when_an_attempt_begins_while_it_sweeps(postgres: 
     assert aside(postgres) == []
 
 
-def test_erasure_sweeps_nothing_while_an_attempt_works_on_an_interval(postgres: Home) -> None:
+def test_erasure_sweeps_nothing_while_an_attempt_works_on_an_interval(
+    postgres: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
     land(24)
     land(25)
     kept_house()
     before = aside(postgres)
     attempt = begin_attempt(PIPELINE, hour(26))
-    with locks.attempt_under_way(PIPELINE, hour(26)), pytest.raises(AnotherWriter, match=r"attempt of .* is under way"):
-        steps.sweep(load_pipeline(PIPELINE), begun(), quiet)
+    with monkeypatch.context() as impatient, locks.attempt_under_way(PIPELINE, hour(26)):
+        impatient.setattr(locks, "PATIENCE", locks.NO_WAIT)
+        with pytest.raises(AnotherWriter, match=r"attempt of .* is under way: the erasure is unfinished") as raised:
+            steps.sweep(load_pipeline(PIPELINE), begun(), quiet)
+    assert f"pause interval__{PIPELINE}; then: ./tidemark erase {PIPELINE} --resume" in raised.value.remedy
     assert aside(postgres) == before != []
-    with session() as ledger:
-        ledger.execute(update(Attempt).where(Attempt.id == attempt).values(ended_at=func.now()))
-    steps.sweep(load_pipeline(PIPELINE), begun(), quiet)
+    # It waits for the attempt, and for housekeeping after that.
+    with ExitStack() as working, ExitStack() as keeping:
+        working.enter_context(locks.attempt_under_way(PIPELINE, hour(26)))
+        keeping.enter_context(holding_files(PIPELINE))
+        told: list[str] = []
+
+        def tell(line: str) -> None:
+            told.append(line)
+            if "waiting for attempts" in line:
+                with session() as ledger:
+                    ledger.execute(update(Attempt).where(Attempt.id == attempt).values(ended_at=func.now()))
+                working.close()
+
+        class Kept(logging.Handler):
+            def emit(self, record: logging.LogRecord) -> None:
+                told.append(record.getMessage())
+                keeping.close()
+
+        handler = Kept()
+        logging.getLogger("tidemark").addHandler(handler)
+        try:
+            steps.sweep(load_pipeline(PIPELINE), begun(), tell)
+        finally:
+            logging.getLogger("tidemark").removeHandler(handler)
+    assert told[:2] == [
+        f"{PIPELINE}: waiting for attempts to end, first that of {hour(26)}",
+        "waiting: another housekeeping is under way",
+    ]
     assert aside(postgres) == []
+
+
+def test_erasure_says_how_to_go_on_when_housekeeping_does_not_end(
+    postgres: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(locks, "PATIENCE", locks.NO_WAIT)
+    with holding_files(PIPELINE), pytest.raises(AnotherWriter) as raised:
+        steps.sweep(load_pipeline(PIPELINE), begun(), quiet)
+    assert "another housekeeping is under way" in raised.value.message
+    assert raised.value.message.endswith(": the erasure is unfinished")
+    assert raised.value.remedy.endswith(f"./tidemark erase {PIPELINE} --resume")
 
 
 def quarantined_offsets() -> list[int]:
