@@ -198,19 +198,29 @@ def judge_validation(attempt: int) -> None:
 def announce(attempt: int) -> Verdict:
     """Write the interval's proof, report and verdict, end the attempt, and notify the operators of what is new.
 
-    If a newer build was announced before, only the attempt is ended: report and verdict stay the newer build's.
+    If a newer build was registered or announced before, only the attempt is ended: report and verdict stay the newer
+    build's. That one is announced in its place if it was not: its process may have died before.
     """
     crash_point("interval_published")
     pinned = attempts.load_attempt(attempt).pinned
     with locks.announcing(pinned.pipeline, pinned.interval):
         try:
-            while (verdict := _announce(attempt, last_erasure(pinned.pipeline))) is None:
-                # The erasure has cleaned what the ledger holds; what was read before must not come back.
-                pass
+            verdict = _announce_of_now(attempt, pinned.pipeline)
+            match attempts.superseded_by(attempts.load_attempt(attempt)):
+                # Not one that is being built again.
+                case newer, build, False if attempts.load_attempt(newer).build == build:
+                    _announce_of_now(newer, pinned.pipeline)
         except DiskFull as error:
             error.pipeline = pinned.pipeline
             raise
         return verdict
+
+
+def _announce_of_now(attempt: int, pipeline: str) -> Verdict:
+    while (verdict := _announce(attempt, last_erasure(pipeline))) is None:
+        # The erasure has cleaned what the ledger holds; what was read before must not come back.
+        pass
+    return verdict
 
 
 def report_uri(pipeline: str, label: str) -> str:
@@ -235,7 +245,7 @@ def _announce(attempt: int, known: int) -> Verdict | None:
     pipeline = load_pipeline(verdict.pipeline)
     if verdict.exit_code == 0:
         verdict = verdict.with_proof(prove_registered(pipeline, spec.pinned.id))
-    if is_late := attempts.is_superseded(spec):
+    if is_late := attempts.superseded_by(spec) is not None:
         attempts.close_attempt(spec.id, verdict.exit_code)
     else:
         data = spec.findings.build.report if spec.findings.build else {}

@@ -232,25 +232,27 @@ def repins_since(build: Build | type[Build]) -> Select[int]:
     return select(Repin.id).where(Repin.interval_id == build.interval_id, Repin.last_build >= build.id)
 
 
-def is_superseded(spec: AttemptSpec) -> bool:
-    """Return whether another attempt of the interval with a later build was announced already.
+def superseded_by(spec: AttemptSpec) -> tuple[int, int | None, bool] | None:
+    """Return the other attempt of the interval with the latest build after this one's that was registered or announced.
 
-    An attempt without a build is as late as its own number.
+    With the build, and whether it was announced. An attempt without a build is as late as its own number.
     """
     later = Attempt.id > spec.id if spec.build is None else Build.id > spec.build
     wanted = (
-        select(Attempt.id)
+        select(Attempt.id, Build.id, Attempt.ended_at.is_not(None))
         .outerjoin(Build, Build.attempt_id == Attempt.id)
         .where(
             Attempt.interval_id == spec.pinned.id,
             Attempt.id != spec.id,
             Attempt.run_by != REBUILD,
-            Attempt.ended_at.is_not(None),
+            Attempt.ended_at.is_not(None) | Build.published_at.is_not(None),
             later,
         )
+        .order_by(Build.id.desc().nulls_last(), Attempt.id.desc())
+        .limit(1)
     )
     with session() as ledger:
-        return ledger.scalar(wanted.limit(1)) is not None
+        return ledger.execute(wanted).tuples().one_or_none()
 
 
 def end_attempt(attempt: int, exit_code: int, verdict: dict[str, Any], known: int | None = None) -> bool:

@@ -180,6 +180,26 @@ def test_newer_report_stays_when_an_older_attempt_is_announced_late(
     assert open_attempts(pipeline) == []
 
 
+def test_newer_build_is_announced_in_an_older_one_s_place_when_its_process_died_before(
+    pipeline: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(steps, "load_pipeline", lambda _: steps_pipeline())
+    older = begin_attempt(pipeline)
+    attempts.resume_attempt(older, code_version="older")
+    register(older, note_build(older, rows=150))
+    newer = begin_attempt(pipeline)
+    register(newer, note_build(newer))
+    assert steps.announce(older).exit_code == 0
+    assert verdict_of(pipeline)["code_version"] == attempts.load_attempt(newer).code_version != "older"
+    assert open_attempts(pipeline) == []
+    # Not while it is built again: nobody has judged that build.
+    attempts.resume_attempt(newer)
+    note_build(newer, unexplained=3)
+    steps.announce(older)
+    assert verdict_of(pipeline)["reconciliation"]["unexplained"] == 0
+    assert open_attempts(pipeline) == [newer]
+
+
 def test_registered_verdict_stays_when_an_older_attempt_fails_late(
     pipeline: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -266,7 +266,7 @@ def test_exit_code_is_told_at_once_when_a_job_failed_before_any_verdict(pipeline
     assert told.advice.meaning.startswith("exit code 4")
     assert counts_of(pipeline) == {"failed": 1}
     # Nobody announced it, so that it outdates no other attempt.
-    assert not attempts.is_superseded(attempts.load_attempt(older))
+    assert attempts.superseded_by(attempts.load_attempt(older)) is None
     with session() as ledger:
         assert ledger.get_one(Attempt, attempt).ended_at is None
     attempts.resume_attempt(attempt)
