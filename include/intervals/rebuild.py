@@ -12,7 +12,7 @@ from include.intervals.steps import submit
 from include.lake.revision_files import DamagedFile, damaged_files
 from include.ledger.archive.removal import removed_ranges
 from include.ledger.erasures import unfinished
-from include.ledger.intervals import attempts, locks, revisions
+from include.ledger.intervals import attempts, locks, pins, revisions
 from include.ledger.intervals.pins import PinnedInterval
 from include.ledger.intervals.revisions import RegisteredRevision
 from include.ledger.intervals.states import RevisionState, Source
@@ -41,7 +41,7 @@ def rebuild(table: str, partition: str, source: Source | str, run: Callable[[Spa
     """
     # What a removed view had stays registered until its interval runs again: nothing builds it.
     pipeline_of_table(table)
-    pinned = attempts.pinned_interval(_registered(table, partition).interval_id)
+    pinned = pins.pinned_interval(_registered(table, partition).interval_id)
     # From the first look on, since the ranges that are compared must be those that the job reads.
     with locks.attempt_under_way(pinned.pipeline, pinned.interval):
         revision = _registered(table, partition)
@@ -142,7 +142,7 @@ def _check_not_erased(pinned: PinnedInterval) -> None:
 
 
 def _pinned(revision: RegisteredRevision, source: Source | str) -> tuple[PinnedInterval, Source]:
-    pinned = attempts.pinned_interval(revision.interval_id)
+    pinned = pins.pinned_interval(revision.interval_id)
     read = revisions.published_ranges(revision.interval_id)
     if read and read != pinned.ranges:
         begin, end = format_time(pinned.interval.from_time), format_time(pinned.interval.to_time)

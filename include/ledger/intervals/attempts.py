@@ -213,12 +213,6 @@ def attempt_times(attempt: int) -> tuple[datetime, datetime]:
         return row.started_at, row.ended_at or datetime.now(UTC)
 
 
-def pinned_interval(interval_id: int) -> PinnedInterval:
-    """Return a pinned interval by its number."""
-    with session() as ledger:
-        return pinned_of(ledger, ledger.get_one(IntervalRow, interval_id))
-
-
 def latest_build(ledger: Session, attempt: int) -> Build | None:
     """Return the build of the attempt that was noted last."""
     return ledger.scalar(select(Build).where(Build.attempt_id == attempt).order_by(Build.id.desc()).limit(1))

@@ -64,6 +64,12 @@ def _first_of(ledger: Session, wanted: Select[IntervalRow]) -> PinnedInterval | 
     return pinned_of(ledger, row) if row else None
 
 
+def pinned_interval(interval_id: int) -> PinnedInterval:
+    """Return a pinned interval by its number."""
+    with session() as ledger:
+        return pinned_of(ledger, ledger.get_one(IntervalRow, interval_id))
+
+
 def find_interval(pipeline: str, from_time: datetime) -> PinnedInterval | None:
     """Return the pinned interval that begins then."""
     with session() as ledger:

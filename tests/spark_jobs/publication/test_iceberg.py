@@ -15,7 +15,7 @@ from include.errors import LockLost, UsageError
 from include.iceberg import commit, tables
 from include.ledger.completeness.properties import table_properties
 from include.ledger.held_locks import held_names
-from include.ledger.intervals import attempts, builds, revisions
+from include.ledger.intervals import attempts, builds, pins, revisions
 from include.ledger.intervals.builds import Changes
 from include.ledger.lineage import BuiltRevision
 from include.pipelines.spec import Pipeline
@@ -56,7 +56,7 @@ class Pointers:
 
 
 def finish(archive: OpenTable, pointers: Pointers, hour: int) -> None:
-    pinned = attempts.pinned_interval(archive.intervals[hour])
+    pinned = pins.pinned_interval(archive.intervals[hour])
     finish_interval(pinned, cast(Catalog, pointers), lambda: None)
 
 
@@ -156,7 +156,7 @@ def test_later_build_stays_in_both_catalogs_when_a_publication_lost_its_lock_bef
     }[at]
     monkeypatch.setattr(where, name, late(getattr(where, name)))
     with pytest.raises(LockLost):
-        finish_interval(attempts.pinned_interval(archive.intervals[0]), cast(Catalog, pointers), check)
+        finish_interval(pins.pinned_interval(archive.intervals[0]), cast(Catalog, pointers), check)
     (registered,) = revisions.registered(archive.pipeline.table)
     assert registered.rows == archive.load().scan().to_arrow().num_rows == 7
     assert pointers.at == {registered.partition: registered.location}
@@ -179,7 +179,7 @@ def test_interval_is_put_back_when_somebody_removed_it_and_it_is_published_again
     table = archive.load()
     table.delete("interval = '2026-11-18T05'")
     assert archive.load().scan().to_arrow().num_rows == 0
-    follow_in_iceberg(archive.pipeline, attempts.pinned_interval(archive.intervals[0]), lambda: None)
+    follow_in_iceberg(archive.pipeline, pins.pinned_interval(archive.intervals[0]), lambda: None)
     assert archive.load().scan().to_arrow().num_rows == 9
 
 
