@@ -198,20 +198,33 @@ def test_old_events_are_written_with_the_present_time_when_the_topic_takes_only_
     assert found == {}
 
 
-def test_small_events_are_written_when_the_topic_takes_only_small_batches(home: Home) -> None:
-    from confluent_kafka.admin import AdminClient, NewTopic
+def test_small_events_are_written_when_the_topic_takes_only_small_batches_and_then_smaller_ones(home: Home) -> None:
+    from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
     client = AdminClient({"bootstrap.servers": home.kafka})
     client.create_topics([NewTopic(TOPIC, 1, config={"max.message.bytes": "20000"})])[TOPIC].result(30)
-    sizes, rng = [30_000 if number == 100 else 1_000 for number in range(200)], random.Random(1)
+    sizes, rng = [30_000 if number == 100 else 1_000 for number in range(400)], random.Random(1)
     # What cannot be compressed: the limit is one of bytes on the wire.
     paddings = [rng.randbytes(size).hex() for size in sizes]
     sent = [json.dumps({"meta": {"id": str(number)}, "padding": each}) for number, each in enumerate(paddings)]
     frames = [frame(number, data) for number, data in enumerate(sent)]
-    with ScriptedServer(Answer(frames), Answer(status=204)) as server:
-        counts = follow(home, server)
-    assert (counts["written"], counts["refused"]) == (199, 1)
-    assert ids(written(home)) == Counter(str(number) for number in range(200) if number != 100)
+    pieces = Gated(frames[:200], frames[200:])
+    with ScriptedServer(Answer(pieces), Answer(status=204)) as server:
+        process = home.start("produce", "wiki_changes", "--from-stream", server.url)
+        try:
+            wait_for("the position", lambda: bool(server.last_event_ids) and position(home) == "199")
+            lower = ConfigEntry("max.message.bytes", "5000", incremental_operation=AlterConfigOpType.SET)
+            resource = ConfigResource(ConfigResource.Type.TOPIC, TOPIC, incremental_configs=[lower])
+            client.incremental_alter_configs([resource])[resource].result(30)
+            pieces.gate.set()
+            out, errors = process.communicate(timeout=60)
+        finally:
+            pieces.gate.set()
+            end_of(process)
+    assert process.returncode == 0, errors
+    counts = json.loads(out)
+    assert (counts["written"], counts["refused"], counts["last_event_id"]) == (399, 1, "399")
+    assert ids(written(home)) == Counter(str(number) for number in range(400) if number != 100)
 
 
 def test_follower_ends_with_0_when_time_is_up_and_goes_on_from_there(home: Home) -> None:

@@ -163,6 +163,17 @@ def test_event_is_kept_when_it_is_refused_with_the_present_time_too() -> None:
     assert answering.times[1] > AT.timestamp() * 1000
 
 
+@pytest.mark.parametrize("batches", [1, 1000])
+def test_only_an_event_that_is_too_large_itself_is_kept_when_the_topic_takes_smaller_batches(
+    cluster: MockCluster, batches: int
+) -> None:
+    """With 1,000 such answers each event is refused alone, too."""
+    counts = followed(cluster, *[KafkaError.MSG_SIZE_TOO_LARGE] * batches)
+    kept = 0 if batches == 1 else EVENTS
+    assert (counts.written, counts.refused, counts.last_event_id) == (EVENTS - kept, kept, str(EVENTS - 1))
+    assert len(written(cluster)) == EVENTS - kept
+
+
 def test_missing_topic_is_named_when_it_was_deleted_meanwhile() -> None:
     class Gone(Answering):
         def produce(self, *_: object, **__: object) -> None:
