@@ -27,7 +27,7 @@ class Finalized:
             Finalized()
 
 Finalized()
-gc.set_threshold(50)
+gc.set_threshold({often})
 try:
     print(len({called}(Path(ast.__file__).read_text()).body) > 10, gc.isenabled())
 except SystemError:
@@ -36,10 +36,10 @@ Finalized.left = 0
 """
 
 
-def printed(called: str) -> str:
+def printed(called: str, often: int = 50) -> str:
     """What the program prints, in a process of its own: the fault may come out anywhere in it."""
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    program = PROGRAM.replace("{called}", called)
+    program = PROGRAM.replace("{called}", called).replace("{often}", str(often))
     done = subprocess.run([sys.executable, "-c", program], env=environment, check=True, capture_output=True, text=True)
     return done.stdout.strip()
 
@@ -50,4 +50,5 @@ def test_module_is_parsed_when_finalizers_of_garbage_parse_too() -> None:
 
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="a fault of Python 3.11")
 def test_python_s_own_parser_loses_count_then() -> None:
-    assert printed("ast.parse") == "lost count"
+    # Where a collection falls depends on all that was allocated before, as by imports.
+    assert any(printed("ast.parse", often) == "lost count" for often in (20, 30, 50, 70, 90))
