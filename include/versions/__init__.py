@@ -35,6 +35,7 @@ from include.errors import UsageError
 from include.ledger import reference_versions
 from include.pipelines import load_pipeline
 from include.pipelines.spec import AdditiveView, Avro, Csv, Json, KafkaDeserializer, Pipeline, Text, UserDefined
+from include.pipelines.spec.outputs import long_columns
 from include.settings import REPOSITORY
 from include.spark.compiled_jars import jars_content
 from include.versions.executed_code import executed_code, is_defined
@@ -66,6 +67,8 @@ VALIDATION = (
 )
 """Used besides a pipeline's own suite."""
 FLAGS = ("spark_jobs.views.flags:flags",)
+LONG_FLAGS = ("spark_jobs.views.flags:bounded_flags",)
+"""Of pipelines whose flags have columns of any length: all other flags are as without it."""
 
 BOUNDARY = (
     # Where rows and schemas are kept, queried and reported, and what is refused.
@@ -144,7 +147,8 @@ def rules_version(pipeline: str) -> str:
     declared = load_pipeline(pipeline)
     if declared.flags is None:
         return decoder_version(pipeline)
-    roots = (*FLAGS, _transform(declared, declared.flags.rules))
+    is_long = long_columns(declared.flags, declared.archive_columns, declared.archive.all_rules)
+    roots = (*(LONG_FLAGS if is_long else FLAGS), _transform(declared, declared.flags.rules))
     return _digest(declared, roots, [decoder_version(pipeline), _facts(declared.flags.columns), declared.flags.topic])
 
 

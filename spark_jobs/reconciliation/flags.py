@@ -49,7 +49,7 @@ from spark_jobs.spark.frames import empty_frame, frame_of
 from spark_jobs.spark.kafka_source import read_topic
 from spark_jobs.spark.schemas import struct_of
 from spark_jobs.views.cut_flags import may_be_cut, of_deleted_topics
-from spark_jobs.views.flags import VALUE, declared, flags
+from spark_jobs.views.flags import VALUE, bounded_flags, declared
 from spark_jobs.views.speed_topic import CLOCKS_APART
 
 _COMMITTING = timedelta(seconds=30)
@@ -213,7 +213,7 @@ def _recomputed(
         here = [force.range for force in forces if force.version == version]
         # Nothing is flagged before a query with this version began.
         reach = [OffsetRange(tp, min(at, ends[tp]), ends[tp]) for tp, at in firsts[version].items() if tp in ends]
-        flagged = flags(pipeline, rows.where(within(reach)), limits[version], version)
+        flagged = bounded_flags(pipeline, rows.where(within(reach)), limits[version], version)
         at = F.from_json("value", struct_of(VALUE))
         frames.append(
             flagged.select("key", "value", at.alias("of"))

@@ -30,6 +30,7 @@ from include.lake import object_store
 from include.lake.disks import full_disk
 from include.ledger.connection import does_not_answer
 from spark_jobs.spark.checkpoint import checkpoint_damaged
+from spark_jobs.spark.kafka_source import too_large
 from spark_jobs.spark.thrown import MISSING, Thrown, below_lake, causes_of, chain_of, jvm_has_ended, place_without_space
 
 SPARK_FAILURES = (PySparkException, Py4JJavaError)
@@ -276,6 +277,7 @@ _MEANINGS = (
     _disk_full,
     _worker_late,
     _refused_by_brokers,
+    too_large,
     _service_unreachable,
     _catalog_unreachable,
     checkpoint_damaged,

@@ -11,14 +11,17 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from include import kafka
+from include.errors import MessageRefused, one_line
 from include.kafka.fenced_producer import Message
 from include.kafka.record_batches import sample_batch
+from include.kafka.topics import MAX_MESSAGE_BYTES
 from include.offsets import OffsetRange, TopicPartition, assignment_json, offsets_json
 from include.pipelines.spec import KafkaTopics
 from include.pipelines.spec.sources import INTERNAL
 from include.settings import settings
 from spark_jobs.spark.frames import empty_frame
 from spark_jobs.spark.schemas import struct_of
+from spark_jobs.spark.thrown import Thrown
 
 _FIXED = {
     "includeHeaders": "true",
@@ -27,6 +30,12 @@ _FIXED = {
     # A reader must not create the topic that was deleted under it, as brokers let it by default.
     "kafka.allow.auto.create.topics": "false",
 }
+
+_LARGEST_REQUEST = 32 * 1024 * 1024
+"""Bytes of a message that Spark's producer sends: as many as its buffer holds. The topic's limit alone decides."""
+
+_DEFAULT_LIMIT = 1_048_588
+"""Bytes of a batch that topics take by default: enough for every flag (`spark_jobs/views/flags.py`)."""
 
 _ONE_BATCH = 1
 """Bytes of a fetch that brings one batch: the first batch of a fetch always comes whole."""
@@ -159,4 +168,16 @@ def _as_bytes(messages: DataFrame, more: Sequence[str] = ()) -> DataFrame:
 
 def write_stream(messages: DataFrame, topic: str) -> DataStreamWriter:
     """Return a writer of a stream of messages to a topic. Columns: key, value."""
-    return messages.writeStream.format("kafka").options(**_client_options()).option("topic", topic)
+    options = {"kafka.max.request.size": str(_LARGEST_REQUEST), **_client_options(), "topic": topic}
+    return messages.writeStream.format("kafka").options(**options)
+
+
+def too_large(thrown: Thrown) -> MessageRefused | None:
+    """Return the error of a message of `write_stream` that the topic does not take; None for any other failure."""
+    if "org.apache.kafka.common.errors.RecordTooLargeException" not in thrown.kinds:
+        return None
+    return MessageRefused(
+        f"Kafka refuses a message for the topic of the flags: {one_line(thrown.message)}",
+        remedy=f"set {MAX_MESSAGE_BYTES} of that topic to {_DEFAULT_LIMIT}, Kafka's default, or more; then start the "
+        "stream again",
+    )

@@ -50,7 +50,7 @@ from spark_jobs.spark.log import log_of
 from spark_jobs.streaming.learned_limits import learned, storable
 from spark_jobs.streaming.restarts import PoisonRestarts
 from spark_jobs.streaming.started_code import StreamVersions
-from spark_jobs.views.flags import declared, flags
+from spark_jobs.views.flags import bounded_flags, declared
 
 _LOOK_EVERY = 2.0
 """How often the driver asks the ledger for newly registered revisions, s."""
@@ -136,7 +136,7 @@ class FlagQuery:
         records = read_stream(self.spark, self.pipeline.source, begins, in_real_time="realTime" in trigger)
         rows = archive_rows(self.pipeline, decode(self.pipeline, records, self.restarts.withheld(FLAGS)))
         rows = rows.where(~self._is_erased(ids))
-        raised = flags(self.pipeline, rows, self._limits, self._version)
+        raised = bounded_flags(self.pipeline, rows, self._limits, self._version)
         return (
             write_stream(raised, declared(self.pipeline).topic)
             .queryName(f"{self.pipeline.name}.{FLAGS}")

@@ -9,7 +9,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from include.errors import OffsetsLost, TidemarkError
+from include.errors import MessageRefused, OffsetsLost, TidemarkError
 from include.kafka.consumer_group import ConsumerGroup
 from include.ledger.archive import micro_batches
 from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit
@@ -42,6 +42,7 @@ from spark_jobs.streaming.row_outputs import LAST, RowOutputs
 from spark_jobs.streaming.speed_base import load_base
 from spark_jobs.streaming.started_code import StreamVersions, load_code, versions_of
 from spark_jobs.views.aggregate import aggregate_stream
+from spark_jobs.views.flags import declared
 
 
 def run_stream(open_session: Callable[[], SparkSession], pipeline: Pipeline, *, until_caught_up: bool) -> int:
@@ -160,6 +161,10 @@ class _Queries(StreamQueries):
                 continue
             if self._errors or not number:
                 raise self._errors[0] if self._errors else failed
+            if self._flags and isinstance(refused := translate(failed), MessageRefused):
+                # Of all queries, Spark writes the messages of this one alone, and its error names no topic.
+                refused.message += f"; the topic is {declared(self._pipeline).topic}"
+                raise refused from failed
             if self._restarts.may_start(name, failed, archive_runs=self._queries[0].isActive):
                 self._log(name).info("starts again")
                 self._queries[number] = self._start_beside(name)

@@ -20,11 +20,11 @@ from include.pipelines.spec.archive import (
 )
 from include.pipelines.spec.decoders import Avro, Csv, Decoder, Json, KafkaDeserializer, Text, UserDefined
 from include.pipelines.spec.names import IDENTIFIER, IDENTITY, KAFKA_COLUMNS, OWN_COLUMNS, check_identifier, check_topic
-from include.pipelines.spec.outputs import PRODUCER_OPTIONS, DatabaseTable, Flags, KafkaTopic, Limit, Rows
+from include.pipelines.spec.outputs import DatabaseTable, Flags, KafkaTopic, Limit, Rows
 from include.pipelines.spec.pipeline import Pipeline
 from include.pipelines.spec.references import CatalogTable, JdbcQuery, LakePath, Reference
 from include.pipelines.spec.reports import Grid, Listing, Report, Threshold, Top
-from include.pipelines.spec.sources import KafkaTopics
+from include.pipelines.spec.sources import PRODUCER_OPTIONS, KafkaTopics
 from include.pipelines.spec.views import (
     AdditiveView,
     CompactedTopic,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import NamedTuple
 
 from include.errors import UsageError
+from include.pipelines.spec.archive import MaxBytes, Rule
 from include.pipelines.spec.ddl import Field, check_apart, check_path, check_types, fields_of
 from include.pipelines.spec.names import (
     IDENTITY,
@@ -22,9 +24,18 @@ from include.pipelines.spec.names import (
     check_topic,
     check_tuple,
 )
+from include.pipelines.spec.sources import PRODUCER_OPTIONS
 from include.times import parse_duration
 
 _SHORTEST_BATCH, _LONGEST_BATCH = timedelta(seconds=5), timedelta(minutes=5)
+
+_SHORT = 4096
+"""Bytes of a text that no flag is too large by."""
+
+_SHORT_KIND = re.compile(
+    "BOOLEAN|BYTE|TINYINT|SHORT|SMALLINT|INT|INTEGER|LONG|BIGINT|FLOAT|REAL|DOUBLE|DEC|DECIMAL|NUMERIC|DATE"
+    "|TIMESTAMP(_NTZ|_LTZ)?"
+)
 
 
 class Limit(NamedTuple):
@@ -68,26 +79,6 @@ class Flags:
         check_tuple(self.learned_from, "learned_from of the flags")
         check_tuple(self.columns, "columns of the flags")
         check_count(self.topic_partitions, f"topic_partitions of {self.topic}")
-
-
-PRODUCER_OPTIONS: Mapping[str, str] = {
-    "kafka.batch.size": "batch.size",
-    "kafka.client.dns.lookup": "client.dns.lookup",
-    "kafka.client.id": "client.id",
-    "kafka.compression.type": "compression.type",
-    "kafka.connections.max.idle.ms": "connections.max.idle.ms",
-    "kafka.linger.ms": "linger.ms",
-    "kafka.max.request.size": "message.max.bytes",
-    "kafka.metadata.max.age.ms": "metadata.max.age.ms",
-    "kafka.receive.buffer.bytes": "socket.receive.buffer.bytes",
-    "kafka.reconnect.backoff.max.ms": "reconnect.backoff.max.ms",
-    "kafka.reconnect.backoff.ms": "reconnect.backoff.ms",
-    "kafka.request.timeout.ms": "request.timeout.ms",
-    "kafka.retry.backoff.ms": "retry.backoff.ms",
-    "kafka.send.buffer.bytes": "socket.send.buffer.bytes",
-}
-"""Options of Kafka's producer that an output may set, with the client's names for them. What decides whether a message
-is written once is not among them, and addresses and secrets are settings (`TIDEMARK_KAFKA_…`)."""
 
 
 @dataclass(frozen=True)
@@ -243,6 +234,14 @@ def check_flags(flags: Flags, views: Collection[str], archive_columns: str, pipe
     columns = f"{archive_columns}, {KAFKA_COLUMNS}, event_time TIMESTAMP"
     for path in flags.columns:
         check_path(path, columns, "columns of the flags", into_arrays=True)
+
+
+def long_columns(flags: Flags, archive_columns: str, rules: Iterable[Rule]) -> tuple[str, ...]:
+    """Return the columns of flags whose length neither their type nor a rule `MaxBytes` bounds."""
+    columns = fields_of(f"{archive_columns}, {KAFKA_COLUMNS}, event_time TIMESTAMP")
+    short = {each.name for each in columns if _SHORT_KIND.fullmatch(each.kind)}
+    short |= {rule.column for rule in rules if isinstance(rule, MaxBytes) and rule.limit <= _SHORT}
+    return tuple(name for name in flags.columns if name not in short)
 
 
 def check_postgresql(output: Rows, fields: Iterable[Field], pipeline: str) -> None:

@@ -28,6 +28,25 @@ OWN_OPTIONS = frozenset(
 )
 """Options of Kafka's client that a pipeline may not set: they decide which records are read."""
 
+PRODUCER_OPTIONS: Mapping[str, str] = {
+    "kafka.batch.size": "batch.size",
+    "kafka.client.dns.lookup": "client.dns.lookup",
+    "kafka.client.id": "client.id",
+    "kafka.compression.type": "compression.type",
+    "kafka.connections.max.idle.ms": "connections.max.idle.ms",
+    "kafka.linger.ms": "linger.ms",
+    "kafka.max.request.size": "message.max.bytes",
+    "kafka.metadata.max.age.ms": "metadata.max.age.ms",
+    "kafka.receive.buffer.bytes": "socket.receive.buffer.bytes",
+    "kafka.reconnect.backoff.max.ms": "reconnect.backoff.max.ms",
+    "kafka.reconnect.backoff.ms": "reconnect.backoff.ms",
+    "kafka.request.timeout.ms": "request.timeout.ms",
+    "kafka.retry.backoff.ms": "retry.backoff.ms",
+    "kafka.send.buffer.bytes": "socket.send.buffer.bytes",
+}
+"""Options of Kafka's producer that an output may set, with the client's names for them. What decides whether a message
+is written once is not among them, and addresses and secrets are settings (`TIDEMARK_KAFKA_…`)."""
+
 _SETTINGS = re.compile(r"kafka\.(bootstrap\.|config\.providers|sasl\.|security\.|ssl\.)")
 """Addresses and secrets: those are settings (`TIDEMARK_KAFKA_…`)."""
 

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from include.errors import OffsetsLost
+from include.errors import MessageRefused, OffsetsLost
 from include.ledger.streams.generations import StreamGeneration
 from include.ledger.streams.writers import Lease
 from include.offsets import TopicPartition
@@ -84,3 +84,16 @@ def test_consumer_group_names_the_ledger_before_the_first_micro_batch(monkeypatc
     unused: Any = None
     kafka_stream._Queries(unused, pipeline, LEASE, cast(Any, start), unused, unused, until_caught_up=True)
     assert told[-2:] == [("this one", begins), ("archive", "started")]
+
+
+def test_topic_of_flags_is_named_when_it_does_not_take_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark's error does not name it. The query is not started again: it would meet the same flag."""
+    failed = {"archive": None, "flags": ValueError("The request included a message larger than the max message size")}
+    monkeypatch.setattr(kafka_stream, "translate", lambda error: MessageRefused(str(error)))
+    monkeypatch.setattr(kafka_stream._Queries, "_failure", lambda _, name, query: failed[name])
+    queries: Any = object.__new__(kafka_stream._Queries)
+    queries._pipeline, queries._flags, queries._errors = load_pipeline("auction_bids"), SimpleNamespace(), []
+    queries._names, queries._queries = ("archive", "flags"), [None, None]
+    monkeypatch.setattr(kafka_stream, "unresolved_id", lambda _: None)
+    with pytest.raises(MessageRefused, match="larger than the max message size; the topic is auction-flags"):
+        queries.running()
