@@ -11,8 +11,9 @@ from typing import Any, TypeVar, cast
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient
 
-from include.errors import MessageRefused, TidemarkError, UsageError
-from include.kafka.refusals import READER, not_reached, unreachable_error
+from include.errors import MessageRefused, RequestRefused, ServiceUnreachable, TidemarkError, UsageError
+from include.kafka.refusals import READER, TIMEOUT, not_reached, unreachable_error
+from include.offsets import TopicPartition
 from include.settings import settings
 
 _Client = TypeVar("_Client")
@@ -25,6 +26,9 @@ BATCH_SIZE = 1_000_000
 
 ABOUT_THE_MESSAGE = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG_SIZE, KafkaError.INVALID_RECORD}
 """Refusals of a message that others do not share."""
+
+_NAMED = 3
+"""How many topics and topic partitions an error names."""
 
 _NO_TOPIC = {KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION, KafkaError.UNKNOWN_TOPIC_OR_PART}
 
@@ -180,18 +184,45 @@ def send(topic: str, messages: Iterable[tuple[bytes, bytes]], batch_size: int = 
             refused.append(error.args[0])
             break
         count += 1
-    unconfirmed = sender.flush(90)
+    waiting = sender.flush(90)
     if refused:
         raise undelivered(topic, refused[0])
-    if unconfirmed:
-        raise not_reached(f"not every message to {topic} was confirmed")
+    if waiting:
+        raise unconfirmed("it did not confirm every message", topic)
     return count
+
+
+def unconfirmed(reason: str, *topics: str) -> ServiceUnreachable:
+    """Return the error for messages to topics that were not confirmed in time.
+
+    The client sends them again and again, and reports no refusal that may pass. So this asks whether brokers answer.
+    """
+    try:
+        known = admin().list_topics(timeout=TIMEOUT).topics
+    except KafkaException:
+        return not_reached(reason)
+    named = sorted(set(topics))
+    lacking = [
+        f"{TopicPartition(topic, each.id)} has "
+        + (f"{len(each.isrs)} of {len(each.replicas)} replicas in sync" if each.leader >= 0 else "no leader")
+        for topic in named
+        if topic in known
+        for each in known[topic].partitions.values()
+        if each.leader < 0 or len(each.isrs) < len(each.replicas)
+    ]
+    told = "; ".join([reason, *lacking[:_NAMED]])
+    return RequestRefused(
+        f"Kafka at {settings().kafka_address()} answers, but takes no messages for {', '.join(named[:_NAMED])} in "
+        f"time: {told}",
+        remedy="has each topic partition a leader that is reached from here, and as many replicas in sync as the "
+        "topic's min.insync.replicas asks for? Start the brokers that are missing; else: the brokers' logs",
+    )
 
 
 def undelivered(topic: str, refused: KafkaError) -> TidemarkError:
     """Return the error for a message that was not delivered."""
     if refused.code() == KafkaError._MSG_TIMED_OUT:
-        return not_reached(refused.str())
+        return unconfirmed(refused.str(), topic)
     if unreachable := unreachable_error(refused, topic):
         return unreachable
     if refused.code() in _NO_TOPIC:

@@ -24,8 +24,8 @@ from confluent_kafka import Message as KafkaMessage
 from tenacity import Retrying, retry_if_exception_type, retry_if_not_result, stop_after_delay, wait_fixed
 
 from include.crash_points import crash_point
-from include.errors import AnotherWriter, MessageRefused, ServiceUnreachable, TidemarkError, UsageError
-from include.kafka.client import CLIENT_LIMIT, consumer, enqueue, producer
+from include.errors import AnotherWriter, MessageRefused, TidemarkError, UsageError
+from include.kafka.client import CLIENT_LIMIT, consumer, enqueue, producer, unconfirmed
 from include.kafka.refusals import TIMEOUT, has_no_answer, is_denied, unreachable_error
 from include.kafka.topics import MAX_MESSAGE_BYTES, topic_config
 
@@ -68,8 +68,13 @@ _FENCED = {
 _FAILED_BEFORE = {KafkaError._STATE, KafkaError._FATAL}
 """What the client answers to each further message of a transaction that has failed, whatever the reason is."""
 
+_NOT_IN_TIME = {KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT}
+"""Messages were not confirmed, although the client sent them for as long as a transaction lasts."""
+
 _TOO_LONG = KafkaError.INVALID_TRANSACTION_TIMEOUT
 """The brokers do not let a transaction last as long as this producer asks for; a new producer asks for the same."""
+
+_FOR_GOOD = {*_NOT_IN_TIME, _TOO_LONG}
 
 
 @dataclass
@@ -84,6 +89,8 @@ class FencedProducer:
     """Further options of the client, by its own names."""
     _producer: Producer | None = field(default=None, init=False)
     _reader: Consumer | None = field(default=None, init=False)
+    _undelivered: KafkaError | None = field(default=None, init=False)
+    """The first refusal of a message of the transaction."""
 
     @property
     def transactional_id(self) -> str:
@@ -117,7 +124,10 @@ class FencedProducer:
                 if refused is None:
                     raise
                 may_pass = refused.fatal() or refused.txn_requires_abort()
-                if attempt == _ATTEMPTS or not may_pass or has_no_answer(refused) or refused.code() == _TOO_LONG:
+                if refused.code() == KafkaError._INCONSISTENT:
+                    # The client refers to the reports of the single messages.
+                    refused = self._undelivered or refused
+                if attempt == _ATTEMPTS or not may_pass or has_no_answer(refused) or refused.code() in _FOR_GOOD:
                     raise self._refusal(refused, chunk) from error
                 # A newer driver shut it out, or the broker after a pause: only the holder of the lease may go on.
                 self.check_lease()
@@ -142,9 +152,11 @@ class FencedProducer:
         sender = self._producer or self._open()
         sender.begin_transaction()
         ends: dict[tuple[str, int], int] = {}
+        self._undelivered = None
 
-        def note(_: KafkaError | None, delivered: KafkaMessage) -> None:
-            # Called in the order of the offsets; the commit reports a refused message.
+        def note(refused: KafkaError | None, delivered: KafkaMessage) -> None:
+            # Called in the order of the offsets; the commit reports that a message was refused, not always why.
+            self._undelivered = self._undelivered or refused
             ends[delivered.topic(), delivered.partition()] = delivered.offset()
 
         for message in chunk:
@@ -153,11 +165,8 @@ class FencedProducer:
             place = {"partition": message[4]} if len(message) == 5 else {}
             enqueue(sender, topic, value, key, headers=named, on_delivery=note, **place)
         if waiting := sender.flush(_PATIENCE):
-            raise ServiceUnreachable(
-                f"Kafka did not confirm {waiting} messages of {self.query} within {_PATIENCE:.0f} s",
-                remedy="./tidemark status",
-                pipeline=self.pipeline,
-            )
+            reason = f"it did not confirm {waiting} messages of {self.query} within {_PATIENCE:.0f} s"
+            raise KafkaException(KafkaError(KafkaError._MSG_TIMED_OUT, reason))
         crash_point("topic_written")
         self.check_lease()
         crash_point("topic_checked")
@@ -215,7 +224,10 @@ class FencedProducer:
                 given_up.abort_transaction(TIMEOUT)
 
     def _refusal(self, refused: KafkaError, chunk: Sequence[Message]) -> TidemarkError:
-        unreachable = None if is_denied(refused) else unreachable_error(refused, *{message[0] for message in chunk})
+        topics = {message[0] for message in chunk}
+        if refused.code() in _NOT_IN_TIME:
+            return unconfirmed(refused.str(), *topics)
+        unreachable = None if is_denied(refused) else unreachable_error(refused, *topics)
         if unreachable is not None:
             return unreachable
         if refused.code() in _FENCED:

@@ -16,12 +16,11 @@ from datetime import UTC, datetime
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from include import kafka
-from include.errors import ServiceUnreachable, TidemarkError
-from include.kafka.client import ABOUT_THE_MESSAGE, undelivered
+from include.errors import TidemarkError
+from include.kafka.client import ABOUT_THE_MESSAGE, unconfirmed, undelivered
 from include.kafka.refusals import has_no_answer
 from include.pipelines.spec import Pipeline
 from include.producing.generate import PRODUCER
-from include.settings import settings
 
 _MOST_TRIES = 3
 """How often an event that has the present time is sent again because Kafka refuses its timestamp."""
@@ -140,12 +139,9 @@ class EventWriter:
     def _failure(self, error: KafkaError | None) -> TidemarkError:
         if error is None or error.code() == KafkaError._MSG_TIMED_OUT or has_no_answer(error):
             reason = error.str() if error else "no answer"
-            return ServiceUnreachable(
-                f"Kafka at {settings().kafka_address()} did not confirm an event: {reason}",
-                remedy="./tidemark status; then start again: it goes on after the last confirmed event, "
-                "nothing is lost",
-                pipeline=self.pipeline.name,
-            )
-        failure = undelivered(self.topic, error)
+            failure: TidemarkError = unconfirmed(f"it did not confirm an event: {reason}", self.topic)
+            failure.remedy += "; then start again: it goes on after the last confirmed event, nothing is lost"
+        else:
+            failure = undelivered(self.topic, error)
         failure.pipeline = self.pipeline.name
         return failure

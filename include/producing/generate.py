@@ -16,8 +16,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from include import kafka
 from include.errors import UsageError
-from include.kafka.client import undelivered
-from include.kafka.refusals import not_reached
+from include.kafka.client import unconfirmed, undelivered
 from include.pipelines.spec import Avro, Pipeline
 from include.producing.broken_messages import broken_avro, broken_json
 from include.producing.messages import file_of, module_of
@@ -158,7 +157,7 @@ def produce(
     producer.flush(90)
     confirmed = sum(written.values())
     if refused or confirmed != events:
-        failure = undelivered(topic, refused[0]) if refused else not_reached("no confirmation")
+        failure = undelivered(topic, refused[0]) if refused else unconfirmed("no confirmation", topic)
         failure.message += f"; {confirmed} of {events} messages were confirmed"
         failure.pipeline = pipeline.name
         raise failure

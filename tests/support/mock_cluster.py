@@ -60,6 +60,10 @@ class MockCluster:
         codes = (ctypes.c_int * len(errors))(*errors)
         self._library.rd_kafka_mock_push_request_errors_array(self._cluster, request, len(errors), codes)
 
+    def lose_leader(self, topic: str, partition: int) -> None:
+        """Let no broker lead a topic partition any more."""
+        assert not self._library.rd_kafka_mock_partition_set_leader(self._cluster, topic.encode(), partition, -1)
+
     def close(self) -> None:
         """End the brokers."""
         self._library.rd_kafka_mock_cluster_destroy(self._cluster)
@@ -91,6 +95,7 @@ def _library() -> ctypes.CDLL:
         ("rd_kafka_mock_cluster_destroy", None, [pointer]),
         ("rd_kafka_mock_cluster_bootstraps", text, [pointer]),
         ("rd_kafka_mock_topic_create", number, [pointer, text, number, number]),
+        ("rd_kafka_mock_partition_set_leader", number, [pointer, text, ctypes.c_int32, ctypes.c_int32]),
         ("rd_kafka_mock_clear_request_errors", None, [pointer, ctypes.c_int16]),
         ("rd_kafka_mock_push_request_errors_array", None, [pointer, ctypes.c_int16, ctypes.c_size_t, pointer]),
     ):

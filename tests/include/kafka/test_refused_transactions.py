@@ -51,10 +51,40 @@ def test_message_is_sent_when_the_client_s_limit_is_that_of_its_topic(cluster: M
     assert larger.write([(TP.topic, b"k", b"v" * 1_200_000)]) == 1
 
 
-def test_step_may_be_repeated_when_no_message_is_confirmed_in_time(cluster: MockCluster) -> None:
-    cluster.fail(Request.PRODUCE, *[KafkaError.REQUEST_TIMED_OUT] * 200)
-    with pytest.raises(ServiceUnreachable):
+@pytest.mark.parametrize("code", [KafkaError.REQUEST_TIMED_OUT, KafkaError.NOT_ENOUGH_REPLICAS])
+def test_step_may_be_repeated_and_the_reason_is_looked_for_when_no_message_is_confirmed_in_time(
+    cluster: MockCluster, code: int
+) -> None:
+    """The client tells no answer that may pass: brokers with too few replicas in sync would look like ones away."""
+    cluster.fail(Request.PRODUCE, *[code] * 3000)
+    with pytest.raises(ServiceUnreachable, match="answers, but takes no messages for t in time: ") as raised:
         FencedProducer("p", "view", lambda: None, {"message.timeout.ms": "1000"}).write([(TP.topic, b"k", b"v")])
+    assert "min.insync.replicas" in raised.value.remedy
+    assert "up kafka" not in str(raised.value)
+
+
+def test_messages_are_counted_and_written_later_when_they_are_not_confirmed_in_time(
+    cluster: MockCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = FencedProducer("p", "view", lambda: None)
+    driver.write(messages(1))
+    monkeypatch.setattr(fenced_producer, "_PATIENCE", 1.0)
+    cluster.fail(Request.PRODUCE, *[KafkaError.NOT_ENOUGH_REPLICAS] * 3000)
+    with pytest.raises(ServiceUnreachable, match="for t in time: it did not confirm 3 messages of view within 1 s"):
+        driver.write(messages(3))
+    monkeypatch.undo()
+    cluster.fail(Request.PRODUCE)
+    assert driver.write(messages(3)) == 3
+
+
+def test_topic_partition_is_named_when_it_has_no_leader(cluster: MockCluster) -> None:
+    cluster.create_topic("other")
+    # Before anything is written: the mock's brokers end the process at a write to one that they no longer lead.
+    cluster.lose_leader("other", 0)
+    with pytest.raises(ServiceUnreachable, match=r"no messages for other, t in time: .*; other-0 has no leader"):
+        FencedProducer("p", "view", lambda: None, {"message.timeout.ms": "1000"}).write(
+            [(TP.topic, b"k", b"v"), ("other", b"k", b"v")]
+        )
 
 
 @pytest.mark.parametrize("count", [1, MANY])

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-from include.errors import MessageRefused, RequestRefused, ServiceUnreachable, TidemarkError
+from include.errors import MessageRefused, RequestRefused, TidemarkError
 from include.kafka.topics import TopicLimits
 from include.pipelines import load_pipeline
 from include.producing import generate
@@ -95,7 +95,7 @@ def test_events_are_written_with_the_present_time_when_the_topic_takes_none_of_t
         (KafkaError.INVALID_TIMESTAMP, TidemarkError, ("Invalid timestamp", "see the topic's settings")),
         (KafkaError.POLICY_VIOLATION, TidemarkError, ("Policy violation", "see the topic's settings")),
         (KafkaError.TOPIC_AUTHORIZATION_FAILED, RequestRefused, ("refuses this user a right", "grant the right")),
-        (KafkaError._MSG_TIMED_OUT, ServiceUnreachable, ("did not confirm", "nothing is lost")),
+        (KafkaError._MSG_TIMED_OUT, RequestRefused, ("did not confirm", "min.insync.replicas", "nothing is lost")),
     ],
 )
 def test_reason_and_way_on_are_told_and_the_position_stays_when_kafka_takes_no_event(
