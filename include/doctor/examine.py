@@ -13,7 +13,7 @@ from include.doctor.compare import disagreements_of
 from include.doctor.finding import Finding
 from include.doctor.machine import examine_machine, repair_machine
 from include.erasure import accounts
-from include.errors import LogTruncated, TidemarkError, TopicRecreated
+from include.errors import LogTruncated, TidemarkError, TopicRecreated, UsageError
 from include.housekeeping.leftovers import left_folders
 from include.housekeeping.renaming import left_to_rename
 from include.intervals.lake_of_ledger import kept_checkpoints, lake_error
@@ -34,6 +34,7 @@ from include.services.supervisor import ServiceName
 from include.settings import Settings, settings
 from include.streams.start import check_log
 from include.streams.stopping import undeclared_streams
+from include.streams.written_topics import check_compacted_topics
 from include.times import parse_duration
 
 _MOST = 5
@@ -261,17 +262,15 @@ def outputs_behind(pipeline: Pipeline) -> Iterator[Finding]:
 
 
 def cut_back(pipeline: Pipeline) -> Iterator[Finding]:
-    """Yield a finding when topic partitions end before what was read of them, or a topic is another one or gone.
-
-    None while Kafka is away.
-    """
-    try:
-        check_log(pipeline)
-    except (LogTruncated, TopicRecreated) as error:
-        yield Finding(False, f"{pipeline.name}: {error.message}", error.remedy)
-    except TidemarkError:
-        # A service that is away has a finding of its own, and the stream names a source that does not fit.
-        return
+    """Yield a finding when topics, also of speed views, are gone, other ones, or end before what was read of them."""
+    for check, found in (check_log, (LogTruncated, TopicRecreated)), (check_compacted_topics, UsageError):
+        try:
+            check(pipeline)
+        except found as error:
+            yield Finding(False, f"{pipeline.name}: {error.message}", error.remedy)
+        except TidemarkError:
+            # A service that is away has a finding of its own, and the stream names a source that does not fit.
+            return
 
 
 def _missing(pipeline: Pipeline) -> Iterator[Finding]:

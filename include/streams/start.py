@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from include import kafka, lake
 from include.catalog.declared import check_storage_early
@@ -271,8 +271,7 @@ def begin(pipeline: Pipeline) -> StreamStart:
     check_retention(pipeline, generation)
     note_unnoted(generation, fingerprints)
     generations.note_event_time(generation, pipeline.archive.event_time)
-    note_compacted_topics(pipeline, generation)
-    return start
+    return replace(start, generation=note_compacted_topics(pipeline, generation))
 
 
 def note_unnoted(generation: StreamGeneration, fingerprints: Mapping[str, fingerprint.Facts]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 
 from confluent_kafka import OFFSET_BEGINNING, KafkaException, Message
@@ -22,7 +23,7 @@ from include.ledger.streams import flags as flag_ledger
 from include.ledger.streams import generations
 from include.ledger.streams.generations import StreamGeneration
 from include.ledger.streams.overview import began_first, is_opened_by_erasures
-from include.offsets import TopicPartition
+from include.offsets import TopicIdentity, TopicPartition
 from include.outputs.connection import database_of
 from include.pipelines.spec import PRODUCER_OPTIONS, AdditiveView, KafkaMessages, KafkaTopic, Pipeline
 from include.pipelines.spec.views import VERSION_HEADER
@@ -128,21 +129,29 @@ def _text(message: Message) -> dict[str, object]:
 def check_compacted_topics(pipeline: Pipeline) -> None:
     """Raise UsageError when the compacted topic of a speed view is gone, or was created again, since it was written.
 
-    A stream goes on with the keys that change: all others would be missing for ever.
+    A stream goes on with the keys that change: all others would be missing for ever, and each interval that has one
+    would be unexplained.
     """
     generation = generations.current(pipeline.name)
     if generation is None:
         return
     existing = kafka.describe_topics(view.speed.topic for view in pipeline.views)
     for view in pipeline.views:
-        if generation.fingerprints.get(view.name, {}).get("speed topic", view.speed.topic) != view.speed.topic:
-            # Another one is declared, which the comparison of fingerprints refuses.
-            continue
-        identity, noted = existing.get(view.speed.topic), generation.topics.get(view.name)
-        is_same = identity is not None and identity.topic_id == (noted or identity.topic_id)
-        if not is_same and generations.has_written(generation, view.name):
-            now = f"was created again (id {noted}, now {identity.topic_id})" if identity else "is gone"
-            raise _lost(pipeline, view, now)
+        check_compacted_topic(pipeline, view, generation, existing.get(view.speed.topic))
+
+
+def check_compacted_topic(
+    pipeline: Pipeline, view: AdditiveView, generation: StreamGeneration, identity: TopicIdentity | None
+) -> None:
+    """Raise the error of `check_compacted_topics` for one view, whose topic is this one; None for one that is gone."""
+    if generation.fingerprints.get(view.name, {}).get("speed topic", view.speed.topic) != view.speed.topic:
+        # Another one is declared, which the comparison of fingerprints refuses.
+        return
+    noted = generation.topics.get(view.name)
+    is_same = identity is not None and identity.topic_id == (noted or identity.topic_id)
+    if not is_same and generations.has_written(generation, view.name):
+        now = f"was created again (id {noted}, now {identity.topic_id})" if identity else "is gone"
+        raise _lost(pipeline, view, now)
 
 
 def _lost(pipeline: Pipeline, view: AdditiveView, now: str) -> UsageError:
@@ -154,12 +163,13 @@ def _lost(pipeline: Pipeline, view: AdditiveView, now: str) -> UsageError:
     )
 
 
-def note_compacted_topics(pipeline: Pipeline, generation: StreamGeneration) -> None:
-    """Note in the generation which topics its speed views write (`check_compacted_topics`)."""
+def note_compacted_topics(pipeline: Pipeline, generation: StreamGeneration) -> StreamGeneration:
+    """Note in the generation which topics its speed views write (`check_compacted_topics`), and return it with them."""
     existing = kafka.describe_topics(view.speed.topic for view in pipeline.views)
     ids = {view.name: existing[view.speed.topic].topic_id for view in pipeline.views if view.speed.topic in existing}
     if new := {view: topic_id for view, topic_id in ids.items() if generation.topics.get(view) != topic_id}:
         generations.note_topics(generation, new)
+    return replace(generation, topics={**generation.topics, **ids})
 
 
 def create_written_topics(pipeline: Pipeline) -> None:

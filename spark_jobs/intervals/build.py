@@ -29,6 +29,7 @@ from include.offsets import Fate, Fates, TopicPartition
 from include.pipelines.spec import Pipeline
 from include.pipelines.spec.references import check_references
 from include.reconciliation import Reconciliation
+from include.streams.written_topics import check_compacted_topics
 from include.times import Stopwatch
 from include.versions import code_version, view_version
 from spark_jobs.archive.content_hash import HashVersion, common_version
@@ -70,9 +71,9 @@ def build(run: IntervalRun, *, new_references: bool = False) -> None:
     the interval are added to both. A registered interval is built with the references' content of its registered build,
     unless `new_references` is set. Raises OffsetsLost when Kafka no longer holds the ranges, TopicRecreated when the
     topic is another, UsageError when the registered files are of another format or pipeline, or a reference file does
-    not begin with its declared columns, ServiceUnreachable when an Iceberg table has a new field and its catalog does
-    not answer, AnotherWriter while the interval is pinned again, when an erasure of the pipeline began meanwhile, and
-    before an erasure has built the views again.
+    not begin with its declared columns, or the topic of a speed view is gone or another one, ServiceUnreachable when an
+    Iceberg table has a new field and its catalog does not answer, AnotherWriter while the interval is pinned again,
+    when an erasure of the pipeline began meanwhile, and before an erasure has built the views again.
     """
     check_references(run.pipeline.references, run.pipeline.name)
     # Starting Spark takes as long as restarting PostgreSQL.
@@ -157,7 +158,9 @@ def _build(
     registered = revisions.registered_of_interval(pinned.id)
     hashed_by = common_version(each.content_hash for each in registered)
     replayed = replayed_rows(spark, pipeline, pinned)
-    meets_stream = not run.attempt.is_rebuild
+    if meets_stream := not run.attempt.is_rebuild:
+        # Before anything is read: of such a topic every key is unexplained, and nothing would say why.
+        check_compacted_topics(pipeline)
 
     def numbered(layout: TableLayout) -> TableLayout:
         return replace(layout, numbers=numbers.get(layout.table, {}), also_named=also_named[layout.table])

@@ -25,6 +25,7 @@ from pyspark.sql.types import (
     VariantType,
 )
 
+from include.errors import UsageError
 from include.intervals.reporting import notifications
 from include.ledger import listings
 from include.ledger.lineage import BuiltRevision
@@ -38,6 +39,7 @@ from spark_jobs.intervals.report_grid import grid_section
 from spark_jobs.reconciliation.interval_run import IntervalRun
 from spark_jobs.spark.frames import empty_frame
 from spark_jobs.spark.json_rows import row_json
+from spark_jobs.spark.log import log_of
 from spark_jobs.spark.schemas import struct_of
 from spark_jobs.spark.thrown import refused_by_spark
 from spark_jobs.views.speed_topic import speed_values, written_since
@@ -153,7 +155,12 @@ def _threshold(
     view, measure = next(view for view in pipeline.views if view.name == report.view), report.measure
     batch = rows.select(key_json(view).alias("key"), F.col(measure).alias("batch_view"))
     since = _written_since(pipeline, view, rows)
-    speed = speed_values(spark, view, 2**62, since).select("key", F.col(measure).alias("speed_view"))
+    try:
+        speed = speed_values(spark, view, 2**62, since).select("key", F.col(measure).alias("speed_view"))
+    except UsageError as missing:
+        # What is built again, or only reported, need not wait until the topic is written again.
+        log_of(pipeline.name).warning("%s", missing)
+        speed = batch.limit(0).toDF("key", "speed_view")
     key = F.from_json("key", StructType([StructField(name, StringType()) for name in view.key]))
     both = batch.join(speed, "key", "left").where(
         (F.col("batch_view") > report.above) | (F.col("speed_view") > report.above)

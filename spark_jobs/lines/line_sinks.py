@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
-from include import lake
+from include import kafka, lake
 from include.crash_points import crash_point
 from include.errors import TidemarkError
 from include.ledger.archive import micro_batches
@@ -130,4 +130,5 @@ class LineViewSink(SpeedViewSink):
     def _commit_of(self, batch_id: int) -> Callable[[BatchCommit], None]:
         planned = read_line_batch(self.checkpoint, batch_id, since=0)
         read = LinesRead(planned.after_file, planned.until_file)
+        self._check_own_topic(kafka.describe_topics([self.view.speed.topic]))
         return lambda batch: lines.commit(self.lease, replace(batch, watermark=planned.watermark), read)

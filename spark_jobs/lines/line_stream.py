@@ -112,8 +112,7 @@ def _begin(pipeline: Pipeline, source: LineSource, lease: writers.Lease) -> Stre
                 pipeline=pipeline.name,
             )
     check_written_live_tables(pipeline, generation)
-    note_compacted_topics(pipeline, generation)
-    return generation
+    return note_compacted_topics(pipeline, generation)
 
 
 def _run(queries: _LineQueries, feed: Feed, stop: Stop, heartbeat: Heartbeat) -> bool:

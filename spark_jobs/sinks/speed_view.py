@@ -7,7 +7,7 @@ order, then the ledger. In a generation that began with a base, the sums of base
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -24,7 +24,9 @@ from include.ledger.archive import micro_batches
 from include.ledger.archive.micro_batches import BatchCommit
 from include.ledger.streams import writers
 from include.ledger.streams.generations import StreamGeneration
+from include.offsets import TopicIdentity
 from include.pipelines.spec import AdditiveView, Console, JdbcTable, KafkaMessages, Pipeline
+from include.streams.written_topics import check_compacted_topic
 from spark_jobs.sinks.compacted_topic import CompactedTopicTarget
 from spark_jobs.sinks.console import ConsoleTarget
 from spark_jobs.sinks.jdbc_table import JdbcTableTarget
@@ -154,20 +156,27 @@ class SpeedViewSink:
     def _commit_of(self, batch_id: int) -> Callable[[BatchCommit], None]:
         """Return what commits the micro-batch with the ranges that it read, from the write-ahead log.
 
-        Raises TopicRecreated, before anything is written, when a topic is another one than before.
+        Raises, before anything is written, TopicRecreated when a topic that is read is another one than before, and
+        UsageError when the one that the view writes is: what it had is gone, and only keys that change would come.
         """
         planned = read_batch(self.checkpoint, batch_id)
         read = {r.topic_partition.topic for r in planned.ranges}
-        topics = kafka.describe_topics(read)
+        described = kafka.describe_topics({*read, self.view.speed.topic})
+        topics = {topic: identity for topic, identity in described.items() if topic in read}
         for topic, stored in micro_batches.stored_topics(self.pipeline.name).items():
             if topic in read:
                 kafka.check_same_topic(self.pipeline.name, topics.get(topic), topic, stored)
+        self._check_own_topic(described)
 
         def commit(batch: BatchCommit) -> None:
             whole = replace(batch, ranges=planned.ranges, topics=topics, watermark=planned.watermark)
             micro_batches.commit(self.lease, whole)
 
         return commit
+
+    def _check_own_topic(self, described: Mapping[str, TopicIdentity]) -> None:
+        own = described.get(self.view.speed.topic)
+        check_compacted_topic(self.pipeline, self.view, self.generation, own)
 
     @contextmanager
     def _values(self, aggregates: DataFrame) -> Iterator[tuple[DataFrame, int]]:

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from include import kafka
-from include.errors import MessageRefused, one_line
+from include.errors import MessageRefused, UsageError, one_line
 from include.kafka.fenced_producer import Message
 from include.kafka.record_batches import sample_batch
 from include.kafka.topics import MAX_MESSAGE_BYTES
@@ -19,6 +19,7 @@ from include.offsets import OffsetRange, TopicPartition, assignment_json, offset
 from include.pipelines.spec import KafkaTopics
 from include.pipelines.spec.sources import INTERNAL
 from include.settings import settings
+from include.waiting import wait_for
 from spark_jobs.spark.frames import empty_frame
 from spark_jobs.spark.schemas import struct_of
 from spark_jobs.spark.thrown import Thrown
@@ -51,6 +52,9 @@ _BATCHES_AT_ONCE = 16
 
 _FETCH_BYTES = 1024 * 1024
 """Kafka's own default for the bytes of a fetch from a topic partition."""
+
+_NEW_TOPIC_SECONDS = 3
+"""How long a topic may be unknown to a broker after it was created."""
 
 KAFKA_COLUMNS = (
     "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, "
@@ -131,10 +135,17 @@ def fetch_bytes(ranges: Sequence[OffsetRange]) -> int:
 def read_topic(spark: SparkSession, topic: str, since: datetime | None = None) -> DataFrame:
     """Return the records of a compacted topic as it is now: all, or those written at a time or later.
 
-    Columns: Spark's Kafka columns with headers. Raises ServiceUnreachable.
+    Columns: Spark's Kafka columns with headers. Raises ServiceUnreachable, and UsageError where there is no such topic.
     """
+    # A broker may learn of a new topic a moment after it was created.
+    described = wait_for(lambda: kafka.describe_topics([topic]), seconds=_NEW_TOPIC_SECONDS, every=0.2)
+    if not described:
+        raise UsageError(
+            f"the topic {topic} does not exist, so no values of its speed view can be read",
+            remedy="start the stream that writes it: the stream creates the topic, or names the way on",
+        )
     if since is not None:
-        bounds = kafka.offset_bounds(kafka.topic_partitions_of(kafka.describe_topics([topic]).values()))
+        bounds = kafka.offset_bounds(kafka.topic_partitions_of(described.values()))
         offsets = kafka.offsets_at(since, bounds)
         firsts = {tp: end if (at := offsets[tp]) is None else min(at, end) for tp, (_, end) in bounds.items()}
         return read_ranges(spark, [OffsetRange(tp, first, bounds[tp][1]) for tp, first in firsts.items()])

@@ -13,6 +13,7 @@ import pytest
 from confluent_kafka.admin import NewPartitions
 
 from include import kafka, lake
+from include.doctor.examine import cut_back
 from include.errors import UsageError
 from include.kafka.consumer_group import ConsumerGroup
 from include.ledger.archive import micro_batches
@@ -421,7 +422,11 @@ def test_stream_is_refused_until_a_new_generation_when_the_topic_of_a_view_is_go
     for _ in range(2):
         with pytest.raises(UsageError, match=f"the topic {topic} is gone, and with it what the speed view"):
             begin(pipeline)
+    (gone,) = cut_back(pipeline)
+    assert gone.what.startswith(f"{pipeline.name}: the topic {topic} is gone, and with it")
+    assert gone.remedy.endswith(f'./tidemark new-generation {pipeline.name} --reason "…"')
     assert new_generation(pipeline, reason="a test", started_by="test@host") == 1
+    assert list(cut_back(pipeline)) == []
     begin(pipeline)
     wait_for("the topic", lambda: topic in kafka.describe_topics([topic]), 30)
     start = begin(pipeline)

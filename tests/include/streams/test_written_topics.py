@@ -64,7 +64,7 @@ class Written:
         check_compacted_topics(PIPELINE)
         create_written_topics(PIPELINE)
         self.generation = self.generation or StreamGeneration(PIPELINE.name, 0, {}, {})
-        note_compacted_topics(PIPELINE, self.generation)
+        self.generation = note_compacted_topics(PIPELINE, self.generation)
 
 
 @pytest.fixture

@@ -54,6 +54,7 @@ def built_here(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
         raise ServiceUnreachable("Kafka does not answer")
 
     monkeypatch.setattr(build, "read_interval", read)
+    monkeypatch.setattr(build, "check_compacted_topics", lambda _: None)
     monkeypatch.setattr(build, "reconcile_view", unreachable)
     monkeypatch.setattr(build, "reconcile_total", unreachable)
     monkeypatch.setattr(build, "replayed_rows", lambda *_: Replayed(rows.limit(0), 0, ""))

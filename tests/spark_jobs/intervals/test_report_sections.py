@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from pyspark.sql import functions as F
 
+from include.errors import UsageError
 from include.intervals.reporting import notifications
 from include.ledger.intervals.attempts import AttemptSpec
 from include.ledger.intervals.findings import Findings
@@ -117,6 +118,24 @@ def test_keys_above_a_threshold_are_listed_when_their_columns_names_need_quotes(
     assert section["rows"] == [["94107", "2026-11-20T05:00:00Z", "2026-11-20T06:00:00Z", 7, 8]]
     windows = with_window(view, speed).select("key", "start", "end").collect()
     assert {(utc(row["start"]), utc(row["end"])) for row in windows} == {HOUR}
+
+
+def test_keys_above_a_threshold_are_listed_without_speed_values_when_the_topic_of_the_view_is_gone(
+    spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A registered interval can still be built again."""
+
+    def gone(*_: Any) -> Any:
+        raise UsageError("the topic does not exist")
+
+    pipeline = load_pipeline("nest_cameras")
+    view = pipeline.views[0]
+    rows = frame_of(spark, [("94107", HOUR, 7), ("94108", HOUR, 3)], view.columns)
+    monkeypatch.setattr(report_sections, "speed_values", gone)
+    monkeypatch.setattr(report_sections, "written_since", lambda *_: None)
+    report = Threshold("Busy", view=view.name, measure="count", above=5)
+    section = section_of(spark, pipeline, report, {view.name: rows}, rows, "the interval")
+    assert [(row[0], *row[3:]) for row in section["rows"]] == [("94107", 7, "")]
 
 
 def test_windows_of_a_key_are_in_their_order_when_they_are_equally_far_above_a_threshold(

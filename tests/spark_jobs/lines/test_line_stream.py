@@ -98,8 +98,8 @@ def test_code_may_be_corrected_until_a_view_has_a_checkpoint(monkeypatch: pytest
         "create_written_topics",
     ):
         monkeypatch.setattr(line_stream, check, lambda *_: None)
-    for passed in ("check_checkpoints", "note_compacted_topics"):
-        monkeypatch.setattr(line_stream, passed, lambda *_: None)
+    monkeypatch.setattr(line_stream, "check_checkpoints", lambda *_: None)
+    monkeypatch.setattr(line_stream, "note_compacted_topics", lambda _, noted: noted)
     monkeypatch.setattr(line_stream.lines, "note_source", lambda *_: None)
     monkeypatch.setattr(line_stream.generations, "current_or_first", lambda *_: generation)
     monkeypatch.setattr(line_stream.generations, "has_committed", lambda *_: False)

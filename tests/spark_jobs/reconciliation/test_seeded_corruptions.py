@@ -35,7 +35,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from include import lake
+from include import kafka, lake
+from include.errors import UsageError
 from include.intervals.pinning import pin_interval
 from include.ledger.archive import landing_files
 from include.ledger.intervals import attempts
@@ -391,6 +392,16 @@ def test_missing_wrong_foreign_and_stray_speed_values_are_named_by_key_and_windo
     for key, seen in ((deleted, 0), (foreign, 0), (wrong, counted["count"] + 1)):
         assert f"count: speed view {seen}, the archive up to its position {values[key]['count']} " in found[key]
     assert f"speed view {counted['count']}, the archive up to its position 0 " in found[stray]
+
+
+def test_interval_names_the_topic_of_a_view_and_the_way_on_when_it_was_created_again(seeded: Seeded) -> None:
+    """The ledger has another id than Kafka then: every key would be unexplained."""
+    topics = "UPDATE generations SET topics = topics || '{\"hourly_counts\": \"%s\"}' WHERE pipeline = 'nest_cameras'"
+    now = kafka.describe_topics([STATS])[STATS].topic_id
+    with seeded.ledger(topics % "former", topics % now), pytest.raises(UsageError) as refused:
+        seeded.reconcile()
+    assert f"{STATS} was created again (id former, now {now}), and with it what the speed" in refused.value.message
+    assert "./tidemark new-generation nest_cameras --reason" in refused.value.remedy
 
 
 @pytest.mark.slow

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,7 +16,7 @@ import pytest
 from pyspark.errors import AnalysisException, PySparkException
 
 from include import kafka, lake
-from include.errors import AnotherWriter, TidemarkError, TopicRecreated
+from include.errors import AnotherWriter, TidemarkError, TopicRecreated, UsageError
 from include.ledger.archive import micro_batches
 from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit
 from include.ledger.streams import lines, writers
@@ -32,6 +32,7 @@ from tests.conftest import Home
 DECODED: Any = SimpleNamespace(sparkSession=None)
 NEST = load_pipeline("nest_cameras")
 TP = TopicPartition("nest-logs", 0)
+STATS = NEST.views[0].speed.topic
 
 
 @dataclass
@@ -201,10 +202,41 @@ def test_view_of_lines_commits_up_to_the_file_that_it_read(
 ) -> None:
     lease = writers.acquire("view_of_lines")
     monkeypatch.setattr(SpeedViewSink, "_values", lambda *_: nullcontext((DECODED, 1)))
+    monkeypatch.setattr(kafka, "describe_topics", lambda _: {STATS: TopicIdentity(STATS, "id", 1)})
     written = Written(LineViewSink, lease, tmp_path, {"file": 3})
     written.sink.emit(DECODED, 0)
     assert written.versions == [0]
     assert lines.committed_span(f"view-{lease.pipeline}", 0) == (0, 3)
+    writers.release(lease)
+
+
+@pytest.mark.services
+@pytest.mark.parametrize("kind", [SpeedViewSink, LineViewSink])
+@pytest.mark.parametrize("now", ["", "another"], ids=["gone", "recreated"])
+def test_running_view_stops_before_it_writes_when_its_own_topic_is_another_one(
+    postgres: Home, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: type[SpeedViewSink], now: str
+) -> None:
+    lease = writers.acquire(f"own_topic_{kind.__name__.lower()}_{now}")
+    view, ids = NEST.views[0], {"nest-logs": "id", STATS: "id"}
+    end = {"file": 2} if kind is LineViewSink else {"nest-logs": {"0": 2}}
+
+    def describe(topics: Iterable[str]) -> dict[str, TopicIdentity]:
+        return {topic: TopicIdentity(topic, ids[topic], 1) for topic in topics if ids.get(topic)}
+
+    monkeypatch.setattr(kafka, "describe_topics", describe)
+    monkeypatch.setattr(SpeedViewSink, "_values", lambda *_: nullcontext((DECODED, 1)))
+    written = Written(kind, lease, tmp_path, end)
+    written.sink.generation = replace(written.sink.generation, topics={view.name: "id"})
+    written.sink.emit(DECODED, 0)
+    log = tmp_path / "offsets"
+    (log / "1").write_bytes((log / "0").read_bytes())
+    ids[STATS] = now
+    with pytest.raises(
+        UsageError, match=f"the topic {STATS} .*, and with it what the speed view {view.name}"
+    ) as refused:
+        written.sink.emit(DECODED, 1)
+    assert "./tidemark new-generation" in refused.value.remedy
+    assert written.versions == [0]
     writers.release(lease)
 
 

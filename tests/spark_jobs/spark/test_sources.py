@@ -193,7 +193,7 @@ class OptionsOnly:
 @pytest.mark.parametrize("others", [{}, {"failOnDataLoss": "false", "kafka.isolation.level": "read_uncommitted"}])
 @pytest.mark.parametrize("read_by", ["stream", "interval", "compacted topic"])
 def test_read_fails_on_lost_offsets_and_sees_committed_records_only_whatever_else_is_configured(
-    monkeypatch: pytest.MonkeyPatch, read_by: str, others: dict[str, str]
+    topics: Home, monkeypatch: pytest.MonkeyPatch, read_by: str, others: dict[str, str]
 ) -> None:
     from spark_jobs.spark import kafka_source
 
@@ -213,6 +213,17 @@ def test_read_fails_on_lost_offsets_and_sees_committed_records_only_whatever_els
     assert spark.given["includeHeaders"] == "true"
     # The topic that was deleted under it is not made again.
     assert spark.given["kafka.allow.auto.create.topics"] == "false"
+
+
+@pytest.mark.parametrize("since", [None, START], ids=["whole", "since a time"])
+def test_read_of_a_view_s_topic_names_it_when_it_does_not_exist(
+    topics: Home, spark: Any, monkeypatch: pytest.MonkeyPatch, since: datetime | None
+) -> None:
+    from spark_jobs.spark import kafka_source
+
+    monkeypatch.setattr(kafka_source, "_NEW_TOPIC_SECONDS", 0)
+    with pytest.raises(UsageError, match="the topic door-x-counts does not exist"):
+        kafka_source.read_topic(spark, "door-x-counts", since)
 
 
 def test_pipeline_s_option_holds_when_the_properties_file_has_it_too(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -178,6 +178,7 @@ def test_interval_ends_before_it_writes_the_view_when_a_measure_outgrows_its_dec
     empty: Any = []
     aggregated = counted(spark, "BIGINT", ("94103", MOST + is_over))
     for name, value in {
+        "check_compacted_topics": lambda _: None,
         "revisions": SimpleNamespace(registered_of_interval=lambda _: []),
         "common_version": lambda _: 2,
         "replayed_rows": lambda *_: nothing,
