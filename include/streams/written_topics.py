@@ -29,11 +29,15 @@ from include.pipelines.spec import PRODUCER_OPTIONS, AdditiveView, KafkaMessages
 from include.pipelines.spec.views import VERSION_HEADER
 from include.settings import settings
 from include.times import format_time
+from include.waiting import wait_for
 
 _APART = (
     "two installations share a cluster only under other names of pipelines and topics: include/docs/deployment.md, "
     "“Two installations”"
 )
+
+_TRANSACTION_SECONDS = 10
+"""After which an open transaction is none of a stream that runs."""
 
 
 def owner_of(pipeline: str) -> str:
@@ -161,6 +165,26 @@ def _lost(pipeline: Pipeline, view: AdditiveView, now: str) -> UsageError:
         f'./tidemark new-generation {pipeline.name} --reason "…"',
         pipeline=pipeline.name,
     )
+
+
+def hidden_values(view: AdditiveView) -> list[str]:
+    """Return why readers of a speed view's topic may not see all that the view has written, and what to do about it.
+
+    An open transaction hides what lies behind it. Where the first offset is not 0, records were removed, by another
+    cleanup policy: compaction leaves that offset. Raises ServiceUnreachable.
+    """
+    every = kafka.topic_partitions_of(kafka.describe_topics([view.speed.topic]).values())
+    ends = kafka.end_offsets(every, "read_uncommitted")
+
+    def held_back() -> dict[TopicPartition, int]:
+        return {tp: at for tp, at in kafka.end_offsets(every, "read_committed").items() if at < ends[tp]}
+
+    # The stream's own transactions are short.
+    held = wait_for(held_back, lambda found: not found, seconds=_TRANSACTION_SECONDS, every=0.5)
+    cut = {tp: first for tp, (first, _) in kafka.offset_bounds(every).items() if first}
+    opened = (f"a transaction is open at offset {at} of {tp}: {kafka.END_TRANSACTION}" for tp, at in held.items())
+    way = "if values were among them, ./tidemark new-generation writes all anew"
+    return [*opened, *(f"the records of {tp} before offset {at} were removed: {way}" for tp, at in cut.items())]
 
 
 def note_compacted_topics(pipeline: Pipeline, generation: StreamGeneration) -> StreamGeneration:

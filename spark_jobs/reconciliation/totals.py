@@ -46,7 +46,7 @@ from spark_jobs.archive.replayed import Replayed
 from spark_jobs.decoding.records import load_references
 from spark_jobs.reconciliation.interval_run import IntervalRun
 from spark_jobs.reconciliation.sides import all_sides, by_class, every_measure, summed, summed_by_side
-from spark_jobs.reconciliation.views import BASE_IS_AWAITED, Explanation, against_topic, await_archive
+from spark_jobs.reconciliation.views import BASE_IS_AWAITED, Explanation, against_topic, await_archive, with_causes
 from spark_jobs.spark.frames import empty_frame
 from spark_jobs.spark.log import log_of
 from spark_jobs.spark.schemas import struct_of
@@ -85,7 +85,7 @@ def reconcile_total(run: IntervalRun, view: AdditiveView, batch_view: DataFrame,
             *(view.name, len(older)),
         )
         found = compare(replace(meeting, left_out=meeting.left_out | older))
-    return found
+    return with_causes(found, view)
 
 
 @dataclass(frozen=True)

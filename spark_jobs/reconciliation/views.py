@@ -12,7 +12,7 @@ one took part in the window, the difference is of class `code`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from pyspark.sql import Column, DataFrame, Row, SparkSession
@@ -25,6 +25,7 @@ from include.ledger.intervals.evidence import SpeedPosition
 from include.pipelines.spec import AdditiveView
 from include.pipelines.spec.views import EXACT
 from include.reconciliation import MATCHED, Difference, DifferenceClass, Reconciliation, against_archive
+from include.streams.written_topics import hidden_values
 from include.times import format_time, utc
 from include.versions import decoder_version, view_version
 from include.waiting import wait_for
@@ -33,6 +34,7 @@ from spark_jobs.reconciliation.interval_run import IntervalRun
 from spark_jobs.reconciliation.sides import all_sides, by_class, every_measure, summed, summed_by_side
 from spark_jobs.reconciliation.view_parts import BATCH_HOLDS, PARTS, SPEED_HOLDS, Meeting
 from spark_jobs.spark.frames import frame_of
+from spark_jobs.spark.log import log_of
 from spark_jobs.views.speed_topic import speed_values, with_window, written_since
 from spark_jobs.views.values import key_json
 from spark_jobs.views.windows import Window
@@ -56,7 +58,9 @@ def reconcile_view(run: IntervalRun, view: AdditiveView, batch_view: DataFrame, 
     """Compare the batch view of a pinned interval with the speed view.
 
     All keys of either side are compared, in the windows that the interval's rows fall into and in the interval's own
-    hours. `late` counts rows, each once per window that it is late for; the other classes count keys.
+    hours. `late` counts rows, each once per window that it is late for; the other classes count keys. Values by whose
+    timestamps the view had not counted the windows yet are read only where a key is unexplained without them: a clock
+    was wrong then.
     """
     spark, pipeline = run.spark, run.pipeline
     position = evidence.speed_position(pipeline.name, view.name)
@@ -67,17 +71,45 @@ def reconcile_view(run: IntervalRun, view: AdditiveView, batch_view: DataFrame, 
     windows = meeting.windows(batch)
     own = run.pinned.interval
     since = written_since(pipeline, view, [*windows, (own.from_time, own.to_time)])
-    speed = with_window(view, speed_values(spark, view, position.batch_id, since)).persist()
-    windows = sorted({*windows, *meeting.own_windows(speed)})
-    reconciliation = Reconciliation()
-    if windows:
-        parts = meeting.parts(windows)
-        sides = all_sides({"speed": speed, "batch": batch}).unionByName(parts.sums)
-        framed = _frame_of(spark, _by_other_code(run, view, position, windows))
-        context = _Context(archive_is_behind, meeting.dropped_by(parts.late), replayed.first, awaits_base)
-        reconciliation = _classify(_side_by_side(view, sides, framed), view, context)
-    speed.unpersist()
-    return reconciliation
+
+    def compare(since: datetime | None) -> Reconciliation:
+        speed = with_window(view, speed_values(spark, view, position.batch_id, since)).persist()
+        compared = sorted({*windows, *meeting.own_windows(speed)})
+        reconciliation = Reconciliation()
+        if compared:
+            parts = meeting.parts(compared)
+            sides = all_sides({"speed": speed, "batch": batch}).unionByName(parts.sums)
+            framed = _frame_of(spark, _by_other_code(run, view, position, compared))
+            context = _Context(archive_is_behind, meeting.dropped_by(parts.late), replayed.first, awaits_base)
+            reconciliation = _classify(_side_by_side(view, sides, framed), view, context)
+        speed.unpersist()
+        return reconciliation
+
+    found = compare(since)
+    if found.unexplained and since:
+        without, found = found, compare(None)
+        if found.unexplained < without.unexplained:
+            log_of(pipeline.name).warning(
+                "the topic %s has values of %s whose timestamps are more than an hour too early, and they count: the "
+                "clock of a broker, or of the stream's host, was wrong",
+                *(view.speed.topic, view.name),
+            )
+    return with_causes(found, view)
+
+
+def with_causes(found: Reconciliation, view: AdditiveView) -> Reconciliation:
+    """Add to unexplained differences from a view's topic why its readers may not see all that the view has written."""
+
+    def is_of_topic(each: Difference) -> bool:
+        return each.cls is DifferenceClass.UNEXPLAINED and each.what == against_topic(view)
+
+    if not any(map(is_of_topic, found.differences)) or not (hidden := hidden_values(view)):
+        return found
+    told = (
+        replace(each, evidence="; ".join((each.evidence, *hidden))) if is_of_topic(each) else each
+        for each in found.differences
+    )
+    return replace(found, differences=tuple(told))
 
 
 def await_archive(pipeline: str, position: SpeedPosition) -> bool:

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from confluent_kafka import TopicPartition as ClientTopicPartition
 
 from include import kafka
 from include.erasure import run
@@ -19,7 +20,7 @@ from include.ledger.streams.generations import StreamGeneration
 from include.ledger.streams.writers import Lease
 from include.offsets import TopicIdentity, TopicPartition
 from include.pipelines import load_pipeline
-from include.pipelines.spec import KafkaTopics
+from include.pipelines.spec import CompactedTopic, KafkaTopics
 from include.streams import generations as ways_on
 from include.streams import written_topics
 from include.streams.written_topics import (
@@ -28,9 +29,12 @@ from include.streams.written_topics import (
     check_only_ledger,
     check_own_topics,
     create_written_topics,
+    hidden_values,
     note_compacted_topics,
     owner_of,
 )
+from tests.conftest import Home
+from tests.support.transactions import transactional_producer, write_transaction
 
 PIPELINE = load_pipeline("nest_cameras")
 VIEW = PIPELINE.views[0].name
@@ -166,6 +170,30 @@ def test_topic_is_not_said_to_be_lost_when_another_one_is_declared(written: Writ
     check_compacted_topics(PIPELINE)
     written.topics[TOPIC] = "another"
     check_compacted_topics(PIPELINE)
+
+
+@pytest.mark.services
+def test_cut_and_held_back_topic_partitions_are_named_when_a_view_s_values_are_looked_for(
+    in_process: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(written_topics, "_TRANSACTION_SECONDS", 0)
+    view = replace(PIPELINE.views[0], speed=CompactedTopic("hidden-stats", "1h"))
+    # Only of such a topic are records removed: it had this cleanup policy for a time.
+    kafka.create_topic("hidden-stats", 2)
+    producer = in_process.producer()
+    for partition in (0, 0, 1):
+        producer.produce("hidden-stats", b"{}", b"{}", partition)
+    assert producer.flush(30) == 0
+    assert hidden_values(view) == []
+    upto = ClientTopicPartition("hidden-stats", 0, 1)
+    client = kafka.admin()
+    client.delete_records([upto])[upto].result(30)
+    hanging = transactional_producer(in_process.kafka, "hanging-stats")
+    write_transaction(hanging, "hidden-stats", [(0, b"{}", b"{}")], end="", partition=1)
+    opened, cut = hidden_values(view)
+    hanging.abort_transaction(30)
+    assert opened.startswith("a transaction is open at offset 1 of hidden-stats-1: end the producer's transaction")
+    assert cut.startswith("the records of hidden-stats-0 before offset 1 were removed: if values were among them")
 
 
 VALUE = Message(b'{"count": 3, "version": 7}')

@@ -41,7 +41,9 @@ from include.intervals.pinning import pin_interval
 from include.ledger.archive import landing_files
 from include.ledger.intervals import attempts
 from include.ledger.intervals.pins import PinnedInterval
+from include.offsets import TopicPartition
 from include.pipelines import load_pipeline
+from include.streams import written_topics
 from include.times import Interval
 from include.versions import code_version
 from tests.conftest import Home, iso, last_hours
@@ -402,6 +404,38 @@ def test_interval_names_the_topic_of_a_view_and_the_way_on_when_it_was_created_a
         seeded.reconcile()
     assert f"{STATS} was created again (id former, now {now}), and with it what the speed" in refused.value.message
     assert "./tidemark new-generation nest_cameras --reason" in refused.value.remedy
+
+
+def test_nothing_is_unexplained_when_the_values_of_a_view_carry_times_before_they_were_written(
+    seeded: Seeded, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As of brokers whose clocks are two hours behind that of PostgreSQL."""
+    apart = "UPDATE micro_batches SET committed_at = committed_at %s INTERVAL '2 hours' WHERE query = 'hourly_counts'"
+    with seeded.ledger(apart % "+", apart % "-"):
+        assert seeded.unexplained() == []
+    assert f"{STATS} has values of hourly_counts whose timestamps are more than an hour too early" in caplog.text
+
+
+def test_open_transaction_in_the_topic_of_a_view_is_named_when_a_key_is_unexplained(
+    seeded: Seeded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(written_topics, "_TRANSACTION_SECONDS", 0)
+    hour = iso(START + timedelta(hours=2))
+    values = audit.last_values(seeded.home.kafka, STATS)
+    key = min(key for key in values if json.loads(key)["window"]["start"] == hour)
+    seeded.emit(key, None)
+    at = next(c for c, record in audit.read_topic(seeded.home.kafka, STATS).items() if record.key == key.encode())
+    tp = TopicPartition(STATS, at[1])
+    stable = kafka.end_offsets([tp], "read_committed")[tp]
+    producer = transactional_producer(seeded.home.kafka, "hanging")
+    write_transaction(producer, STATS, [(0, b"{}", b"{}")], end="", partition=tp.partition)
+    try:
+        (found,) = seeded.unexplained()
+    finally:
+        producer.abort_transaction(30)
+        seeded.emit(key, json.dumps(values[key]).encode())
+    assert found["where"] == key
+    assert f"; a transaction is open at offset {stable} of {tp}: end the producer's transaction" in found["evidence"]
 
 
 @pytest.mark.slow

@@ -188,6 +188,7 @@ class Archived:
         replaced = {
             "evidence": SimpleNamespace(speed_position=lambda *_: position, awaits_base=lambda *_: False),
             "await_archive": lambda *_: False,
+            "with_causes": lambda found, _: found,
             "closed": lambda _: (),
             "closed_extents": lambda _: [],
             "counted_otherwise": lambda *_: False,
