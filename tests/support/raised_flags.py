@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from include import kafka
@@ -100,11 +101,11 @@ class Raised:
         ranges = [OffsetRange(TP, start, end, "id")]
         micro_batches.commit(self.lease, BatchCommit(NAME, "flags", "q", batch, ranges, topics))
 
-    def produce(self, *messages: tuple[str, str]) -> None:
+    def produce(self, *messages: tuple[str, str], at: datetime | None = None) -> None:
         # Where the stream's producer puts a key.
         producer = kafka.producer(partitioner="murmur2_random")
         for key, value in messages:
-            producer.produce(FLAGS, value.encode(), key.encode())
+            producer.produce(FLAGS, value.encode(), key.encode(), timestamp=int(at.timestamp() * 1000) if at else 0)
         assert producer.flush(30) == 0
 
 

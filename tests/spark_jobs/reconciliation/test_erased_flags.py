@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -22,11 +23,18 @@ pytestmark = [pytest.mark.spark, pytest.mark.services]
 
 @pytest.fixture(scope="module")
 def raised(home: Home, spark: Any) -> Iterator[Raised]:
-    """All bids are committed, and their flags are in the topic."""
+    """All bids are committed, and their flags are in the topic, the third one's first, by a clock two hours behind."""
     with raising(home, spark) as found:
         found.commit(0, 0, 100)
-        found.produce(*found.flags())
+        *others, third = sorted(found.flags(), key=lambda each: json.loads(each[0])["kafka_offset"] == 2)
+        found.produce(third, at=datetime.now(UTC) - timedelta(hours=2))
+        found.produce(*others)
         yield found
+
+
+def test_flag_is_matched_when_its_timestamp_is_long_before_the_run_that_raised_it(raised: Raised) -> None:
+    counts = raised.reconcile(raised.frame()).counts
+    assert (counts.matched, counts.unexplained) == (4, 0)
 
 
 @pytest.fixture(scope="module")
