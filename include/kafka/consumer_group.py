@@ -13,8 +13,7 @@ import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException
 
 from include import kafka
-from include.errors import RequestRefused
-from include.kafka.refusals import asked_again, reaching_kafka
+from include.kafka.refusals import asked_again, is_denied, unreachable_error
 from include.offsets import TopicPartition
 from include.waiting import wait_for
 
@@ -25,8 +24,8 @@ _PAUSE = 60.0
 """Seconds after a commit without an answer in which none is waited for: each wait holds up a micro-batch."""
 
 
-_COORDINATOR_WITHIN = 30.0
-"""Seconds within which a group's coordinator answers: the first one of a cluster makes Kafka's own topic for it."""
+_ASKED = 6
+"""How often a group's coordinator is asked: the first one of a cluster makes Kafka's own topic for it."""
 
 
 def group_of(pipeline: str) -> str:
@@ -91,14 +90,26 @@ def owners_of(pipeline: str, topic_partitions: Iterable[TopicPartition]) -> set[
         return set()
     reader = kafka.consumer(**{"group.id": group_of(pipeline)})
     try:
-        with reaching_kafka():
-            answered = asked_again(lambda: reader.committed(wanted, timeout=_COORDINATOR_WITHIN))
-        return {each.metadata for each in answered if each.metadata}
-    except RequestRefused:
-        # The group is optional: without the right to it a stream runs, too.
-        return set()
+        for _ in range(_ASKED):
+            try:
+                answered = asked_again(lambda: reader.committed(wanted, timeout=PATIENCE))
+            except KafkaException as error:
+                refused = error.args[0]
+                # The group is optional: without the right to it a stream runs, too. Who may not even ask for its
+                # coordinator hears of that as an event, and the question has no answer.
+                if is_denied(refused) or _is_event_of_denial(reader.poll(0)):
+                    return set()
+                unreachable = unreachable_error(refused) or error
+            else:
+                return {each.metadata for each in answered if each.metadata}
+        raise unreachable
     finally:
         reader.close()
+
+
+def _is_event_of_denial(message: confluent_kafka.Message | None) -> bool:
+    error = message.error() if message is not None else None
+    return error is not None and is_denied(error)
 
 
 def _positions(offsets: Iterable[confluent_kafka.TopicPartition]) -> set[tuple[str, int, int]]:

@@ -105,13 +105,14 @@ def test_positions_name_who_committed_them_last(in_process: Home) -> None:
 
 @pytest.mark.parametrize(
     "errors",
-    [[KafkaError.COORDINATOR_LOAD_IN_PROGRESS] * 200, [KafkaError.UNKNOWN] * 200],
-    ids=["it loads", "it fails"],
+    [[KafkaError.COORDINATOR_LOAD_IN_PROGRESS] * 200, [KafkaError.NOT_COORDINATOR] * 200, [KafkaError.UNKNOWN] * 200],
+    ids=["it loads", "it moves", "it fails"],
 )
 def test_nobody_is_no_answer_when_the_coordinator_gives_none(
     monkeypatch: pytest.MonkeyPatch, errors: list[int]
 ) -> None:
-    monkeypatch.setattr(consumer_group, "_COORDINATOR_WITHIN", 1.0)
+    monkeypatch.setattr(consumer_group, "_ASKED", 2)
+    monkeypatch.setattr(consumer_group, "PATIENCE", 0.5)
     with mock_cluster() as cluster:
         cluster.create_topic("t")
         asked = [Partition("t", 0)]
@@ -119,8 +120,11 @@ def test_nobody_is_no_answer_when_the_coordinator_gives_none(
         cluster.fail(Request.OFFSET_FETCH, *errors)
         with pytest.raises((ServiceUnreachable, KafkaException)):
             owners_of("p", asked)
-        cluster.fail(Request.OFFSET_FETCH, KafkaError.GROUP_AUTHORIZATION_FAILED)
-        assert owners_of("p", asked) == set()
+        # Who has no right to the group hears so when asking for its offsets, or for who coordinates it.
+        for request in (Request.OFFSET_FETCH, Request.FIND_COORDINATOR):
+            cluster.fail(Request.OFFSET_FETCH)
+            cluster.fail(request, *[KafkaError.GROUP_AUTHORIZATION_FAILED] * 200)
+            assert owners_of("p", asked) == set()
 
 
 @pytest.mark.slow

@@ -146,6 +146,7 @@ def test_micro_batch_is_committed_with_the_driver_s_version_when_newer_code_lies
     monkeypatch.setattr(landing.kafka, "describe_topics", lambda *_: {})
     monkeypatch.setattr(line_sinks.lines, "files_between", lambda *_: [])
     monkeypatch.setattr(speed_view.writers, "renew", lambda *_: False)
+    monkeypatch.setattr(speed_view, "check_compacted_topic", lambda *_: None)
     monkeypatch.setattr(landing.LandingSink, "_append_to_delta", lambda *_: None)
     values: Any = SimpleNamespace(sparkSession=None)
     monkeypatch.setattr(speed_view.SpeedViewSink, "_values", lambda *_: nullcontext((values, 0)))
