@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlalchemy import ScalarSelect, Select, cast, delete, func, select
 from sqlalchemy.dialects.postgresql import JSONPATH
-from sqlalchemy.orm import Session, aliased
+from sqlalchemy.orm import Session
 
 from include.ledger.database import session
 from include.ledger.intervals.pins import PinnedInterval, pinned_of
@@ -104,14 +104,11 @@ def sending_new(
     )
     of_report, is_own = ListedRow.report == report, ListedRow.interval_id == pinned.id
     is_before = (ListedRow.interval_id == before) & (ListedRow.build_id == _registered_build(before))
+    was_sent = ListedRow.notified_at.is_not(None)
+    known_keys = select(ListedRow.key).where(of_report, is_before | (is_own & was_sent))
     after = _registered_after(pinned).with_only_columns(IntervalRow.id).scalar_subquery()
-    was_sent, of_after = ListedRow.notified_at.is_not(None), ListedRow.interval_id == after
-    lists_now = aliased(ListedRow)
-    still_there = select(lists_now.key).where(
-        lists_now.report == report, lists_now.interval_id == after, lists_now.build_id == _registered_build(after)
-    )
-    is_known = is_before | (is_own & was_sent) | (of_after & was_sent & ListedRow.key.in_(still_there))
-    known_keys = select(ListedRow.key).where(of_report, is_known)
+    of_after = select(ListedRow.key).where(of_report, ListedRow.interval_id == after)
+    sent_after, still_there = of_after.where(was_sent), of_after.where(ListedRow.build_id == _registered_build(after))
     keys_before = select(ListedRow.key).where(of_report, is_before)
     with session() as ledger:
         new = ledger.scalars(
@@ -127,8 +124,12 @@ def sending_new(
             .with_for_update()
         ).all()
         if new:
-            known = {present_key(key, former) for key in ledger.scalars(known_keys)}
-            new = [row for row in new if present_key(row.key, former) not in known]
+            known, *both = (
+                {present_key(key, former) for key in ledger.scalars(each)}
+                for each in (known_keys, sent_after, still_there)
+            )
+            known |= set.intersection(*both)
+            new = [row for row in new if _is_by(row.key, former, columns) and present_key(row.key, former) not in known]
             recorded = ledger.scalars(keys_before).all()
             if not _was_listed(ledger, before, report, [present_key(key, former) for key in recorded], columns):
                 new = new if _is_newest(ledger, pinned) else []
@@ -243,6 +244,11 @@ def present_key(key: str, former: Mapping[str, str]) -> str:
     if not former and len(key) <= LONGEST_KEY:
         return key
     return _as_key({former.get(name, name): value for name, value in json.loads(key).items()})
+
+
+def _is_by(key: str, former: Mapping[str, str], columns: Collection[str]) -> bool:
+    """Return whether a recorded key is by these columns, if they are known: by others, nobody knows what is new."""
+    return not columns or json.loads(present_key(key, former)).keys() == set(columns)
 
 
 def _place(key: str, former: Mapping[str, str]) -> list[tuple[int, Any]]:

@@ -89,6 +89,28 @@ def test_nobody_is_told_twice_or_never_when_intervals_are_registered_out_of_orde
     assert told(listed(pipeline, 1, "x", "y", "z")) == ["x", "z"]
 
 
+def by(name: str, *values: str) -> list[str]:
+    return [key_of({name: value}, [name]) for value in values]
+
+
+def test_nobody_is_told_of_a_later_interval_when_its_rows_have_another_key(pipeline: str) -> None:
+    listed(pipeline, 0, *by("name", "a", "b"))
+    later = listed(pipeline, 2, *by("name", "a", "b"))
+    between = listed(pipeline, 1, *by("other", "a", "b"))
+    assert registered_too_early(between) == later
+    with sending_new(later, REPORT, columns=["other"]) as new:
+        assert new == []
+
+
+def test_nobody_is_told_twice_when_a_later_interval_was_built_again_with_a_renamed_key(pipeline: str) -> None:
+    listed(pipeline, 0, *by("old", "z"))
+    later = listed(pipeline, 2, *by("old", "x"))
+    assert told(later) == by("old", "x")
+    listed(pipeline, 2, *by("new", "x"))
+    with sending_new(listed(pipeline, 1, *by("new", "x", "y")), REPORT, {"old": "new"}, columns=["new"]) as new:
+        assert [each.key for each in new] == by("new", "y")
+
+
 def test_later_interval_is_not_looked_at_again_when_an_earlier_one_only_runs_again(pipeline: str) -> None:
     first = listed(pipeline, 0, "a")
     later = listed(pipeline, 1, "a")
