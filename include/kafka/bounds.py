@@ -12,7 +12,7 @@ from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaExcepti
 from confluent_kafka.admin import OffsetSpec
 
 from include.errors import OffsetsLost, ServiceUnreachable
-from include.kafka.client import admin, asking, consumer, few_records, next_message
+from include.kafka.client import Progress, admin, asking, consumer, few_records, next_message
 from include.kafka.refusals import TIMEOUT, asked_again, reaching_kafka
 from include.offsets import OffsetRange, TopicPartition
 from include.times import time_of
@@ -135,15 +135,17 @@ def record_times(offsets: Mapping[TopicPartition, int], patience: float = 3.0) -
     return {tp: moment for tp, moment in times.items() if moment is not None and moment > _NO_TIME}
 
 
-def first_messages(offsets: Mapping[TopicPartition, int], patience: float) -> dict[TopicPartition, Message]:
+def first_messages(
+    offsets: Mapping[TopicPartition, int], patience: float, progress: Progress | None = None
+) -> dict[TopicPartition, Message]:
     """Return the first visible record at or after each offset, as far as they came within `patience` seconds.
 
-    A message with an error stands for the end of the log, and for an offset that it does not hold. Raises
-    ServiceUnreachable.
+    A message with an error stands for the end of the log, and for an offset that it does not hold. `progress` tells
+    afterwards how far was fetched. Raises ServiceUnreachable.
     """
     found: dict[TopicPartition, Message] = {}
     with reaching_kafka(*topics_of(offsets)):
-        reader = consumer(**few_records())
+        reader = consumer(**few_records(), **(progress.options() if progress else {}))
         try:
             reader.assign([_client_tp(tp, offset) for tp, offset in offsets.items()])
             deadline = time.monotonic() + patience

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -29,6 +30,9 @@ ABOUT_THE_MESSAGE = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG_SIZE,
 
 _NAMED = 3
 """How many topics and topic partitions an error names."""
+
+_STATISTICS_MS = 1000
+"""How often a client tells how far it has fetched."""
 
 _NO_TOPIC = {KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION, KafkaError.UNKNOWN_TOPIC_OR_PART}
 
@@ -126,18 +130,46 @@ def consumer(**options: Any) -> Consumer:
     return _made(Consumer, {**defaults, **options})
 
 
-def next_message(reader: Consumer, patience: float) -> Message | None:
+class Progress:
+    """How far a consumer has fetched, by the client's statistics.
+
+    Records of aborted transactions are fetched and left out: hours of them give no message, though the broker answers.
+    """
+
+    def __init__(self) -> None:
+        self.next_offsets: dict[TopicPartition, int] = {}
+        """The offset that is fetched next, of each topic partition of which the statistics have told."""
+        self.moves = 0
+        """How often another one was told than before."""
+
+    def options(self) -> dict[str, Any]:
+        """Return the options of the consumer that is looked at. The callback is served where it is polled."""
+        return {"statistics.interval.ms": _STATISTICS_MS, "stats_cb": self._note}
+
+    def _note(self, statistics: str) -> None:
+        for topic, told in json.loads(statistics)["topics"].items():
+            for each in told["partitions"].values():
+                tp, offset = TopicPartition(topic, each["partition"]), each["next_offset"]
+                self.moves += self.next_offsets.get(tp, offset) != offset
+                self.next_offsets[tp] = offset
+
+
+def next_message(reader: Consumer, patience: float, progress: Progress | None = None) -> Message | None:
     """Return the next message, or event of a topic partition, of an assigned consumer; None after so many seconds.
 
+    With `progress`, of the consumer, they are seconds in which it fetched nothing either.
     The client looks up the group's coordinator though nothing is committed, and reports a refusal as an event without
     a topic. It says nothing about what is read.
     """
-    deadline = time.monotonic() + patience
-    while (left := deadline - time.monotonic()) > 0:
-        message = reader.poll(left)
-        if message is None or message.topic() is not None:
-            return message
-    return None
+    while True:
+        moves = progress.moves if progress else 0
+        deadline = time.monotonic() + patience
+        while (left := deadline - time.monotonic()) > 0:
+            message = reader.poll(left)
+            if message is not None and message.topic() is not None:
+                return message
+        if progress is None or progress.moves == moves:
+            return None
 
 
 def producer(**options: Any) -> Producer:

@@ -14,6 +14,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 
 from include import kafka
 from include.errors import LogTruncated, OffsetsLost, ServiceUnreachable
+from include.kafka.client import Progress
 from include.kafka.truncation import GO_ON
 from include.offsets import TopicPartition
 from include.settings import settings
@@ -31,7 +32,7 @@ EXAMPLES = 10
 _LONG = 5_000
 _SMALL_FETCH, _LARGE_FETCH = 32 * 1024, 1024 * 1024
 _PATIENCE = 60.0
-"""Seconds without any answer until the broker counts as unreachable."""
+"""Seconds in which nothing is fetched until the broker counts as unreachable."""
 
 
 @dataclass
@@ -93,21 +94,23 @@ def _prove(tp: TopicPartition, spans: Sequence[Span]) -> GapProof:
     groups = list(runs(spans))
     longest = max(run[-1][1] - run[0][0] for run in groups)
     fetch = _LARGE_FETCH if longest > _LONG else _SMALL_FETCH
-    reader = kafka.consumer(**kafka.few_records(fetch), **{"queued.max.messages.kbytes": fetch // 1024})
+    progress = Progress()
+    options = kafka.few_records(fetch) | progress.options() | {"queued.max.messages.kbytes": fetch // 1024}
+    reader = kafka.consumer(**options)
     try:
         for run in groups:
             reader.assign([confluent_kafka.TopicPartition(tp.topic, tp.partition, run[0][0])])
             proof.reads += 1
-            _read_run(reader, run, proof)
+            _read_run(reader, progress, run, proof)
     finally:
         reader.close()
     return proof
 
 
-def _read_run(reader: Consumer, run: Sequence[Span], proof: GapProof) -> None:
+def _read_run(reader: Consumer, progress: Progress, run: Sequence[Span], proof: GapProof) -> None:
     visible_here, at = 0, 0
     while at < len(run):
-        message = _next(reader, proof.topic_partition, run[at])
+        message = _next(reader, progress, proof.topic_partition, run[at])
         end = message.error() is not None
         if end and message.offset() < run[at][1]:
             raise LogTruncated(
@@ -129,9 +132,9 @@ def _read_run(reader: Consumer, run: Sequence[Span], proof: GapProof) -> None:
                 proof.seen.append((offset, _describe(message)))
 
 
-def _next(reader: Consumer, tp: TopicPartition, span: Span) -> Message:
+def _next(reader: Consumer, progress: Progress, tp: TopicPartition, span: Span) -> Message:
     """Return the next visible record, or the event that the topic partition's end was reached."""
-    message = kafka.next_message(reader, _PATIENCE)
+    message = kafka.next_message(reader, _PATIENCE, progress)
     if message is None:
         raise ServiceUnreachable(
             f"Kafka at {settings().kafka_address()}: nothing of {tp} from offset {span[0]} within {_PATIENCE:.0f} s",

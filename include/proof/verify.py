@@ -684,9 +684,19 @@ def _read_range(each: Mapping[str, Any], kafka: Mapping[str, Any]) -> tuple[int,
     """Return the first offset that Kafka has, and the timestamps of the visible records of the range by offset."""
     from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
-    safe = {"group.id": "tidemark-verify", "enable.auto.commit": False, "enable.partition.eof": True}
-    reader = Consumer({**kafka, **QUIET, **safe, "isolation.level": "read_committed", "auto.offset.reset": "error"})
     seen: dict[int, int] = {}
+    fetched, until = -1, time.monotonic() + PATIENCE
+
+    def note(statistics: str) -> None:
+        """Wait on while records are fetched of which none is visible: those of aborted transactions."""
+        nonlocal fetched, until
+        told = json.loads(statistics)["topics"].get(each["topic"], {"partitions": {}})["partitions"]
+        if (offset := told.get(str(each["partition"]), {}).get("next_offset", fetched)) != fetched:
+            fetched, until = offset, time.monotonic() + PATIENCE
+
+    safe = {"group.id": "tidemark-verify", "enable.auto.commit": False, "enable.partition.eof": True}
+    safe |= {"isolation.level": "read_committed", "auto.offset.reset": "error"}
+    reader = Consumer({**kafka, **QUIET, **safe, "statistics.interval.ms": 1000, "stats_cb": note})
     try:
         # Not `get_watermark_offsets`: when one of its two requests is refused, it may return the end as the earliest.
         asked = TopicPartition(each["topic"], each["partition"], OFFSET_BEGINNING)

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from confluent_kafka import TopicPartition as ClientTopicPartition
 
 from include import kafka
 from include.errors import OffsetsLost
+from include.kafka import client, gap_proof, truncation
 from include.kafka.gap_proof import prove_gaps
 from include.offsets import TopicPartition
+from include.proof import verify
+from include.settings import settings
 from tests.conftest import Home, wait_for
 from tests.support.transactions import transactional_producer
 
@@ -67,3 +72,43 @@ def test_offsets_are_lost_when_they_are_removed_before_the_second_reader_has_rea
         prove_gaps({cut: [(2, 6)]})
     assert raised.value.exit_code == 4
     assert prove_gaps({cut: [(4, 6)]})[cut].visible == 2
+
+
+@pytest.fixture
+def slow_fetches(in_process: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Every fetch takes half a second: the broker waits for more bytes than the log has."""
+    properties = tmp_path / "kafka.properties"
+    properties.touch(0o600)
+    properties.write_text("fetch.min.bytes=100000000\n")
+    monkeypatch.setenv("TIDEMARK_KAFKA_PROPERTIES", str(properties))
+    monkeypatch.setattr(client, "_STATISTICS_MS", 50)
+    settings.cache_clear()
+    yield
+    settings.cache_clear()
+
+
+def test_aborted_records_are_no_silence_when_fetching_them_takes_longer_than_a_broker_may_be_silent(
+    in_process: Home, slow_fetches: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    aborted, other = (TopicPartition(f"aborted-{os.getpid()}", partition) for partition in range(2))
+    kafka.create_topic(aborted.topic, 2)
+    aborting = transactional_producer(in_process.kafka, aborted.topic)
+    aborting.begin_transaction()
+    for _ in range(40):
+        aborting.produce(aborted.topic, b"x" * 60_000, partition=aborted.partition)
+        aborting.flush(30)
+    aborting.abort_transaction(30)
+    producer = in_process.producer()
+    for tp in (aborted, other):
+        producer.produce(tp.topic, b"x", partition=tp.partition, timestamp=1000 * MOMENT)
+    assert producer.flush(30) == 0
+    monkeypatch.setattr(gap_proof, "_PATIENCE", 2.0)
+    proof = prove_gaps({aborted: [(0, 40)]})[aborted]
+    assert (proof.offsets, proof.visible, proof.examples) == (40, 0, [((0, 40), 41)])
+    # Some of them were fetched meanwhile, so at the first one's offset none is visible.
+    monkeypatch.setattr(truncation, "TIMEOUT", 2.0)
+    assert truncation.timestamps_at({aborted: 0, other: 0}) == {other: 1000 * MOMENT}
+    monkeypatch.setattr(verify, "PATIENCE", 2.0)
+    of_proof = {"topic": aborted.topic, "partition": aborted.partition, "from_offset": 0, "until_offset": 42}
+    options = settings().kafka_client_options() | {"max.partition.fetch.bytes": 32 * 1024}
+    assert verify._read_range(of_proof, options) == (0, {41: 1000 * MOMENT})

@@ -12,7 +12,7 @@ from confluent_kafka import TopicPartition as ClientTopicPartition
 from include import kafka
 from include.alerts.channels import failure_of
 from include.errors import MessageRefused, RequestRefused, ServiceUnreachable
-from include.kafka import offset_search, refusals, truncation
+from include.kafka import client, gap_proof, offset_search, refusals, truncation
 from include.kafka.gap_proof import prove_gaps
 from include.kafka.record_batches import sample_batch
 from include.kafka.sources import first_offsets
@@ -138,6 +138,18 @@ def test_reader_gives_up_when_nothing_but_refusals_of_its_group_comes(cluster: M
         assert kafka.next_message(reader, 1.0) is None
     finally:
         reader.close()
+
+
+def test_broker_counts_as_unreachable_when_nothing_is_fetched(
+    cluster: MockCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.fail(Request.FETCH, *[KafkaError.NOT_LEADER_FOR_PARTITION] * 1000)
+    monkeypatch.setattr(client, "_STATISTICS_MS", 50)
+    monkeypatch.setattr(gap_proof, "_PATIENCE", 0.5)
+    monkeypatch.setattr(truncation, "TIMEOUT", 0.5)
+    for ask in (lambda: prove_gaps({TP: [(3, 4)]}), lambda: truncation.timestamps_at({TP: 3})):
+        with pytest.raises(ServiceUnreachable, match="nothing of t-0 from offset 3 within"):
+            ask()
 
 
 def test_page_reads_on_when_the_reader_s_group_must_not_be_described(cluster: MockCluster) -> None:
