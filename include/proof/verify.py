@@ -605,7 +605,7 @@ def _check_kafka(proof: Mapping[str, Any], rows: pa.Table, kafka: Mapping[str, A
     """Read the ranges again: as many visible records, and at the offsets of rows the same timestamps."""
     topics = {each["topic"] for each in proof["ranges"]}
     ids = _topic_ids(topics, kafka) if topics else {}
-    compacted = _compacted_topics(ids, kafka) if ids else set()
+    policies = _cleanup_policies(ids, kafka) if ids else {}
     for each in proof["ranges"]:
         if (now := ids.get(each["topic"])) != each["topic_id"]:
             report.notes.append(f"{_place(each)} is not compared with Kafka: the topic's id is {now or 'none'} now")
@@ -614,8 +614,14 @@ def _check_kafka(proof: Mapping[str, Any], rows: pa.Table, kafka: Mapping[str, A
         if first > each["from_offset"]:
             report.notes.append(f"{_place(each)} is not compared with Kafka: it begins at offset {first} now")
             continue
-        is_compacted = each["topic"] in compacted
+        policy, before = policies.get(each["topic"]), len(report.differences)
+        is_compacted = "compact" in (policy or "")
         _compare_range(proof, each, _timestamps(rows, each), seen, report, is_compacted=is_compacted)
+        if policy is None and len(report.differences) > before:
+            report.notes.append(
+                f"{_place(each)}: whether its log is compacted, so that records may be missing, is not known: this "
+                "user must not read the topic's settings (DescribeConfigs)"
+            )
 
 
 def _compare_range(
@@ -647,22 +653,21 @@ def _compare_range(
         report.differs("kafka", f"{_place(each)}: {len(other)} records have another timestamp, {sorted(other)[:3]} …")
 
 
-def _compacted_topics(topics: Iterable[str], kafka: Mapping[str, Any]) -> set[str]:
-    """Return the topics whose log is compacted; none of those whose configuration must not be read."""
+def _cleanup_policies(topics: Iterable[str], kafka: Mapping[str, Any]) -> dict[str, str]:
+    """Return each topic's `cleanup.policy`, without topics whose configuration must not be read."""
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
-    compacted = set()
+    policies = {}
     admin = AdminClient({**kafka, **QUIET})
     asked = [ConfigResource(ResourceType.TOPIC, each) for each in sorted(topics)]
     for resource, future in admin.describe_configs(asked, request_timeout=15).items():
         try:
-            if "compact" in (future.result()["cleanup.policy"].value or ""):
-                compacted.add(resource.name)
+            policies[resource.name] = str(future.result()["cleanup.policy"].value or "")
         except KafkaException as error:
             if not error.args[0].name().startswith(("TOPIC_AUTHORIZATION", "UNKNOWN_TOPIC")):
                 raise Unreachable(f"Kafka at {kafka['bootstrap.servers']}: {error.args[0].str()}") from error
-    return compacted
+    return policies
 
 
 def _topic_ids(topics: set[str], kafka: Mapping[str, Any]) -> dict[str, str]:

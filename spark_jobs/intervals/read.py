@@ -185,7 +185,8 @@ def _compare_landed(landed: _Landed, decoded: DataFrame, ranges: Sequence[Offset
     in_kafka, in_landing = _in_kafka(landed, kept, ranges), landed.records()
     compared = reconcile_archive(in_kafka.records, in_landing, (in_kafka.rows, landed.rows), ranges)
     written = check_written(count_fates(in_landing), held)
-    reconciliation = compared.reconciliation + written + in_kafka.reconciliation
+    # First what is known of a whole topic partition, then its rows.
+    reconciliation = in_kafka.reconciliation + compared.reconciliation + written
     reading = _reading(in_kafka.rows, replace(compared, reconciliation=reconciliation))
     return replace(reading, compacted_since=in_kafka.compacted_since)
 
@@ -233,7 +234,7 @@ def _compare_changed_code(
     return replace(
         _reading(rows, compared),
         fates={tp: each.fates for tp, each in counted.items()},
-        reconciliation=compared.reconciliation + in_kafka.reconciliation + written + changes + left_out,
+        reconciliation=in_kafka.reconciliation + compared.reconciliation + written + changes + left_out,
         changed=counts,
         compacted_since=in_kafka.compacted_since,
     )

@@ -119,8 +119,7 @@ def test_missing_records_are_noted_when_the_log_is_compacted(proof: Path, log: L
         resource = ConfigResource(ResourceType.TOPIC, log.topic, incremental_configs=[entry])
         log.admin.incremental_alter_configs([resource])[resource].result(30)
         options = {"bootstrap.servers": settings().kafka_address()}
-        wanted = {log.topic} if policy == "compact" else set()
-        wait_for("the policy", lambda: verify._compacted_topics([log.topic], options) == wanted, 30)
+        wait_for("the policy", lambda: verify._cleanup_policies([log.topic], options) == {log.topic: policy}, 30)
 
     more = "kafka: nest-logs-1 [0, 100): the proof states 99 records, Kafka has 100"
     assert of_kafka(checked(proof, edit).differences) == [
@@ -133,6 +132,17 @@ def test_missing_records_are_noted_when_the_log_is_compacted(proof: Path, log: L
         set_policy("delete")
     assert of_kafka(report.differences) == [more]
     assert of_kafka(report.notes) == ["nest-logs-0 [0, 100): 2 records are not in Kafka, whose log is compacted"]
+
+
+def test_missing_right_is_noted_when_it_hides_whether_the_log_is_compacted(
+    proof: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verify, "_cleanup_policies", lambda *_: {})
+    report = checked(proof, lambda it: it["ranges"][0].update(empty=4, archived=95, quarantined=3))
+    assert len(of_kafka(report.differences)) == 1
+    [noted] = [each for each in report.notes if "DescribeConfigs" in each]
+    assert noted.startswith("nest-logs-0 [0, 100): whether its log is compacted")
+    assert not any("DescribeConfigs" in each for each in checked(proof).notes)
 
 
 def test_records_are_noted_as_unchecked_when_retention_removed_them(proof: Path, log: Log) -> None:

@@ -159,6 +159,20 @@ def test_nothing_is_explained_when_the_topic_is_not_compacted(cleaned: Cleaned) 
         cleaned.policy("compact")
 
 
+def test_missing_right_is_named_when_the_topic_s_settings_must_not_be_read(
+    cleaned: Cleaned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka, "cleanup_policy", lambda _: "")
+    found = cleaned.find(cleaned.visible)
+    assert found is not None
+    assert (found.records, found.landed.count(), found.reconciliation.unexplained) == (0, 0, 0)
+    (named,) = found.reconciliation.differences
+    assert (named.cls, named.where) == ("unexplained", f"{cleaned.log.topic}-0")
+    assert f"Grant DescribeConfigs on {cleaned.log.topic}" in named.evidence
+    # It is not the right alone that is missing where a second reader sees a record that Spark did not.
+    assert cleaned.find(cleaned.visible - {max(RANGE & cleaned.visible)}) is None
+
+
 @pytest.fixture(scope="module")
 def pinned(cleaned: Cleaned) -> PinnedInterval:
     name, topic = cleaned.log.pipeline.name, cleaned.topic

@@ -12,11 +12,21 @@ from typing import Any
 import pytest
 from pyspark.sql import functions as F
 
+from include import kafka
 from include.kafka.gap_proof import NEAR, GapProof, runs
+from include.ledger.intervals.pins import PinnedInterval
 from include.offsets import Fates, OffsetRange, TopicPartition
 from include.pipelines import load_pipeline
 from include.reconciliation import EXAMPLES, Difference, DifferenceClass, Reconciliation, ReconciliationCounts
-from spark_jobs.reconciliation.against_kafka import MissingOffsets, compare_offsets, missing_spans, reconcile_archive
+from include.times import Interval
+from spark_jobs.reconciliation import compacted
+from spark_jobs.reconciliation.against_kafka import (
+    ArchiveComparison,
+    MissingOffsets,
+    compare_offsets,
+    missing_spans,
+    reconcile_archive,
+)
 from spark_jobs.reconciliation.counted import Counted
 from spark_jobs.reconciliation.sides import all_sides
 from spark_jobs.reconciliation.view_parts import PARTS
@@ -84,6 +94,34 @@ def test_records_are_unexplained_when_there_are_more_than_offsets(spark: Any) ->
     reconciliation = reconcile_archive(rows, rows, (rows, rows), [OffsetRange(TP, 0, 2)]).reconciliation
     assert reconciliation.unexplained == 1
     assert "Spark read 3 records, the range has 2 offsets" in reconciliation.differences[0].evidence
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("policy", "records", "cls", "what"),
+    [
+        ("compact", 2, DifferenceClass.COMPACTED_SINCE, "records that only the archive holds"),
+        ("", 0, DifferenceClass.UNEXPLAINED, "archive against Kafka (compaction not known)"),
+    ],
+)
+def test_missing_right_is_named_when_it_hides_whether_records_were_compacted_since(
+    spark: Any, monkeypatch: pytest.MonkeyPatch, policy: str, records: int, cls: DifferenceClass, what: str
+) -> None:
+    monkeypatch.setattr(kafka, "cleanup_policy", lambda _: policy)
+    monkeypatch.setattr(compacted, "prove_gaps", lambda spans: {tp: GapProof(tp) for tp in spans})
+    as_noted = ArchiveComparison({}, {}, Reconciliation())
+    monkeypatch.setattr(compacted, "reconcile_with_ledger", lambda *_: as_noted)
+    pinned = PinnedInterval(1, "p", Interval(HOUR, hours(1)), (OffsetRange(TP, 0, 3),), {})
+    found = compacted.find_compacted(pinned, rows_of(spark, [0]), rows_of(spark, [0, 1, 2]), pinned.ranges)
+    assert found is not None
+    assert (found.records, found.landed.count()) == (records, records)
+    # Rows of a topic of which nothing is known are counted where they are compared.
+    assert found.reconciliation.unexplained == 0
+    [told] = found.reconciliation.differences
+    assert (told.cls, told.what, told.where, told.is_of_rows) == (cls, what, str(TP), not policy)
+    assert "2 records between offsets 1 and 2 were archived" in told.evidence
+    assert ("Grant DescribeConfigs on logs" in told.evidence) == (not policy)
+    assert ("--source archive" in told.evidence) == (not policy)
 
 
 def test_offset_is_unexplained_and_named_when_only_a_second_reader_sees_its_record() -> None:
