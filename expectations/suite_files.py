@@ -64,11 +64,11 @@ def check_columns(pipeline: Pipeline, table: str, suite: Sequence[Any]) -> None:
 def check_sets(pipeline: Pipeline, table: str, suite: Sequence[Any]) -> None:
     """Raise UsageError when an expectation has None among a set of values: to SQL, every value may be in it then."""
     for expectation in suite:
-        given = getattr(expectation, "value_set", None) or getattr(expectation, "value_pairs_set", None) or ()
+        given = getattr(expectation, "value_set", None) or ()
         if not isinstance(given, dict) and any(each is None for each in given):
             raise UsageError(
                 f"expectations/{pipeline.name}.py: {type(expectation).__name__} of {table} has None in its set of "
-                "values, by which it would be met by every value",
+                "values; to SQL every value may be one of these then",
                 remedy="leave None out: nulls are not looked at; ExpectColumnValuesToNotBeNull refuses them",
                 pipeline=pipeline.name,
             )

@@ -135,7 +135,15 @@ def _secret_files() -> list[Path]:
     named = (current.secrets, current.kafka_properties, current.jdbc_properties, current.proof_key)
     found = [path for pattern in _SECRETS for path in current.home.glob(pattern)]
     # A setting may name one of the embedded services.
-    return sorted({path.resolve() for path in (*found, *named) if path is not None and path.is_file()})
+    return sorted({path.resolve() for path in (*found, *named) if path is not None and _is_there(path)})
+
+
+def _is_there(path: Path) -> bool:
+    """Return whether there is such a file; not one in a folder that this account must not enter."""
+    try:
+        return path.is_file()
+    except PermissionError:
+        return False
 
 
 def _open_secrets() -> list[Path]:

@@ -120,7 +120,7 @@ def _digest(path: Path) -> str | None:
 
 
 def ensure_jars(progress: Callable[[str], None], only: Sequence[str] = ()) -> None:
-    """Fetch what is missing, damaged or not pinned, of `wanted` or `only` some configurations.
+    """Fetch what is missing or damaged, of `wanted` or `only` some configurations, and remove what is not pinned.
 
     An interrupted fetch resumes. Raises UsageError for an unknown configuration, ServiceUnreachable when they cannot be
     fetched, TidemarkError when they differ from their checksums or others come with them.
@@ -128,7 +128,9 @@ def ensure_jars(progress: Callable[[str], None], only: Sequence[str] = ()) -> No
     if unknown := sorted(set(only) - _CONTENTS.keys()):
         raise UsageError(f"no such jars: {', '.join(unknown)}", remedy=f"some of {', '.join(_CONTENTS)}")
     with _fetching_alone():
-        confs = {name.split("/")[0] for name in (*damaged(only), *unpinned(only))}
+        for name in unpinned(only):
+            (folder() / name).unlink(missing_ok=True)
+        confs = {name.split("/")[0] for name in damaged(only)}
         for conf in (conf for conf in _CONTENTS if conf in confs):
             progress(f"fetching jars: {_CONTENTS[conf]}")
             _fetch(conf)
@@ -199,7 +201,7 @@ def _fetch(conf: str) -> None:
             remedy="check the network, then start again: it resumes",
         )
     if wrong:
-        _refuse(f"{len(wrong)} jars differ from their checksums or are missing: {', '.join(wrong[:3])}")
+        _refuse(f"{len(wrong)} jars differ from their checksums or are missing: {', '.join(wrong[:3])}", wrong)
     # A POM, which has no checksum, decides what comes with a jar.
     if others := _without_checksum(fetched, [conf]):
         _refuse(f"{len(others)} jars without a checksum came with those of {conf}: {', '.join(others[:3])}")
@@ -210,9 +212,13 @@ def _fetch(conf: str) -> None:
     shutil.rmtree(fetched)
 
 
-def _refuse(what: str) -> NoReturn:
-    """Empty Ivy's cache and raise TidemarkError: Ivy would take from there what it has once downloaded, unchecked."""
-    for each in _ivy_cache().iterdir():
+def _refuse(what: str, wrong: Sequence[str] = ()) -> NoReturn:
+    """Take the modules of the wrong jars out of Ivy's cache, or all, and raise TidemarkError.
+
+    Ivy would take from there what it has once downloaded, unchecked. What else is there stays for who has no network.
+    """
+    modules = {jar.parent.parent for name in wrong for jar in _ivy_cache().glob(f"*/*/*/{Path(name).name}")}
+    for each in modules or _ivy_cache().iterdir():
         if each.is_dir():
             shutil.rmtree(each)
         elif each.name != _LOCK:

@@ -365,7 +365,9 @@ def test_null_is_refused_when_it_is_among_a_set_of_values(kind: str, monkeypatch
 
     expectation = getattr(gxe, kind)(column="isp", value_set=["a", None])
     monkeypatch.setattr(isp_hits, "SUITES", of_isp_hits("isp_hits", expectation))
-    said = rf"{kind} of isp_hits has None in its set of values, by which it would be met by every value — leave None"
+    said = (
+        rf"{kind} of isp_hits has None in its set of values; to SQL every value may be one of these then — leave None"
+    )
     with pytest.raises(UsageError, match=said):
         check_suites(load_pipeline("isp_hits"))
 

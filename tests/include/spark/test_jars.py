@@ -146,6 +146,8 @@ def test_what_was_downloaded_is_refused_and_forgotten_when_it_is_not_what_is_pin
     monkeypatch.setattr(jars, "folder", lambda: tmp_path / "fetched")
 
     def link_what_is_large(source: str, target: str) -> None:
+        if Path(target).exists():
+            return
         if source.endswith((".jar", ".gz")):
             Path(target).symlink_to(source)
         else:
@@ -161,7 +163,8 @@ def test_what_was_downloaded_is_refused_and_forgotten_when_it_is_not_what_is_pin
         jars.ensure_jars(print, [conf])
     assert not (tmp_path / "fetched").exists()
     # Ivy would serve it again from there, however often one starts.
-    assert [each.name for each in cache.iterdir()] == ["fetch.lock"]
+    # What else is there stays, for who has no network, unless anything may have added the jar.
+    assert len(list(cache.iterdir())) > 20 if "differ" in named else [*cache.iterdir()] == [cache / "fetch.lock"]
     download()
     jars.ensure_jars(print, [conf])
     assert jars.damaged([conf]) == jars.unpinned([conf]) == []
