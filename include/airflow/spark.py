@@ -14,7 +14,7 @@ from airflow.sdk.exceptions import AirflowException
 
 from include.airflow.interval_run.links import INTERVAL_LINKS, push_links
 from include.airflow.interval_run.step_log import log_step
-from include.airflow.on_cluster.handing_over import HandedOver, OwnLines, check_master, take_submission
+from include.airflow.on_cluster.handing_over import HandedOver, MaskedYarn, OwnLines, check_master, take_submission
 from include.airflow.tasks import attempt_of, result_of, take_step, task_failure
 from include.errors import TidemarkError, ValidationFailed, error_class
 from include.intervals.steps import AttemptJob, judge_validation, submit
@@ -104,7 +104,8 @@ class JobOperator(SparkSubmitOperator):
         # Also for an application that an earlier try submitted, so that it is killed with this task.
         self._hook._yarn_application_id = application
         self.log.info("the driver is %s", yarn.page_of(yarn.resource_manager(), application))
-        followed = Followed(yarn.Yarn(), application, self._lines, lambda line: self.log.info("%s", line))
+        cluster = MaskedYarn()
+        followed = Followed(cluster, application, self._lines, lambda line: self.log.info("%s", cluster.masked(line)))
         self._code = take_step(followed.end)
 
     def failure(self, code: int) -> AirflowException:

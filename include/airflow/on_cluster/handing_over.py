@@ -12,7 +12,7 @@ from airflow.sdk.exceptions import AirflowException
 
 from include.errors import UsageError
 from include.settings import settings
-from include.spark import cluster
+from include.spark import cluster, yarn
 from include.spark.driver_lines import DriverLines, secret_values, without_secrets
 from include.spark.kept import GATEWAY, STAND_IN
 from include.spark.submission import SparkSubmission
@@ -70,15 +70,21 @@ def _kind(master: str) -> str:
     return "local" if master.startswith("local") else master.partition(":")[0]
 
 
+def known_secrets() -> frozenset[str]:
+    """Return the secrets that this process can read, which no line of a driver may show."""
+    known = set[str]()
+    # The driver tells what is wrong with the others.
+    with suppress(UsageError):
+        known.update(secret_values())
+    return frozenset(known)
+
+
 class OwnLines:
     """A hook's log without secrets, in which messages that are not the driver's own lines are for debugging only."""
 
     def __init__(self, log: Any, lines: DriverLines) -> None:
         self._log, self._lines = log, lines
-        self._secrets = set[str]()
-        # The driver tells what is wrong with the others.
-        with suppress(UsageError):
-            self._secrets.update(secret_values())
+        self._secrets = known_secrets()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._log, name)
@@ -100,3 +106,24 @@ class HandedOver(OwnLines):
         message = self._safe(text, arguments)
         self._lines.passes(message)
         self._log.debug("%s", message)
+
+
+class MaskedYarn(yarn.Yarn):
+    """YARN, whose drivers' lines are without secrets before anything is made of them, an error for example."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._secrets = known_secrets()
+
+    def masked(self, text: str) -> str:
+        """Return a text without secrets."""
+        return without_secrets(text, self._secrets)
+
+    def new_lines(self, application: yarn.Application) -> list[str]:
+        """Return the driver's lines since the last call."""
+        # A secret may hold a line's end.
+        return self.masked("\n".join(super().new_lines(application))).splitlines()
+
+    def last_lines(self, application: yarn.Application) -> list[str]:
+        """Return the end of the log of the driver's JVM."""
+        return self.masked("\n".join(super().last_lines(application))).splitlines()

@@ -14,6 +14,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from include.settings import settings
 from include.spark.submission import submission
+from tests.support.yarn_api import APPLICATION, ended_application, site_of
 
 CANARY = "canary-7d1f"
 SECRETS = {
@@ -141,3 +142,28 @@ def test_secret_is_in_no_line_or_error_when_a_driver_prints_it() -> None:
         hook._process_spark_submit_log(iter([f"ERROR by {CANARY}\n", f"tidemark: refused: {CANARY}\n"]))
     assert [each["event"] for each in logged] == ["ERROR by ********", "tidemark: refused: ********"]
     assert operator._lines.own == "refused: ********"
+
+
+@pytest.mark.parametrize("diagnostics", ["User application exited with status 1", f"refused: {CANARY}"])
+def test_secret_is_in_no_line_or_error_when_a_driver_on_yarn_prints_it(
+    diagnostics: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from include.airflow.spark import JobOperator
+
+    operator = JobOperator(task_id="publish", job="publish", pipeline="nest_cameras", attempt="7")
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
+    monkeypatch.setenv("LONG_TOKEN", f"{CANARY}\nsecond half")
+    warning = "10:11:12 WARN HiveConf: {}"
+    said = f"{warning.format(CANARY)}\nERROR by {CANARY}\nsecond half\ntidemark: refused: {CANARY}\n"
+    with (
+        ended_application(diagnostics=diagnostics, stdout=said, stderr=f"java: {CANARY}\n") as address,
+        structlog.testing.capture_logs() as logged,
+    ):
+        (tmp_path / "yarn-site.xml").write_text(site_of(address))
+        operator._hook = operator._get_hook()
+        operator.poll_until_complete(APPLICATION, {})
+    shown = "\n".join([*(each["event"] for each in logged), *operator._lines.reasons(operator._code)])
+    assert "ERROR by ********\ntidemark: refused: ********" in shown
+    assert warning.format("********") in shown
+    assert CANARY not in shown
+    assert (operator._lines.own, operator._code) == ("refused: ********", 1)
