@@ -57,10 +57,31 @@ _LEAST_SECRET = 6
 
 
 def end_of_log(path: str | Path) -> str:
-    """Return the end of a driver's log. Raises OSError."""
+    """Return the end of a driver's log in whole lines. Raises OSError."""
     with Path(path).open("rb") as log:
-        log.seek(max(0, log.seek(0, os.SEEK_END) - END))
-        return log.read(END).decode(errors="replace")
+        begin = log.seek(max(0, log.seek(0, os.SEEK_END) - END))
+        end = log.read(END)
+    return (without_first_line(end) if begin else end).decode(errors="replace")
+
+
+def without_first_line(end: bytes) -> bytes:
+    """Return a log's end without its first line, which lacks its beginning: a secret that is cut cannot be masked."""
+    rest = end[end.find(b"\n") + 1 :] if b"\n" in end else b""
+    return rest or f"… the end of a line of more than {len(end)} bytes is not shown".encode()
+
+
+def whole_new_lines(content: bytes, begin: int, shown: int) -> tuple[bytes, int]:
+    """Return the whole lines of a log from `shown` on, and where the next ones begin.
+
+    `content` is the log's end, from `begin` on. If that is after `shown`, its first line lacks its beginning and is
+    left out, as by `without_first_line`.
+    """
+    length = content.rfind(b"\n") + 1
+    if not length:
+        # An unfinished line is returned once it is complete.
+        return b"", shown
+    first = shown - begin if shown >= begin else content.find(b"\n") + 1
+    return content[first:length], begin + length
 
 
 def pipeline_of(arguments: Sequence[str]) -> str:

@@ -17,7 +17,7 @@ from xml.etree import ElementTree
 
 from include.errors import ServiceUnreachable, TidemarkError, UsageError
 from include.settings import PAST_PROXY, settings
-from include.spark.driver_lines import first_error
+from include.spark.driver_lines import first_error, whole_new_lines, without_first_line
 
 CLUSTER_OPTIONS = {
     # A dead driver ends the command, which reports it; YARN would start another one unseen.
@@ -223,8 +223,9 @@ class LogEnd:
 
     @property
     def lines(self) -> list[str]:
-        """Its lines; the first may lack its beginning."""
-        return self.content.decode(errors="replace").splitlines()
+        """Its whole lines."""
+        whole = without_first_line(self.content) if self.begin else self.content
+        return whole.decode(errors="replace").splitlines()
 
 
 def read_log(application: Application, file: DriverFile = "stdout", last: int = 65_536) -> LogEnd:
@@ -287,11 +288,9 @@ class Yarn:
         before, self._unreadable = self._unreadable, log.unreadable
         if log.unreadable:
             return [] if before else [f"tidemark: the driver's log cannot be read: {log.unreadable}"]
-        # An unfinished line is shown once it is complete.
-        whole = log.content[: log.content.rfind(b"\n") + 1]
-        missing = log.begin - self._shown
-        lines = whole[max(0, -missing) :].decode(errors="replace").splitlines()
-        self._shown = max(self._shown, log.begin + len(whole))
+        new, end = whole_new_lines(log.content, log.begin, self._shown)
+        missing, self._shown = end - len(new) - self._shown, end
+        lines = new.decode(errors="replace").splitlines()
         return [f"tidemark: {missing} bytes of the driver's log are not shown here", *lines] if missing > 0 else lines
 
     def last_lines(self, application: Application) -> list[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from include.airflow.on_cluster import applications
 from include.errors import UsageError, one_line
 from include.ledger.streams import launches
-from include.spark.driver_lines import end_of_log, newest_lines, secret_values, without_secrets
+from include.spark.driver_lines import end_of_log, newest_lines, secret_values, whole_new_lines, without_secrets
 
 TAIL = 15
 """How many lines of a driver's log are shown when it failed."""
@@ -66,15 +66,13 @@ class FollowedLog:
             with Path(self.path).open("rb") as file:
                 size = file.seek(0, os.SEEK_END)
                 # A log that became shorter was replaced.
-                begin = self._at if self._at <= size else 0
-                file.seek(max(begin, size - _READ))
+                shown = self._at if self._at <= size else 0
+                begin = file.seek(max(shown, size - _READ))
                 read = file.read()
         except OSError:
             return []
-        # An unfinished line is returned once it is complete.
-        whole = read[: read.rfind(b"\n") + 1]
-        self._at = size - len(read) + len(whole)
-        return newest_lines(whole, self.path)
+        new, self._at = whole_new_lines(read, begin, shown)
+        return newest_lines(new, self.path)
 
 
 def log_of(launch: str) -> FollowedLog | applications.ApplicationLog:

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from include.errors import ServiceUnreachable, one_line
+from include.errors import ServiceUnreachable
 from include.ledger.streams import launches, restarts
 from include.ledger.streams.launches import Launch
 from include.pipelines import load_pipeline
 from include.spark import yarn
-from include.spark.driver_lines import DriverLines, newest_lines
+from include.spark.driver_lines import DriverLines, newest_lines, whole_new_lines
 from include.spark.submission import SparkSubmission, stream_submission
 
 
@@ -84,12 +84,12 @@ def kill(launched: Launch) -> None:
 
 
 def tail(launched: Launch, lines: int) -> list[str]:
-    """Return the last lines of its driver's own output; none if its node does not answer."""
+    """Return the last lines of its driver's own output, with its secrets; none if its node does not answer."""
     with suppress(ServiceUnreachable):
         application = yarn.find(yarn.resource_manager(), launched.application)
         if application is not None:
             own = DriverLines()
-            said = [one_line(line) for line in yarn.read_log(application).lines if own.passes(line)]
+            said = [line for line in yarn.read_log(application).lines if own.passes(line)]
             return said[-lines:]
     return []
 
@@ -119,9 +119,7 @@ class ApplicationLog:
         before, self._unreadable = self._unreadable, log.unreadable
         if log.unreadable:
             return [] if before else [f"the log cannot be read: {log.unreadable}"]
-        whole = log.content[: log.content.rfind(b"\n") + 1]
-        end = log.begin + len(whole)
-        first, self._at = self._at, end
+        is_first = self._at < 0
+        new, self._at = whole_new_lines(log.content, log.begin, self._at)
         # The first look begins at the end, as for a driver that ran before.
-        new = whole[max(0, first - log.begin) :] if 0 <= first <= end else b""
-        return newest_lines(new, self.launched.log)
+        return newest_lines(b"" if is_first else new, self.launched.log)

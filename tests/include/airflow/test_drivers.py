@@ -23,7 +23,7 @@ from include.airflow.backoff import RETRIES, StreamBackoff
 from include.airflow.driver import launching
 from include.airflow.driver.launching import stop_driver
 from include.airflow.driver.liveness import look_at, process_of
-from include.airflow.driver.logs import FollowedLog, tail
+from include.airflow.driver.logs import _READ, FollowedLog, tail
 from include.airflow.driver.stalls import look_at_progress
 from include.airflow.on_cluster import applications
 from include.airflow.progress import Progress
@@ -613,6 +613,19 @@ def test_log_is_returned_in_whole_new_lines_and_bounded_when_its_driver_lives(tm
     assert log.new_lines() == []
     file.write_text("anew\n")
     assert log.new_lines() == ["anew"]
+
+
+def test_line_of_a_live_driver_is_left_out_when_what_is_read_begins_within_it(tmp_path: Path) -> None:
+    """It may begin within a secret, which then cannot be masked."""
+    file = tmp_path / "driver.log"
+    log = FollowedLog(str(file))
+    long = "of-a-password " + "." * _READ
+    file.write_text(f"{long}\nafter\n{long}")
+    assert log.new_lines() == []
+    assert log.new_lines() == []
+    with file.open("a") as more:
+        more.write("\nlast\n")
+    assert log.new_lines() == ["last"]
 
 
 def test_failed_driver_s_lines_are_printable_and_say_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

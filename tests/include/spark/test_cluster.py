@@ -17,6 +17,7 @@ from include.spark import cluster_run, yarn
 from include.spark.cluster_run import Followed
 from include.spark.driver_lines import DriverLines
 from include.spark.submission import submission
+from tests.support.yarn_api import APPLICATION, ended_application, site_of
 
 CANARY = "canary-51ac"
 URL = f"postgresql://tidemark:{CANARY}@127.0.0.1:5432"
@@ -287,3 +288,19 @@ def test_log_is_told_once_to_be_unreadable_when_its_node_does_not_answer() -> No
     told = [f"tidemark: the driver's log cannot be read: its node {node} does not answer"]
     assert cluster.new_lines(application) == told
     assert cluster.new_lines(application) == []
+
+
+def test_line_is_left_out_when_what_is_read_of_a_driver_s_log_begins_within_it(on_yarn: Path) -> None:
+    """It may begin within a secret, which then cannot be masked."""
+    first, last = f"of-a-password {'.' * 65_530}\n", "tidemark: last\n"
+    with ended_application(stdout=first + last, stderr="of-a-password " + "." * 4096) as address:
+        (on_yarn / "yarn-site.xml").write_text(site_of(address))
+        cluster = yarn.Yarn()
+        application = cluster.find(APPLICATION)
+        assert application is not None
+        told = [f"tidemark: {len(first)} bytes of the driver's log are not shown here", "tidemark: last"]
+        assert cluster.new_lines(application) == told
+        assert cluster.new_lines(application) == []
+        # An exit code is believed only of a driver that said something.
+        assert cluster.last_lines(application) == ["… the end of a line of more than 4096 bytes is not shown"]
+        assert yarn.read_log(application).lines == ["tidemark: last"]

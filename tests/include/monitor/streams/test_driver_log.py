@@ -13,6 +13,7 @@ import pytest
 from include.ledger.streams.launches import Launch
 from include.monitor.streams.driver_log import LINES, driver_log
 from include.settings import settings
+from include.spark.driver_lines import END
 
 CANARY = "canary-{}-9f8e7d"
 
@@ -128,3 +129,15 @@ def test_error_is_told_without_secrets_when_the_log_is_on_another_host(tmp_path:
 def test_note_replaces_the_lines_when_the_log_is_missing(tmp_path: Path) -> None:
     assert "cannot be read" in driver_log(launched(tmp_path / "gone.log")).note
     assert driver_log(None).note
+
+
+@pytest.mark.parametrize("after", [["after"], []])
+def test_line_is_left_out_when_what_is_read_begins_within_its_secret(
+    tmp_path: Path, secrets: list[str], after: list[str]
+) -> None:
+    log = tmp_path / "driver.log"
+    rest = "".join(f"{line}\n" for line in after)
+    log.write_text(f"before\nKafka refuses {secrets[1]} {'.' * (END - len(rest) - 10)}\n{rest}")
+    assert driver_log(launched(log)).lines == tuple(
+        after or [f"… the end of a line of more than {END} bytes is not shown"]
+    )
