@@ -40,6 +40,7 @@ _LOGGED = re.compile(rf"({_TIME.pattern}|\d\d[:/]\d\d[:/]\d\d (\d\d:\d\d:\d\d )?
 _NO_ROOM = "TaskSchedulerImpl: Initial job has not accepted any resources"
 _CONTINUED = re.compile(r"\s+at \S|\s*\.\.\. \d+ more|Caused by: ")
 
+_BEGINNINGS = re.compile(rf"^({OWN})", re.MULTILINE)
 _SECRET_NAMES = re.compile(r"passw|secret|token|credential|jaas|api.?key|access.?key|private", re.IGNORECASE)
 _QUOTED = re.compile(r'"((?:[^"\\]|\\.)+)"')
 _PASSWORD = re.compile(r"://[^:/@]*:([^\s?]+)@")
@@ -112,8 +113,16 @@ def newest_lines(written: bytes, place: str) -> list[str]:
 
 
 def without_secrets(text: str, secrets: Iterable[str]) -> str:
-    """Return the text with these values masked, and whatever is written after a name like `password`."""
-    for secret in sorted(secrets, key=len, reverse=True):
+    """Return the text with these values masked, and whatever is written after a name like `password`.
+
+    How Tidemark's own lines begin stays, though a secret may read like it: an exit code counts only after such lines.
+    """
+    longest_first = sorted(secrets, key=len, reverse=True)
+    return "".join(part if part == OWN else _masked(part, longest_first) for part in _BEGINNINGS.split(text))
+
+
+def _masked(text: str, secrets: Iterable[str]) -> str:
+    for secret in secrets:
         text = text.replace(secret, _MASK)
     return _IN_URL.sub(rf"\1{_MASK}\2", _ASSIGNED.sub(rf"\1{_MASK}", text))
 

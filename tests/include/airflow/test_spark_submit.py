@@ -13,6 +13,7 @@ import structlog
 from airflow.sdk.exceptions import AirflowFailException
 
 from include.settings import settings
+from include.spark.driver_lines import DriverLines, without_secrets
 from include.spark.submission import submission
 from tests.support.yarn_api import APPLICATION, ended_application, site_of
 
@@ -167,3 +168,26 @@ def test_secret_is_in_no_line_or_error_when_a_driver_on_yarn_prints_it(
     assert warning.format("********") in shown
     assert CANARY not in shown
     assert (operator._lines.own, operator._code) == ("refused: ********", 1)
+
+
+def test_beginning_of_own_lines_stays_when_a_secret_reads_like_it() -> None:
+    text = "by tidemark: no\ntidemark: refused tidemark: x\n"
+    for secret in ("tidemark", "tidemark: "):
+        masked = without_secrets(text, [secret]).splitlines()
+        assert "tidemark" not in masked[0]
+        assert masked[1].startswith("tidemark: refused ")
+        assert "tidemark" not in masked[1].removeprefix("tidemark: ")
+
+
+@pytest.mark.parametrize("kind", ["OwnLines", "HandedOver"])
+def test_exit_code_keeps_its_meaning_when_a_secret_reads_as_own_lines_begin(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from include.airflow.on_cluster import handing_over
+
+    monkeypatch.setenv("TIDEMARK_DATABASE_URL", "postgresql://tidemark:tidemark@127.0.0.1:5432")
+    settings.cache_clear()
+    lines = DriverLines()
+    getattr(handing_over, kind)(logging.getLogger("hook"), lines).info("tidemark: 3 rows fail; user tidemark")
+    assert lines.exit_code(2) == 2
+    assert lines.own == "3 rows fail; user ********"
