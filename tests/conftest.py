@@ -517,6 +517,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory, short_folder: str) -> Iterat
 
     from include.spark import class_archive
     from include.spark.jars import classpath
+    from include.spark.submission import SCHEDULING
     from spark_jobs.spark.session import keep_classes, share_class_loader
 
     folder = tmp_path_factory.mktemp("spark")
@@ -531,7 +532,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory, short_folder: str) -> Iterat
         .config("spark.python.sql.dataFrameDebugging.enabled", "false")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
-        .config(map=KEPT_CLASSES)
+        .config(map={**KEPT_CLASSES, **SCHEDULING})
         .config("spark.driver.memory", "1g")
         .config("spark.driver.extraClassPath", str(class_archive.driver_jar()))
         .config("spark.driver.extraJavaOptions", " ".join(options))

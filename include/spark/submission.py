@@ -68,6 +68,12 @@ DELTA = {
 LOGGING = Path(__file__).with_name("log4j2.properties")
 """What drivers log, by Log4j."""
 
+SCHEDULING = {
+    "spark.scheduler.mode": "FAIR",
+    "spark.scheduler.allocation.file": Path(__file__).with_name("pools.xml").as_uri(),
+}
+"""Otherwise a long job that began first takes all task slots."""
+
 
 @dataclass(frozen=True)
 class SparkSubmission:

@@ -17,7 +17,7 @@ from include.errors import ServiceUnreachable
 from include.lake import object_store
 from include.services.java import jdbc_url
 from include.settings import Settings, settings
-from include.spark.submission import SHUFFLE_PARTITIONS
+from include.spark.submission import SCHEDULING, SHUFFLE_PARTITIONS
 
 _ASKED_FOR = (
     "org.apache.spark.sql.functions",
@@ -57,6 +57,7 @@ def build_session(
         .config("spark.ui.killEnabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.warehouse.dir", lake.uri("warehouse"))
+        .config(map={**SCHEDULING})
     )
     if settings().spark_master.startswith("local"):
         # Otherwise the ports that a driver opens on loopback take Java objects from every user of the machine. Spark

@@ -9,7 +9,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from include.errors import MessageRefused, OffsetsLost, TidemarkError
+from include.errors import MessageRefused, TidemarkError
 from include.kafka.consumer_group import ConsumerGroup
 from include.ledger.archive import micro_batches
 from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit
@@ -21,7 +21,7 @@ from include.pipelines.spec import AdditiveView, Pipeline
 from include.processes import user_at_host
 from include.streams import generations
 from include.streams.checkpoints import checkpoint_uri, contents_of_generation
-from include.streams.start import StreamStart, begin, check_retention
+from include.streams.start import StreamStart, begin
 from include.streams.written_topics import owner_of
 from include.versions.loaded_modules import loaded_code
 from spark_jobs.decoding.decoders import prepare_code
@@ -37,9 +37,9 @@ from spark_jobs.streaming.flag_query import FlagQuery
 from spark_jobs.streaming.heartbeat import leased
 from spark_jobs.streaming.progress import ProgressNotes
 from spark_jobs.streaming.queries import Stop, StreamQueries
-from spark_jobs.streaming.restarts import PoisonRestarts, SchemaRestarts
+from spark_jobs.streaming.restarts import PoisonRestarts, SchemaRestarts, with_losses
 from spark_jobs.streaming.row_outputs import LAST, RowOutputs
-from spark_jobs.streaming.speed_base import load_base
+from spark_jobs.streaming.speed_base import Bases
 from spark_jobs.streaming.started_code import StreamVersions, load_code, versions_of
 from spark_jobs.views.aggregate import aggregate_stream
 from spark_jobs.views.flags import declared
@@ -95,7 +95,7 @@ def run_stream(open_session: Callable[[], SparkSession], pipeline: Pipeline, *, 
             queries.stop_now()
             outputs.end(0)
             if isinstance(error, PySparkException | TidemarkError):
-                raise _with_losses(pipeline, start, error) from error
+                raise with_losses(pipeline, start.generation, error) from error
             raise
         finally:
             heartbeat.keeps_lease = queries.is_one_left
@@ -138,16 +138,17 @@ class _Queries(StreamQueries):
         )
         # Before anything is noted: code that cannot decode may be corrected without a new generation.
         prepare_code(pipeline.decoder, spark)
-        # Bases come first: they hold what was archived before the archive query starts.
+        self._start_of_stream = start
         self._targets = {v.name: targets_of(pipeline, v, lease) for v in pipeline.views}
-        self._bases = {
-            v.name: load_base(spark, pipeline, v, lease, start, self._targets[v.name]) for v in pipeline.views
-        }
-        self._names = (ARCHIVE, *(v.name for v in pipeline.views), *((FLAGS,) if pipeline.flags else ()))
+        self._made = Bases(spark, pipeline, lease, start, self._targets)
+        # Views whose base is to be made first begin later.
+        self._bases = self._made.kept()
+        self._names = [ARCHIVE, *self._bases, *((FLAGS,) if pipeline.flags else ())]
         self._begins = {query: start.note(pipeline, query) for query in self._names}
         # A driver that is killed after its first commit must find its own ledger named there.
         self._show_position(self._begins[ARCHIVE])
         self._queries = [self._start_archive(), *(self._start_beside(name) for name in self._names[1:])]
+        self._made.start()
 
     def running(self) -> bool:
         """Return whether any query still runs. Raises what a query failed with."""
@@ -169,12 +170,29 @@ class _Queries(StreamQueries):
                 self._log(name).info("starts again")
                 self._queries[number] = self._start_beside(name)
         if self._flags:
-            self._queries[-1] = self._flags.tend(self._queries[-1])
-        return any(query.isActive or query.exception() is not None for query in self._queries)
+            at = self._names.index(FLAGS)
+            self._queries[at] = self._flags.tend(self._queries[at])
+        self._begin_views()
+        runs = any(query.isActive or query.exception() is not None for query in self._queries)
+        return runs or bool(self._made.awaited)
 
     def by_name(self) -> dict[str, StreamingQuery]:
         """Return the queries that were last started, by their names."""
-        return dict(zip(self._names, self._queries, strict=True))
+        return dict(zip(self._names, self._queries, strict=False))
+
+    def _begin_views(self) -> None:
+        """Start the views whose bases were made since the last look."""
+        if self._until_caught_up and self._made.awaited and self._queries[0].isActive:
+            return
+        for view, base in self._made.taken():
+            if self._until_caught_up and not self._queries[0].isActive:
+                # The view reads what has arrived since it ended, too.
+                self._queries[0] = self._start_archive()
+            self._bases[view.name] = base
+            self._begins[view.name] = self._start_of_stream.note(self._pipeline, view.name)
+            # In this order: another thread reads both.
+            self._queries.append(self._start_speed(view))
+            self._names.append(view.name)
 
     def _start_again_with_schemas(self, number: int, schema_id: int) -> None:
         """Restart a query that met a schema id unknown at its planning, once all of its micro-batch are resolved."""
@@ -184,13 +202,23 @@ class _Queries(StreamQueries):
             self._queries[number] = self._start_beside(query) if number else self._start_archive()
 
     def stop_at_batch_boundary(self, patience: float = 60.0) -> None:
-        """Let each query finish the micro-batch it is in, then stop it."""
+        """Let each query finish the micro-batch it is in, then stop it. A base that is being made does not count."""
+        self._end_bases()
         if self._flags:
             # Its long batches need not end: the next driver reads again what was read since its last commit, and a flag
             # that is raised twice counts once.
-            self._stop(self._queries[-1])
+            self._stop(self._queries[self._names.index(FLAGS)])
             self._flags.commit_finished()
         super().stop_at_batch_boundary(patience)
+
+    def stop_now(self) -> None:
+        """Stop all queries, and the making of bases."""
+        self._end_bases()
+        super().stop_now()
+
+    def _end_bases(self) -> None:
+        if not self._made.end():
+            self._leave("the base of a view")
 
     def _read(self, query: str) -> DataFrame:
         return read_stream(self._spark, self._pipeline.source, self._begins[query])
@@ -270,21 +298,3 @@ def _accept_losses(pipeline: Pipeline, lease: writers.Lease) -> None:
         log_of(pipeline.name).warning(
             "%s (%s offsets) was removed before it was archived; accepted, %s", each, len(each), reason
         )
-
-
-def _with_losses(pipeline: Pipeline, start: StreamStart, error: Exception) -> Exception:
-    """Return, in place of Spark's error about lost offsets, one with the loss per topic partition and the remedy."""
-    if isinstance(error, TidemarkError) or not isinstance(translate(error), OffsetsLost):
-        return error
-    try:
-        check_retention(pipeline, start.generation)
-    except TidemarkError as exact:
-        return exact
-    # As after a log was truncated under a running stream, and then put back.
-    return OffsetsLost(
-        "a micro-batch was planned for other offsets than Kafka holds, although nothing is missing from the committed "
-        "positions on",
-        remedy="begin with new checkpoints, where the archive ends: "
-        f'./tidemark new-generation {pipeline.name} --reason "…"',
-        pipeline=pipeline.name,
-    )

@@ -149,14 +149,15 @@ class StreamQueries(ABC):
         except Py4JJavaError as error:
             if error.java_exception.getClass().getName() != "java.util.concurrent.TimeoutException":
                 raise
-            self._left.add(query.name)
-            log_of(self._pipeline.name).warning(
-                "%s waits in its micro-batch, and does not stop within %s s: it ends with the driver",
-                query.name,
-                _STOP_SECONDS,
-            )
+            self._leave(query.name)
         finally:
             self._spark.conf.unset(_STOP_TIMEOUT)
+
+    def _leave(self, name: str) -> None:
+        self._left.add(name)
+        log_of(self._pipeline.name).warning(
+            "%s waits in its micro-batch, and does not stop within %s s: it ends with the driver", name, _STOP_SECONDS
+        )
 
     def _sinks_of(self, query: str, batch: DataFrame, run: Callable[[str, str], None]) -> None:
         query_id = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")

@@ -21,14 +21,16 @@ from dataclasses import dataclass, field
 from pyspark.sql import Column, SparkSession
 
 from include import kafka
-from include.errors import ServiceUnreachable
+from include.errors import OffsetsLost, ServiceUnreachable, TidemarkError
 from include.lake.checkpoints import newest_commit, newest_plan
 from include.ledger.archive import micro_batches
 from include.ledger.archive.positions import topics_that_left
 from include.ledger.quarantine import diverted
+from include.ledger.streams.generations import StreamGeneration
 from include.offsets import Coordinates, TopicPartition
 from include.pipelines.spec import Avro, Pipeline
 from include.schemas.writer_schemas import UNKNOWN_SCHEMA, writer_schemas
+from include.streams.start import check_retention
 from spark_jobs.decoding.decoders import prepare
 from spark_jobs.decoding.poison import withhold
 from spark_jobs.spark.checkpoint import read_batch
@@ -153,3 +155,21 @@ class SchemaRestarts:
                 UNKNOWN_SCHEMA,
             )
         return True
+
+
+def with_losses(pipeline: Pipeline, generation: StreamGeneration, error: Exception) -> Exception:
+    """Return, in place of Spark's error about lost offsets, one with the loss per topic partition and the remedy."""
+    if isinstance(error, TidemarkError) or not isinstance(translate(error), OffsetsLost):
+        return error
+    try:
+        check_retention(pipeline, generation)
+    except TidemarkError as exact:
+        return exact
+    # As after a log was truncated under a running stream, and then put back.
+    return OffsetsLost(
+        "a micro-batch was planned for other offsets than Kafka holds, although nothing is missing from the committed "
+        "positions on",
+        remedy="begin with new checkpoints, where the archive ends: "
+        f'./tidemark new-generation {pipeline.name} --reason "…"',
+        pipeline=pipeline.name,
+    )

@@ -56,8 +56,8 @@ class StoredBase:
 
     @staticmethod
     def write(values: DataFrame, location: str) -> None:
-        """Write a base. Columns: key, the measures, day (`day_of`)."""
-        values.repartition(F.col(DAY)).write.partitionBy(DAY).parquet(location)
+        """Write a base, or a further part of one. Columns: key, the measures, day (`day_of`)."""
+        values.repartition(F.col(DAY)).write.mode("append").partitionBy(DAY).parquet(location)
         lake.write_text(f"{location}/{_FILES}", json.dumps(_files_on_disk(location), indent=1))
 
     def damage(self) -> str:
@@ -71,11 +71,11 @@ class StoredBase:
         return next((str(each) for each in damaged if each.damage != "extra file"), "")
 
     def every(self) -> DataFrame:
-        """Return the whole base."""
-        return self._read(self._files)
+        """Return the whole base, the sum of its parts: a key once."""
+        return self._summed(self._read(self._files))
 
     def of_days(self, days: Collection[str]) -> DataFrame:
-        """Return the base of the days; it is kept in memory until other days are requested."""
+        """Return the base of the days, in parts; it is kept in memory until other days are requested."""
         wanted = frozenset(days) & self._days
         if self._held is None or self._held[0] != wanted:
             if self._held is not None:
@@ -92,14 +92,16 @@ class StoredBase:
         the keys of the base count too: these few are all read.
         """
         if self._view.mode == "complete":
-            base = self.every()
+            base = self._read(self._files)
         else:
             base = self.of_days(days).join(state.select("key"), "key", "left_semi")
         measures = self._view.measures
-        both = state.select("key", *measures).unionByName(base.select("key", *measures))
+        return self._summed(state.select("key", *measures).unionByName(base.select("key", *measures)))
+
+    def _summed(self, values: DataFrame) -> DataFrame:
         # A sum of rows: where two sums of decimals are added, Spark takes digits off the result. It is null where
-        # neither has a value: so the batch view has it.
-        return both.groupBy("key").agg(*(F.sum(name).alias(name) for name in measures))
+        # none has a value: so the batch view has it.
+        return values.groupBy("key").agg(*(F.sum(name).alias(name) for name in self._view.measures))
 
     def _read(self, names: Iterable[str]) -> DataFrame:
         if not (paths := [f"{self._location}/{name}" for name in sorted(names)]):

@@ -1,23 +1,32 @@
-"""What a stream does before its queries start: without Spark or services."""
+"""What a stream does before its queries start, and while the bases of its views are made."""
 
 from __future__ import annotations
 
+import json
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any, cast
 
+import confluent_kafka
 import pytest
 
-from include.errors import MessageRefused, OffsetsLost
+from include.errors import MessageRefused, OffsetsLost, TidemarkError
+from include.ledger.archive import micro_batches
+from include.ledger.archive.micro_batches import ARCHIVE
 from include.ledger.streams.generations import StreamGeneration
 from include.ledger.streams.writers import Lease
 from include.offsets import TopicPartition
 from include.pipelines import load_pipeline
 from include.pipelines.spec import KafkaTopics
-from spark_jobs.streaming import kafka_stream
+from include.streams import generations
+from spark_jobs.streaming import kafka_stream, speed_base
+from tests.conftest import Home, settings_of, wait_for
+from tests.support import audit
+from tests.support.topic_log import Log
 
 LEASE = Lease("nest_cameras", 7, "here")
 
@@ -97,3 +106,74 @@ def test_topic_of_flags_is_named_when_it_does_not_take_one(monkeypatch: pytest.M
     monkeypatch.setattr(kafka_stream, "unresolved_id", lambda _: None)
     with pytest.raises(MessageRefused, match="larger than the max message size; the topic is auction-flags"):
         queries.running()
+
+
+TP = TopicPartition("kept-hits", 0)
+
+
+class Hits(Log):
+    """Hits of one zip code, and what their topic has lost."""
+
+    def arrive(self, number: int) -> None:
+        hit = {"zipcode": "94103", "hittime": datetime.now(UTC).isoformat(), "isp": "a", "user": "b"}
+        for _ in range(number):
+            self.producer.produce(self.topic, json.dumps(hit), partition=0)
+        assert self.producer.flush(30) == 0
+
+    def lose_before(self, offset: int) -> None:
+        wanted = confluent_kafka.TopicPartition(self.topic, 0, offset)
+        self.admin.delete_records([wanted])[wanted].result(30)
+
+
+@pytest.mark.spark
+@pytest.mark.services
+def test_nothing_more_is_lost_when_kafka_removes_records_while_a_base_is_made(
+    home: Home, spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After an accepted loss, the archive's position is where Kafka begins: what is not read at once is lost, too."""
+    hits = load_pipeline("isp_hits")
+    view = replace(hits.views[0], speed=replace(hits.views[0].speed, topic="kept-hits-by-zip"), sinks=())
+    pipeline = replace(hits, source=KafkaTopics(subscribe=(TP.topic,)), views=(view,), reports=())
+    archived, parts = speed_base._archived, []
+
+    def fail(*_: Any) -> Any:
+        raise TidemarkError("it cannot be computed", remedy="none")
+
+    def read(spark: Any, pipeline: Any, before: Any, ends: Any) -> Any:
+        parts.append((before, ends))
+        if before is None:
+            wait_for("the archive", lambda: micro_batches.positions(pipeline.name) == {TP: 8}, 60)
+            log.lose_before(8)
+        else:
+            # After the archive query has caught up.
+            log.arrive(1)
+        return archived(spark, pipeline, before, ends)
+
+    def run() -> None:
+        assert kafka_stream.run_stream(lambda: spark, pipeline, until_caught_up=True) == 0
+
+    with settings_of(home):
+        log = Hits(pipeline)
+        log.create(1)
+        log.arrive(3)
+        run()
+        log.arrive(3)
+        log.lose_before(4)
+        assert generations.accept_loss(pipeline, reason="a test", accepted_by="test@host")
+        monkeypatch.setattr(speed_base, "_archived", fail)
+        with pytest.raises(TidemarkError, match="it cannot be computed"):
+            run()
+        # What was read meanwhile is not lost any more.
+        log.lose_before(6)
+        log.arrive(2)
+        monkeypatch.setattr(speed_base, "_archived", read)
+        monkeypatch.setattr(speed_base, "_LONG", 0.0)
+        run()
+        reached = [micro_batches.positions(pipeline.name, query) for query in (ARCHIVE, view.name)]
+    assert parts == [(None, {TP: 6}), ({TP: 6}, {TP: 8})]
+    assert reached == [{TP: 9}, {TP: 9}]
+    last = {
+        each.key: json.loads(each.value) for _, each in sorted(audit.read_topic(home.kafka, view.speed.topic).items())
+    }
+    # Eight of nine, each in two windows.
+    assert sum(each["hits"] for each in last.values()) == 16

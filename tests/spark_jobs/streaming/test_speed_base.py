@@ -1,13 +1,15 @@
-"""When the base of a speed view counts: without Spark, ledger or lake."""
+"""When the base of a speed view counts: without ledger or lake."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JJavaError
 
-from include.errors import TidemarkError
+from include.errors import AnotherWriter, TidemarkError
 from include.ledger.archive.micro_batches import BatchCommit
 from include.ledger.streams.generations import StreamGeneration
 from include.ledger.streams.writers import Lease
@@ -17,7 +19,8 @@ from include.streams import start
 from include.streams.start import StreamStart
 from include.versions import view_version
 from spark_jobs.streaming import speed_base
-from spark_jobs.streaming.speed_base import load_base
+from spark_jobs.streaming.speed_base import Bases, load_base
+from tests.conftest import wait_for
 
 PIPELINE = load_pipeline("nest_cameras")
 VIEW = PIPELINE.views[0]
@@ -40,6 +43,9 @@ class Made:
         self.damage = ""
         self.crashes = False
         self.now = 0.0
+        self.slow = 0
+        """How long the next read takes, s, and how many offsets are archived meanwhile."""
+        self.read_between: list[tuple[Any, Any]] = []
         ledger = SimpleNamespace(
             token_of=lambda query_id, batch_id: self.commits[-1][0].token if self.commits else None,
             positions=lambda pipeline, query="archive": self.counted if query == VIEW.name else self.archived,
@@ -52,10 +58,19 @@ class Made:
         monkeypatch.setattr(speed_base, "StoredBase", self.stored_base())
         monkeypatch.setattr(start.generations, "note_start", self.note)
         monkeypatch.setattr(speed_base, "time", SimpleNamespace(monotonic=lambda: self.now))
+        monkeypatch.setattr(speed_base, "_archived", self.read)
         monkeypatch.setattr(speed_base, "_aggregate", lambda *_: "aggregated")
+        monkeypatch.setattr(speed_base, "declared_measures", lambda _, __, values: values)
         monkeypatch.setattr(speed_base, "first_committed_offsets", lambda pipeline: {TP: 2})
         monkeypatch.setattr(speed_base, "has_started", lambda *_: self.has_started)
         monkeypatch.setattr(speed_base, "checkpoint_uri", lambda generation, query: f"{query}-g{generation.number}")
+
+    def read(self, _: Any, __: Any, before: Any, ends: Any) -> None:
+        """Read what was archived in between, for a while in which the archive query goes on."""
+        self.read_between.append((before, ends))
+        if self.slow:
+            self.archived, self.now = {TP: ends[TP] + self.slow}, self.now + self.slow
+            self.slow //= 10
 
     def delete(self, location: str) -> None:
         self.steps.append(f"deleted {location}")
@@ -71,7 +86,7 @@ class Made:
 
     def stored_base(self) -> Any:
         def write(values: Any, location: str) -> None:
-            assert location not in self.locations
+            assert location not in self.locations or len(self.read_between) > 1
             self.steps.append(f"written {location}")
             self.locations.add(location)
 
@@ -174,6 +189,64 @@ def test_base_is_empty_when_a_new_generation_takes_over_what_another_ledger_wrot
     assert made.load(7).location == at
     # Which deletes the other's keys.
     assert made.steps[-2:] == [f"emitted {at}", "committed"]
+
+
+def test_base_follows_the_archive_when_computing_it_takes_long(made: Made) -> None:
+    """Kafka has removed by then what was at the position at which it began."""
+    made.slow = 4000
+    assert made.load(7).location == f"{VIEW.name}-g3.base-7"
+    ends = [{TP: at} for at in (9, 4009, 4409, 4449)]
+    assert made.read_between == list(zip([None, *ends], ends, strict=False))
+    [(_, batch)] = made.commits
+    # The last part took 4 s: what was archived in these, the view reads.
+    assert batch.ranges == [OffsetRange(TP, 2, 4449, "id")]
+    assert [step.split()[0] for step in made.steps] == ["noted", "deleted", *["written"] * 4, "emitted", "committed"]
+
+
+@pytest.fixture
+def bases_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Bases]:
+    """The thread that makes the base of the view, by this function."""
+
+    def bases(spark: Any, make: Callable[[Any], object]) -> Bases:
+        monkeypatch.setattr(speed_base, "is_due", lambda *_: True)
+        monkeypatch.setattr(speed_base, "load_base", lambda spark, *_: make(spark))
+        lease, start = Lease(PIPELINE.name, 7, "here"), StreamStart(GENERATION, FACTS)
+        return Bases(spark, PIPELINE, lease, start, {VIEW.name: []})
+
+    return bases
+
+
+@pytest.mark.spark
+def test_queries_get_task_slots_and_the_stream_can_stop_when_a_base_takes_long(
+    spark: Any, bases_of: Callable[..., Bases]
+) -> None:
+    bases = bases_of(spark, lambda spark: spark.range(0, 2_000, 1, 2_000).count())
+    bases.start()
+    jobs = spark.sparkContext.statusTracker()
+    wait_for("the base's job", lambda: jobs.getJobIdsForGroup(f"bases of {PIPELINE.name}, 7"), 30)
+    # As a micro-batch, which began later.
+    assert spark.range(0, 100, 1, 8).count() == 100
+    stages = [stage for each in jobs.getActiveStageIds() if (stage := jobs.getStageInfo(each))]
+    assert [each.numCompletedTasks < 1_000 for each in stages if each.numTasks == 2_000] == [True]
+    assert list(bases.taken()) == []
+    assert bases.end()
+    assert bases.awaited == {VIEW.name}
+    with pytest.raises(Py4JJavaError, match="cancelled"):
+        list(bases.taken())
+
+
+@pytest.mark.spark
+def test_stream_learns_why_a_base_was_not_made(spark: Any, bases_of: Callable[..., Bases]) -> None:
+    def refuse(_: Any) -> None:
+        raise AnotherWriter("the lease is over", remedy="none")
+
+    bases = bases_of(spark, refuse)
+    bases.start()
+    bases.join(30)
+    with pytest.raises(AnotherWriter):
+        list(bases.taken())
+    assert bases.end()
+    assert bases.awaited == {VIEW.name}
 
 
 @pytest.mark.parametrize(

@@ -67,10 +67,9 @@ def base_of(
     spark: Any, monkeypatch: pytest.MonkeyPatch, view: AdditiveView, aggregated: Any, location: Path
 ) -> StoredBase:
     """The base of a view whose aggregate returns these rows."""
-    monkeypatch.setattr(speed_base, "read_archived_by_event_time", lambda *_: None)
     monkeypatch.setattr(speed_base, "load_references", lambda *_: {})
     monkeypatch.setattr(speed_base, "aggregate_view", lambda *_: aggregated)
-    StoredBase.write(speed_base._aggregate(spark, PIPELINE, view), str(location))
+    StoredBase.write(speed_base._aggregate(spark, PIPELINE, view, aggregated), str(location))
     return StoredBase(spark, view, str(location))
 
 
