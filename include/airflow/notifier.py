@@ -15,11 +15,13 @@ from include.alerts import overdue
 from include.alerts.channels import ALERTS
 from include.erasure.keys import FORGOTTEN
 from include.errors import TidemarkError
-from include.ledger.alerts import Alert, open_alerts
+from include.ledger.alerts import FAILED_AT, Alert, open_alerts
+from include.ledger.alerts.noted import add_facts
+from include.ledger.database import clock
 from include.ledger.intervals.days import pinned_within
 from include.ledger.intervals.pinned import is_registered_since
 from include.pipelines import load_pipeline
-from include.times import Interval, parse_time
+from include.times import Interval, format_time, parse_time, time_or_none
 
 __all__ = ["ALERTS", "AlertNotifier", "RecoveryNotifier", "send_alert", "stream_key"]
 
@@ -125,9 +127,9 @@ def _has_ended(told: Alert, task: str) -> bool:
 
 
 def _is_registered_since(told: Alert, task: str) -> bool:
-    """Whether a build that was published after the alert was raised has registered the interval of its task."""
-    interval = _to_register(told, task)
-    return interval is not None and is_registered_since(told.pipeline, interval, told.raised_at or told.since)
+    """Whether a build that was published after the last failure of the task has registered its interval."""
+    interval, failed = _to_register(told, task), time_or_none(str(told.facts.get(FAILED_AT, "")))
+    return interval is not None and is_registered_since(told.pipeline, interval, failed or told.raised_at or told.since)
 
 
 def _to_register(told: Alert, task: str) -> Interval | None:
@@ -170,6 +172,8 @@ def send_alert(context: Context, pipeline: str, error: str, *, key: str = "", qu
         {**facts, "query": query} if query else facts,
     )
     try:
-        alerts.raise_alert(alert)
+        if not alerts.raise_alert(alert) and not key:
+            # What was registered before this failure is no end of it.
+            add_facts(alert.key, {FAILED_AT: format_time(clock())})
     except TidemarkError as unreachable:
         _log.error("the alert was not sent: %s", unreachable)

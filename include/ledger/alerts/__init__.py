@@ -16,6 +16,9 @@ DISMISSED = "dismissed_by", "dismissed_because"
 CAUSE_OVER = "cause_over_at"
 """Fact of a dismissed alert whose cause was over later: the same failure raises another one."""
 
+FAILED_AT = "failed_at"
+"""Fact of an open alert whose task has failed again: when it last did, by the ledger's clock."""
+
 _EVER = datetime.min.replace(tzinfo=UTC)
 
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from sqlalchemy import ARRAY, ColumnElement, Select, Text, any_, cast, func, inspect, literal, select, tuple_
 from sqlalchemy.orm import InstrumentedAttribute, Session, undefer
 
-from include.ledger.alerts import CAUSE_OVER
+from include.ledger.alerts import CAUSE_OVER, FAILED_AT
 from include.ledger.erasures.columns import KeyColumns
 from include.ledger.erasures.findings import MEASURED, SAID, FindingsScrub, without_observed
 from include.ledger.erasures.former import views_in
@@ -40,7 +40,7 @@ from include.pipelines.spec import Limit
 Row = TypeVar("Row", bound=Base)
 
 _NOT_OF_ALERTS = frozenset(
-    {"dag", "run", "task", "query", "interval", "intervals", "until", "keys", "max_keys", CAUSE_OVER}
+    {"dag", "run", "task", "query", "interval", "intervals", "until", "keys", "max_keys", CAUSE_OVER, FAILED_AT}
 )
 """Names of the facts of alerts that hold no key: by these their end is found, and a key may be a part of any time."""
 

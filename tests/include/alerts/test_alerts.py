@@ -367,6 +367,11 @@ def test_alert_of_a_task_is_over_when_another_run_has_registered_its_interval_si
     assert left() == [(first.label, "publish"), (later.label, "announce")]
     attempt = begin_attempt("nest_cameras", first)
     register(attempt, note_build(attempt))
+    # Cleared, its task has failed again after that.
+    fail(first, "publish")
+    assert recover_succeeded(lambda dag, run: {}) == 0
+    attempt = begin_attempt("nest_cameras", first)
+    register(attempt, note_build(attempt))
     assert recover_succeeded(lambda dag, run: {}) == 1
     announce = SimpleNamespace(dag_id="interval__nest_cameras", run_id=later.label, task_id="announce")
     RecoveryNotifier().notify({"ti": announce})  # type: ignore[typeddict-item]

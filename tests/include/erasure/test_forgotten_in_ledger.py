@@ -370,6 +370,7 @@ def test_alert_says_no_key_and_still_tells_what_it_is_about_when_the_key_is_a_pa
         "dag": "interval__keyed", "run": "scheduled__2026-11-11T11:00:00+00:00", "task": "publish", "query": "by_11",
         "interval": "2026-11-11T11:00:00Z/2026-11-11T12:00:00Z", "until": "2026-11-11T12:00:00Z",
         "intervals": ["2026-11-11T11:00:00Z/2026-11-11T12:00:00Z"], "keys": 11, "max_keys": 11,
+        "failed_at": "2026-11-11T11:40:00Z",
     }  # fmt: skip
     said = {"error": "the sensor 11 is broken", "warnings": ["t: all have 11 (observed 11)"]}
     told = Alert("task/keyed", "keyed", "the sensor 11 is broken", "at 11", DAY, "look at 11", {**kept, **said})
