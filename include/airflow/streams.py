@@ -10,7 +10,7 @@ import asyncio
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import Context, TaskInstanceState
@@ -185,7 +185,7 @@ class StreamOperator(SparkSubmitOperator):
     def _adopt_or_launch(self) -> str:
         """Return the launch to watch; empty for a driver that a person started.
 
-        Raises Airflow's exceptions of `_fail` when there is none to adopt, and none can be submitted.
+        Raises Airflow's exceptions of `_failure` when there is none to adopt, and none can be submitted.
         """
         live = writers.live_writer(self.pipeline)
         if live is not None:
@@ -211,10 +211,12 @@ class StreamOperator(SparkSubmitOperator):
             raise
         except TidemarkError as error:
             launching.note_unsubmitted(self.pipeline, launch, error)
-            self._fail(str(error))
+            refused = str(error)
         except Exception as error:  # whatever it is, it counts: else it is tried again at once, and nobody is notified
             launching.note_unsubmitted(self.pipeline, launch, error)
             raise
+        # Out of the block: Airflow would log the errors that led to it, too, and their texts may hold a secret.
+        raise self._failure(refused)
 
     def _launch(self, launch: str) -> str:
         """Launch a driver where the connection says, by this id, and return the id."""
@@ -273,7 +275,7 @@ class StreamOperator(SparkSubmitOperator):
             take_step(launches.note_reason, launch, f"{stalled}: the query {event['query']} committed nothing")
             take_step(launching.stop_driver, self.pipeline, launch)
             raise AirflowException(what)
-        self._fail(what)
+        raise self._failure(what)
 
     def _words(self, event: dict[str, Any]) -> str:
         driver = f"the driver of {self.pipeline}"
@@ -284,12 +286,11 @@ class StreamOperator(SparkSubmitOperator):
         code = event["exit_code"]
         return f"{driver} finished with exit code {code} ({error_class(code).meaning})"
 
-    def _fail(self, what: str) -> NoReturn:
-        """Raise an error that is retried or, if no restart helps, one that fails the run and so pauses the DAG."""
+    def _failure(self, what: str) -> AirflowException:
+        """Return an error that is retried or, if no restart helps, one that fails the run and so pauses the DAG."""
         failures = take_step(restarts.failures_in_a_row, self.pipeline, restarts.IN_A_ROW)
-        if backoff.is_hopeless(failures):
-            raise self._paused(f"{what} — {len(failures)} failures in a row, ")
-        raise AirflowException(what)
+        given_up = f"{what} — {len(failures)} failures in a row, "
+        return self._paused(given_up) if backoff.is_hopeless(failures) else AirflowException(what)
 
     def _paused(self, what: str) -> AirflowFailException:
         """Return the error that fails the run: the DAG allows no failed one, so Airflow pauses it."""

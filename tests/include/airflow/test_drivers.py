@@ -184,6 +184,8 @@ class Tries:
     def fails(self) -> BaseException:
         with pytest.raises(Exception) as raised:  # noqa: PT011
             StreamOperator(task_id="stream", pipeline=NAME).execute(self.context)
+        # Airflow would log the errors before it, too, of a library for example.
+        assert raised.value.__suppress_context__ or raised.value.__context__ is None
         return raised.value
 
     def waits(self) -> float:
