@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from include import alerts
 from include.alerts import erasures, key_limits
 from include.intervals.reporting.addresses import stream_page
-from include.intervals.reporting.asking import waiting_intervals
+from include.intervals.reporting.asking import has_asked
 from include.ledger.alerts import Alert, dismissed_alerts, open_alerts
 from include.ledger.alerts.noted import add_facts
 from include.ledger.archive.committed import first_commit
@@ -174,12 +174,15 @@ def _alert(pipeline: Pipeline, overdue: Overdue) -> Alert:
 
 
 def _asked(pipeline: Pipeline) -> str:
-    """Return what to do first where intervals wait for a person: nothing where none does."""
-    if not (waiting := waiting_intervals(pipeline.name)):
+    """Return what to do first where intervals wait for a person: nothing where none does.
+
+    Without their number, for the text stays while more of them come to wait.
+    """
+    if not has_asked(pipeline.name):
         return ""
     return (
-        f"intervals that wait for approval: {waiting}, see ./tidemark alerts list. Each has a run; when these are as "
-        "many as Airflow allows, no further one begins until you answer. Else: "
+        f"intervals wait for approval, which ones by now: ./tidemark alerts list {pipeline.name}. Those that Airflow "
+        "built have a run each; when these are as many as it allows, no further one begins until you answer. Else: "
     )
 
 

@@ -21,9 +21,9 @@ SHOWN = 5
 """How many warnings an alert quotes at most."""
 
 
-def waiting_intervals(pipeline: str) -> int:
-    """Return how many intervals of a pipeline wait for a person. Raises ServiceUnreachable."""
-    return len({each.place for each in open_alerts(f"{_KEYS}{pipeline}/")})
+def has_asked(pipeline: str) -> bool:
+    """Return whether an interval of a pipeline waits for a person. Raises ServiceUnreachable."""
+    return bool(open_alerts(f"{_KEYS}{pipeline}/"))
 
 
 def notify_asked(spec: AttemptSpec) -> None:
