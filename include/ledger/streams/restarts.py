@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
+from itertools import dropwhile
 
 from sqlalchemy import func, select
 
@@ -39,9 +40,12 @@ def failures_so_far(pipeline: str, within: timedelta, *, is_led: bool) -> list[i
     """Return what `failures_in_a_row` does, for a reader that comes while the newest launch may still run.
 
     That one has not failed if no end of it is noted and its driver holds the lease (`is_led`), or it is still starting.
-    Once it has run for longer than `within`, the row is over.
+    Once it has run for longer than `within`, the row is over. With `is_led` it is the newest that was submitted: what
+    could not be after it changes nothing for the driver that runs.
     """
     newest, now = _newest(pipeline)
+    if is_led:
+        newest = list(dropwhile(lambda each: each.ended_for == UNSUBMITTED, newest))
     if not newest or newest[0].exit_code is not None or newest[0].ended_at is not None:
         return _row(newest, now, within)
     age = now - newest[0].launched_at

@@ -155,7 +155,7 @@ def stream_page(pipeline: Pipeline) -> StreamPage:
     # All plain SQL in one transaction: it costs one connection.
     with reading():
         state = _states.of(pipeline)
-        started = launches.recent(pipeline.name, RESTARTS)
+        started, live = launches.recent(pipeline.name, RESTARTS), writers.live_writer(pipeline.name)
         lags = sorted(broker_watch().view(pipeline).lags, key=lambda each: (-each.lag, each.query, each.topic))
         alerts = alerts_of(lambda name: name == pipeline.name)
         # Those of views that are no longer declared stay in the ledger.
@@ -166,16 +166,27 @@ def stream_page(pipeline: Pipeline) -> StreamPage:
             max(0, len(alerts) - SHOWN),
             tuple(query_rates(query, each, state.held_since) for query, each in told.items()),
             quarantined_by_reason(pipeline.name, RECENTLY),
-            tuple(_restarts(started, writers.live_writer(pipeline.name), state.read_at)),
+            tuple(_restarts(started, live, state.read_at)),
             tuple(map(TopicPartitionLag.of, lags[:MOST_TOPIC_PARTITIONS])),
             max(0, len(lags) - MOST_TOPIC_PARTITIONS),
-            driver_log(started[0] if started else None),
+            driver_log(_logged(started, live)),
             gaps_of(pipeline.name),
             doctor_watch().look(pipeline),
             tuple(each.name for each in pipeline.views),
             tuple(row_outputs.states(pipeline.name, [each.name for each in pipeline.outputs])),
             pipeline.tables,
         )
+
+
+def _logged(started: Sequence[Launch], live: LiveWriter | None) -> Launch | None:
+    """Return the launch whose log is shown: that of the driver that holds the lease, if it has one, else the newest.
+
+    A later one may have been refused, or given up, before that driver came up.
+    """
+    newest = next(iter(started), None)
+    if newest is None or live is None:
+        return newest
+    return launches.launch_of(newest.pipeline, live) or newest
 
 
 def _restarts(started: Sequence[Launch], live: LiveWriter | None, now: datetime) -> Iterable[Restart]:

@@ -16,7 +16,7 @@ from include.ledger.models import StreamLaunch
 from include.ledger.streams import launches, writers
 from include.monitor.streams.driver_log import driver_log
 from include.monitor.streams.metrics import metrics_text
-from include.monitor.streams.page import _restarts
+from include.monitor.streams.page import _logged, _restarts
 from include.pipelines import load_pipeline
 from tests.conftest import Home
 
@@ -115,6 +115,10 @@ def test_page_says_why_the_newest_driver_could_not_be_submitted(
     lease = writers.acquire(pipeline)
     put_back(running, timedelta(minutes=10))
     assert restarts(pipeline) == [refused, ("runs", False)]
+    # It runs, and so has not failed, whatever came after it; before it there was no other.
+    assert failures(pipeline) == 0
+    recent = launches.recent(pipeline, 2)
+    assert [_logged(recent, writers.live_writer(pipeline)), _logged(recent, None)] == [recent[1], recent[0]]
     writers.release(lease)
     shown = driver_log(launches.recent(pipeline, 1)[0])
     assert (shown.path, shown.lines) == ("", ())
