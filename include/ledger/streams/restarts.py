@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from itertools import dropwhile
 
-from sqlalchemy import func, select
+from sqlalchemy import ColumnElement, func, select
 
 from include.ledger.archive.positions import of_query
 from include.ledger.database import session
@@ -66,12 +66,13 @@ def longest_in_a_row(pipeline: str, within: timedelta) -> timedelta:
 
 
 def stalls_in_a_row(pipeline: str, launch: str) -> int:
-    """Return how many launches in a row before that one were each ended before a query's first commit, within a day."""
-    newest, _ = _newest(pipeline)
+    """Return how many launches in a row before that one were each ended before a query's first commit, within a day.
+
+    Those that could not be submitted do not count, however many there are.
+    """
+    newest, _ = _newest(pipeline, StreamLaunch.ended_for != UNSUBMITTED)
     stalls, ended = 0, None
     for each in newest:
-        if each.ended_for == UNSUBMITTED:
-            continue
         if ended is not None:
             if not each.ended_for.startswith(STALLED_AT_START) or ended - each.launched_at > timedelta(days=1):
                 break
@@ -90,9 +91,9 @@ def has_committed(pipeline: str, query: str, launch: str) -> bool:
         return bool(ledger.scalar(select(last.scalar_subquery() >= since)))
 
 
-def _newest(pipeline: str) -> tuple[Sequence[StreamLaunch], datetime]:
-    """Return the newest launches, newest first, and the ledger's time."""
-    wanted = select(StreamLaunch).where(StreamLaunch.pipeline == pipeline)
+def _newest(pipeline: str, *conditions: ColumnElement[bool]) -> tuple[Sequence[StreamLaunch], datetime]:
+    """Return the newest launches that meet the conditions, newest first, and the ledger's time."""
+    wanted = select(StreamLaunch).where(StreamLaunch.pipeline == pipeline, *conditions)
     with session() as ledger:
         now = ledger.scalars(select(func.clock_timestamp())).one()
         return ledger.scalars(wanted.order_by(StreamLaunch.number.desc()).limit(_MOST)).all(), now

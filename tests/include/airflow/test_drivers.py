@@ -133,7 +133,8 @@ def test_stalls_are_counted_back_from_a_launch_when_each_came_within_a_day_of_it
         )
     assert [stalls_in_a_row("stalling", f"s{n}") for n in (99, 60, 20, 19, 18, 17, 16, 15)] == [0, 0, 0, 1, 2, 0, 1, 2]
     assert stalls_in_a_row("stalling", "") == 0
-    launches.note_unsubmitted("full", "stalling", 1, "No space left on device: tmp")
+    for number in range(20):
+        launches.note_unsubmitted(f"full{number}", "stalling", 1, "No space left on device: tmp")
     launches.note_intent("next", "stalling", "a", "")
     assert stalls_in_a_row("stalling", "next") == 0
     change(in_process, f"UPDATE stream_launches SET ended_for = '{stalled}' WHERE id = 's15'")
