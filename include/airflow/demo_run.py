@@ -162,7 +162,8 @@ def tell_failures(pipeline: Pipeline, told: set[str], progress: Callable[[str], 
         if launch.exit_code and launch.id not in told:
             told.add(launch.id)
             last = "".join(logs.tail(launch)[-1:])
-            progress(f"  the stream's driver ended with exit code {launch.exit_code}: {last or launch.log}")
+            what = f"ended with exit code {launch.exit_code}" if launch.was_submitted else launch.ended_for
+            progress(f"  the stream's driver {what}: {last or launch.log}")
 
 
 def _wait_for_run(api: AirflowApi, pipeline: str, before: set[str], progress: Callable[[str], None]) -> str:

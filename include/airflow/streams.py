@@ -264,7 +264,7 @@ class StreamOperator(SparkSubmitOperator):
         lines = logs.tail(noted)
         for line in lines:
             self.log.error("driver: %s", line)
-        what = self._words(event) + f"; its log: {noted.log_place if noted else 'unknown'}"
+        what = self._words(event) + f"; its log: {(noted and noted.log_place) or 'unknown'}"
         what += f"; last line: {lines[-1]}" if lines else ""
         what += f"; it cannot be read: {why}" if (why := logs.unreadable_log(noted)) else ""
         if event["event"] == "stalled":

@@ -67,8 +67,8 @@ class Launch:
 
     @property
     def log_place(self) -> str:
-        """Path of its log and the name of the host it is on, or the page of its application on YARN."""
-        return self.log if self.application else f"{self.log} on {self.host_name}"
+        """Path of its log and the name of the host it is on, or the page of its application on YARN; empty without."""
+        return self.log if self.application or not self.log else f"{self.log} on {self.host_name}"
 
 
 def _launch_of(row: StreamLaunch) -> Launch:

@@ -32,7 +32,8 @@ def driver_log(launch: Launch | None) -> DriverLog:
     try:
         secrets = frozenset(secret_values())
     except UsageError as error:
-        return DriverLog(launch.log_place, (), f"The log is not shown: {clean(str(error), _LINE)}")
+        what = "The log" if launch.was_submitted else "The newest driver could not be submitted. Its error"
+        return DriverLog(launch.log_place, (), f"{what} is not shown: {clean(str(error), _LINE)}")
     if not launch.was_submitted:
         why = clean(without_secrets(launch.error, secrets), _LINE)
         return DriverLog("", (), f"The newest driver could not be submitted: {why}")

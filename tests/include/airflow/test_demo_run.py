@@ -38,9 +38,13 @@ def test_each_driver_that_failed_is_told_once_with_its_last_line_when_airflow_st
         launches.note_intent(name, "nest_cameras", "here", str(log))
         if code is not None:
             launches.note_end(name, code)
+    launches.note_unsubmitted("full", "nest_cameras", 1, "No space left on device: tmp")
     for _ in range(2):
         tell_failures(pipeline, told, said.append)
-    assert said == ["  the stream's driver ended with exit code 6: refused: check the bucket"]
+    assert said == [
+        "  the stream's driver ended with exit code 6: refused: check the bucket",
+        "  the stream's driver could not be submitted: No space left on device: tmp",
+    ]
 
 
 class ApiOfARun:

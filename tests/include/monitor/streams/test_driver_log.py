@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from include.ledger.streams.launches import Launch
+from include.ledger.streams.launches import UNSUBMITTED, Launch
 from include.monitor.streams.driver_log import LINES, driver_log
 from include.settings import settings
 from include.spark.driver_lines import END
@@ -66,7 +66,11 @@ def test_log_is_not_shown_when_a_file_of_secrets_cannot_be_read(
     settings.cache_clear()
     shown = driver_log(launched(log))
     assert shown.lines == ()
-    assert shown.note.startswith(f"The log is not shown: {variable}: {tmp_path}/gone.properties: No such file")
+    why = f"{variable}: {tmp_path}/gone.properties: No such file"
+    assert shown.note.startswith(f"The log is not shown: {why}")
+    refused = driver_log(replace(launched(log), log="", exit_code=64, ended_for=UNSUBMITTED, error=f"of {secrets[1]}"))
+    assert (refused.path, refused.lines) == ("", ())
+    assert refused.note.startswith(f"The newest driver could not be submitted. Its error is not shown: {why}")
 
 
 @pytest.mark.parametrize(
