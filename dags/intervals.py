@@ -67,7 +67,8 @@ earlier schedule and its own.
 interval's start (`2026-11-20T05:00:00`), for partition-aware DAGs.
 
 **Deadline**: an interval is registered {deadline} minutes after its end, else the DAG `watch` alerts the operators, once. A task that
-fails for good leaves an alert in the Kafka topic `{alerts}`, and another one when it has succeeded since then.
+fails for good leaves an alert in the Kafka topic `{alerts}`, and another one when it has succeeded since then,
+or another run or a command has registered its interval.
 
 **Form**: from and to, the source (Kafka, or the archive), pinning again, and a dry run, which only reports in the log of `pin_ranges`
 what would be read and replaced; then all tasks are *skipped*. A backfill takes the same parameters;

@@ -26,7 +26,7 @@ DOC = """
 
 **Reads** {topics}. **Writes** landing files, quarantine, {views}; commits every micro-batch in the ledger.
 
-**A failure** means that the driver died, stopped with an error, or is stalled: input waits for a query that has committed
+**A failure** means that the driver died, stopped with an error, could not be submitted, or is stalled: input waits for a query that has committed
 nothing for {stalled}. The log of the task ends with the driver's last lines. It is started again after 5 seconds, with each
 further failure in a row later, at most after 5 minutes; whatever it had not committed is read again, nothing is doubled. The
 {alert_after}rd failure in a row, and every stall, leaves an alert in the Kafka topic `{alerts}`.

@@ -27,8 +27,8 @@ DOC = """
 ### Watch
 
 **What**: checks whether each pipeline's intervals are registered by their deadline, alerts the operators once when some are not, and
-once when all are again. It also reports that a stream works again, that a failed task has since succeeded without a notice of it, and
-sends alerts that a receiver missed while it was unreachable. No Spark is started.
+once when all are again. It also reports that a stream works again, that a failed task has since succeeded without a notice of it,
+or that its interval was registered by another run or a command, and sends alerts that a receiver missed while it was unreachable. No Spark is started.
 
 **When**: every five minutes. A pipeline whose stream has committed nothing yet is left alone, and so are intervals older than
 {looked_back:.0f} hours: `./tidemark doctor` names those.

@@ -1,4 +1,7 @@
-"""Alerts of Airflow's tasks: sent once when a task failed for good, and once when it has succeeded since."""
+"""Alerts of Airflow's tasks: sent once when a task failed for good, and once when it has succeeded since.
+
+Or when that is no longer needed: another run, or a command, has registered the interval.
+"""
 
 from __future__ import annotations
 
