@@ -20,6 +20,7 @@ from collections.abc import Callable
 from functools import cache, reduce
 from typing import Any
 
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.avro.functions import from_avro
@@ -247,15 +248,15 @@ def _resolvable(writer: str, reader: str) -> WriterSchema:
     except Exception as error:
         # Py4J wraps what Java throws; whatever it is, this library does not accept the schema.
         return Unusable("unusable_schema", f"its schema is not valid: {_one_line(error)}")
-    compatibility = avro.SchemaCompatibility.checkReaderWriterCompatibility(*schemas)
-    causes = [_one_line(each.getMessage()) for each in compatibility.getResult().getIncompatibilities()]
-    if str(compatibility.getType()) == "COMPATIBLE":
-        try:
+    try:
+        compatibility = avro.SchemaCompatibility.checkReaderWriterCompatibility(*schemas)
+        causes = [_one_line(each.getMessage()) for each in compatibility.getResult().getIncompatibilities()]
+        if str(compatibility.getType()) == "COMPATIBLE":
             _reader_of(writer, reader)
-        except Incompatible as error:
-            causes = [_one_line(error)]
-        else:
             return writer
+    except (Incompatible, Py4JJavaError) as error:
+        # Java throws where a declared field and its aliases name several fields of the writer.
+        causes = [_one_line(error)]
     return Unusable("unusable_schema", f"its schema cannot be read as the declared one: {'; '.join(causes)[:200]}")
 
 
