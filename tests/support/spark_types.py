@@ -91,8 +91,11 @@ NOT_IN_JSON = (
 )
 """Those that `from_json` does not read."""
 
-OTHERWISE_IN_JSON = ("byte", "TinyInt", "STRUCT<b: TINYINT>")
+OTHERWISE_IN_JSON = ("byte", "TinyInt", "STRUCT<b: TINYINT>", "INTERVAL", "STRUCT<b: ARRAY<INTERVAL>>")
 """Those of which `from_json` reads some values as others."""
+
+OTHERWISE_IN_CSV = ("INTERVAL",)
+"""Those of which `from_csv` reads some texts as null."""
 
 NOT_IN_CSV = ("VOID", "GEOMETRY(4326)", "GEOGRAPHY(ANY)", "ARRAY<INT>", "MAP<STRING, INT>", "STRUCT<a: INT>")
 """Those that `from_csv` does not read."""

@@ -209,6 +209,11 @@ def _check_json(fields: tuple[Field, ...], above: str = "") -> None:
                 f"{_MESSAGE} has the column {path} of the type {each.kind}, which Spark does not read from JSON",
                 remedy="declare it as STRING, and let the rows function read it",
             )
+        if each.kind == "INTERVAL":
+            raise UsageError(
+                f"{_MESSAGE} has the column {path} of the type {each.kind}: Spark takes a text that is none for null",
+                remedy="declare it as STRING or with its units, e.g. INTERVAL DAY TO SECOND",
+            )
         if each.kind in ("BYTE", "TINYINT"):
             raise UsageError(
                 f"{_MESSAGE} has the column {path} of the type {each.kind}: Spark takes the numbers 128 to 255 of JSON "
@@ -226,6 +231,11 @@ def _check_json(fields: tuple[Field, ...], above: str = "") -> None:
 def check_line(columns: str, what: str, and_then: str) -> None:
     """Raise UsageError, which says what to do besides declaring STRING, for a column that no line of CSV can hold."""
     for each in fields_of(columns):
+        if each.kind == "INTERVAL":
+            raise UsageError(
+                f"the column {each.name} of {what} is {each.kind}: Spark takes a text that is none for null",
+                remedy="declare it as STRING or with its units, e.g. INTERVAL DAY TO SECOND",
+            )
         if each.kind.split(" ")[0] in _NOT_IN_CSV:
             raise UsageError(
                 f"the column {each.name} of {what} is {each.kind}, which a line cannot hold",

@@ -36,6 +36,7 @@ from tests.support.spark_types import (
     NOT_IN_JSON,
     NOT_STORED,
     OF_TABLES_ALONE,
+    OTHERWISE_IN_CSV,
     OTHERWISE_IN_JSON,
     SPARK_HAS,
     SPARK_HAS_NOT,
@@ -120,7 +121,7 @@ TYPED: dict[str, Callable[[str], object]] = {
 
 
 REFUSED_IN_JSON = (*NOT_IN_JSON, *OTHERWISE_IN_JSON)
-REFUSED = {"archive": NOT_STORED, "json": REFUSED_IN_JSON, "deserializer": REFUSED_IN_JSON}
+REFUSED = {"archive": NOT_STORED, "json": REFUSED_IN_JSON, "deserializer": REFUSED_IN_JSON, "csv": OTHERWISE_IN_CSV}
 TAKEN = [(where, kind) for where in ("archive", "output", *MESSAGES) for kind in SPARK_HAS]
 
 
@@ -165,10 +166,18 @@ def test_type_is_refused_when_spark_has_it_in_tables_alone(where: str, kind: str
 @pytest.mark.parametrize("kind", REFUSED_IN_JSON)
 @pytest.mark.parametrize("where", ["json", "deserializer"])
 def test_schema_is_refused_when_spark_does_not_read_it_from_json(where: str, kind: str) -> None:
-    said = r"the schema of a message has the (column|map) a(\.b)? .* — declare (it|the key) as (STRING|SMALLINT, in)"
+    said = r"the schema of a message has the (column|map) a\S* .* — declare (it|the key) as (STRING|SMALLINT, in)"
     with pytest.raises(UsageError, match=said):
         TYPED[where](f"a {kind}")
     assert TYPED["function"](f"a {kind}")
+
+
+@pytest.mark.parametrize("what", ["csv", "reference"])
+def test_column_is_refused_when_spark_reads_some_texts_of_a_line_as_null(what: str) -> None:
+    with pytest.raises(
+        UsageError, match=r"the column b of .* is INTERVAL: Spark takes .* — declare it as STRING or with"
+    ):
+        TYPED[what]("a INT, b INTERVAL")
 
 
 @pytest.mark.parametrize("kind", NOT_IN_CSV)
