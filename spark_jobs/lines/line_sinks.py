@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import pyarrow.compute as pc
@@ -12,7 +13,7 @@ from pyspark.sql import DataFrame
 
 from include import kafka, lake
 from include.crash_points import crash_point
-from include.errors import TidemarkError
+from include.errors import ServiceUnreachable, TidemarkError
 from include.ledger.archive import micro_batches
 from include.ledger.archive.landing_files import LandingFile
 from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit
@@ -127,8 +128,12 @@ class LineViewSink(SpeedViewSink):
         committed = lines.committed_span(self.query_id, version)
         _check_replay(self.pipeline, self.view.name, batch_id, self.checkpoint, committed)
 
-    def _commit_of(self, batch_id: int) -> Callable[[BatchCommit], None]:
+    def _commit_of(self, batch_id: int, emitted: int) -> Callable[[BatchCommit], None]:
         planned = read_line_batch(self.checkpoint, batch_id, since=0)
         read = LinesRead(planned.after_file, planned.until_file)
-        self._check_own_topic(kafka.describe_topics([self.view.speed.topic]))
+        if emitted:
+            # The lines of a socket that come while no driver runs are lost. The producer waits longer for the brokers,
+            # and the next micro-batch asks again.
+            with suppress(ServiceUnreachable):
+                self._check_own_topic(kafka.describe_topics([self.view.speed.topic]))
         return lambda batch: lines.commit(self.lease, replace(batch, watermark=planned.watermark), read)

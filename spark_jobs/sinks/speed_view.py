@@ -128,7 +128,7 @@ class SpeedViewSink:
             return
         with self._values(aggregates) as (values, emitted):
             # The read is over: no target gets values of another topic.
-            commit = self._commit_of(batch_id)
+            commit = self._commit_of(batch_id, emitted)
             if emitted:
                 crash_point("speed_counted")
                 for target in self.targets:
@@ -153,8 +153,10 @@ class SpeedViewSink:
         planned = read_batch(self.checkpoint, batch_id).ranges
         check_replay(self.pipeline.name, f"micro-batch {batch_id} of {self.view.name}", planned, committed)
 
-    def _commit_of(self, batch_id: int) -> Callable[[BatchCommit], None]:
+    def _commit_of(self, batch_id: int, emitted: int) -> Callable[[BatchCommit], None]:
         """Return what commits the micro-batch with the ranges that it read, from the write-ahead log.
+
+        `emitted`: how many values will be written.
 
         Raises, before anything is written, TopicRecreated when a topic that is read is another one than before, and
         UsageError when the one that the view writes is: what it had is gone, and only keys that change would come.

@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,7 +16,7 @@ import pytest
 from pyspark.errors import AnalysisException, PySparkException
 
 from include import kafka, lake
-from include.errors import AnotherWriter, TidemarkError, TopicRecreated, UsageError
+from include.errors import AnotherWriter, ServiceUnreachable, TidemarkError, TopicRecreated, UsageError
 from include.ledger.archive import micro_batches
 from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit
 from include.ledger.streams import lines, writers
@@ -206,6 +206,28 @@ def test_view_of_lines_commits_up_to_the_file_that_it_read(
     written = Written(LineViewSink, lease, tmp_path, {"file": 3})
     written.sink.emit(DECODED, 0)
     assert written.versions == [0]
+    assert lines.committed_span(f"view-{lease.pipeline}", 0) == (0, 3)
+    writers.release(lease)
+
+
+@pytest.mark.services
+@pytest.mark.parametrize("emitted", [0, 1])
+def test_view_of_lines_goes_on_when_kafka_does_not_tell_which_topic_it_writes(
+    postgres: Home, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, emitted: int
+) -> None:
+    asked: list[object] = []
+
+    def describe(topics: object) -> NoReturn:
+        asked.append(topics)
+        raise ServiceUnreachable("describe: no answer within 10 s", remedy="")
+
+    lease = writers.acquire(f"view_in_outage_{emitted}")
+    monkeypatch.setattr(SpeedViewSink, "_values", lambda *_: nullcontext((DECODED, emitted)))
+    monkeypatch.setattr(kafka, "describe_topics", describe)
+    written = Written(LineViewSink, lease, tmp_path, {"file": 3})
+    written.sink.emit(DECODED, 0)
+    # Kafka is asked nothing where nothing is written to it.
+    assert len(asked) == len(written.versions) == emitted
     assert lines.committed_span(f"view-{lease.pipeline}", 0) == (0, 3)
     writers.release(lease)
 
