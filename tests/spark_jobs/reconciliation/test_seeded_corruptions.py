@@ -438,6 +438,32 @@ def test_open_transaction_in_the_topic_of_a_view_is_named_when_a_key_is_unexplai
     assert f"; a transaction is open at offset {stable} of {tp}: end the producer's transaction" in found["evidence"]
 
 
+def test_values_that_the_topic_has_of_former_streams_are_not_named_when_a_key_is_unexplained(
+    seeded: Seeded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pyspark.sql import functions as F
+
+    from spark_jobs.reconciliation import views
+
+    hour = iso(START + timedelta(hours=2))
+    values = audit.last_values(seeded.home.kafka, STATS)
+    key = min(key for key in values if json.loads(key)["window"]["start"] == hour)
+    honest = views.speed_values
+
+    def with_older(spark: Any, view: Any, last: int, since: Any) -> Any:
+        found = honest(spark, view, last, since)
+        stray = F.lit(key.replace('"zip_code":"', '"zip_code":"0')).alias("key")
+        older = found.limit(1).select(stray, *(name for name in found.columns if name != "key"))
+        return found if since else found.unionByName(older)
+
+    monkeypatch.setattr(views, "speed_values", with_older)
+    seeded.emit(key, None)
+    try:
+        assert [each["where"] for each in seeded.unexplained()] == [key]
+    finally:
+        seeded.emit(key, json.dumps(values[key]).encode())
+
+
 @pytest.mark.slow
 def test_late_rows_are_named_when_the_ledger_forgets_the_watermark_that_dropped_them(seeded: Seeded) -> None:
     late = seeded.clean["reconciliation"]["late"]
