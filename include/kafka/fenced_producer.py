@@ -46,9 +46,9 @@ MESSAGES = 50_000
 
 BYTES = 64 * 1024 * 1024
 """The most bytes of a transaction's messages, unless it has one only: they are held in memory, and must be confirmed
-within `_PATIENCE`."""
+within `PATIENCE`."""
 
-_PATIENCE = 60.0
+PATIENCE = 60.0
 """Seconds within which a transaction's messages must be confirmed; then the broker aborts it."""
 
 _ATTEMPTS = 3
@@ -164,13 +164,13 @@ class FencedProducer:
             named = {**(headers or {}), **headers_of(message)}
             place = {"partition": message[4]} if len(message) == 5 else {}
             enqueue(sender, topic, value, key, headers=named, on_delivery=note, **place)
-        if waiting := sender.flush(_PATIENCE):
-            reason = f"it did not confirm {waiting} messages of {self.query} within {_PATIENCE:.0f} s"
+        if waiting := sender.flush(PATIENCE):
+            reason = f"it did not confirm {waiting} messages of {self.query} within {PATIENCE:.0f} s"
             raise KafkaException(KafkaError(KafkaError._MSG_TIMED_OUT, reason))
         crash_point("topic_written")
         self.check_lease()
         crash_point("topic_checked")
-        sender.commit_transaction(_PATIENCE)
+        sender.commit_transaction(PATIENCE)
         crash_point("topic_committed")
         self._wait_for_readers(ends)
 
@@ -188,7 +188,7 @@ class FencedProducer:
             }
         )
         self._producer = opened
-        opened.init_transactions(_PATIENCE)
+        opened.init_transactions(PATIENCE)
         crash_point("topic_fenced")
         self.check_lease()
         return opened
@@ -271,7 +271,7 @@ class FencedProducer:
 
 
 def _milliseconds() -> int:
-    return int(_PATIENCE * 1000)
+    return int(PATIENCE * 1000)
 
 
 def headers_of(message: Message) -> Headers:

@@ -17,6 +17,7 @@ from include import kafka
 from include.errors import UsageError
 from include.kafka.bounds import first_messages
 from include.kafka.consumer_group import group_of, owners_of
+from include.kafka.fenced_producer import PATIENCE
 from include.ledger.archive import micro_batches
 from include.ledger.archive.positions import topics_that_left
 from include.ledger.streams import flags as flag_ledger
@@ -36,8 +37,8 @@ _APART = (
     "“Two installations”"
 )
 
-_TRANSACTION_SECONDS = 10
-"""After which an open transaction is none of a stream that runs."""
+_TRANSACTION_SECONDS = PATIENCE + 15
+"""After which an open transaction is none of the stream's own: brokers end those when they look next, every 10 s."""
 
 
 def owner_of(pipeline: str) -> str:
@@ -179,7 +180,7 @@ def hidden_values(view: AdditiveView) -> list[str]:
     def held_back() -> dict[TopicPartition, int]:
         return {tp: at for tp, at in kafka.end_offsets(every, "read_committed").items() if at < ends[tp]}
 
-    # The stream's own transactions are short.
+    # What is committed lies before the stream's own transaction, which nobody must end.
     held = wait_for(held_back, lambda found: not found, seconds=_TRANSACTION_SECONDS, every=0.5)
     cut = {tp: first for tp, (first, _) in kafka.offset_bounds(every).items() if first}
     opened = (f"a transaction is open at offset {at} of {tp}: {kafka.END_TRANSACTION}" for tp, at in held.items())

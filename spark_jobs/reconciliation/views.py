@@ -12,12 +12,14 @@ one took part in the window, the difference is of class `code`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
+from include.errors import ServiceUnreachable
 from include.ledger.archive import micro_batches
 from include.ledger.archive.other_code import other_code
 from include.ledger.intervals import evidence
@@ -99,12 +101,19 @@ def reconcile_view(run: IntervalRun, view: AdditiveView, batch_view: DataFrame, 
 
 
 def with_causes(found: Reconciliation, view: AdditiveView) -> Reconciliation:
-    """Add to unexplained differences from a view's topic why its readers may not see all that the view has written."""
+    """Add to unexplained differences from a view's topic why its readers may not see all that the view has written.
+
+    Where Kafka does not answer that, they are returned as they are.
+    """
 
     def is_of_topic(each: Difference) -> bool:
         return each.cls is DifferenceClass.UNEXPLAINED and each.what == against_topic(view)
 
-    if not any(map(is_of_topic, found.differences)) or not (hidden := hidden_values(view)):
+    hidden: list[str] = []
+    if any(map(is_of_topic, found.differences)):
+        with suppress(ServiceUnreachable):
+            hidden = hidden_values(view)
+    if not hidden:
         return found
     told = (
         replace(each, evidence="; ".join((each.evidence, *hidden))) if is_of_topic(each) else each

@@ -143,7 +143,7 @@ def test_brokers_setting_is_named_when_transactions_may_not_last_as_long_as_the_
     in_process: Home, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The broker allows 15 minutes.
-    monkeypatch.setattr(fenced_producer, "_PATIENCE", 1000.0)
+    monkeypatch.setattr(fenced_producer, "PATIENCE", 1000.0)
     checks: list[None] = []
     driver = FencedProducer(topic, "view", lambda: checks.append(None))
     with pytest.raises(UsageError, match=r"transaction\.timeout\.ms of 1000000") as refused:

@@ -68,7 +68,7 @@ def test_messages_are_counted_and_written_later_when_they_are_not_confirmed_in_t
 ) -> None:
     driver = FencedProducer("p", "view", lambda: None)
     driver.write(messages(1))
-    monkeypatch.setattr(fenced_producer, "_PATIENCE", 1.0)
+    monkeypatch.setattr(fenced_producer, "PATIENCE", 1.0)
     cluster.fail(Request.PRODUCE, *[KafkaError.NOT_ENOUGH_REPLICAS] * 3000)
     with pytest.raises(ServiceUnreachable, match="for t in time: it did not confirm 3 messages of view within 1 s"):
         driver.write(messages(3))
