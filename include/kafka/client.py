@@ -225,7 +225,7 @@ def send(topic: str, messages: Iterable[tuple[bytes, bytes]], batch_size: int = 
 
 
 def unconfirmed(reason: str, *topics: str) -> ServiceUnreachable:
-    """Return the error for messages to topics that were not confirmed in time.
+    """Return the error for messages to topics, the most telling first, that were not confirmed in time.
 
     The client sends them again and again, and reports no refusal that may pass. So this asks whether brokers answer.
     """
@@ -233,7 +233,7 @@ def unconfirmed(reason: str, *topics: str) -> ServiceUnreachable:
         known = admin().list_topics(timeout=TIMEOUT).topics
     except KafkaException:
         return not_reached(reason)
-    named = sorted(set(topics))
+    named = list(dict.fromkeys(topics))
     lacking = [
         f"{TopicPartition(topic, each.id)} has "
         + (f"{len(each.isrs)} of {len(each.replicas)} replicas in sync" if each.leader >= 0 else "no leader")

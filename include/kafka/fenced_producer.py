@@ -45,8 +45,7 @@ MESSAGES = 50_000
 """The most messages of a transaction: more take several, each repeated as a whole."""
 
 BYTES = 64 * 1024 * 1024
-"""The most bytes of a transaction's messages, unless it has one only: they are held in memory, and must be confirmed
-within `PATIENCE`."""
+"""The most bytes of a transaction's messages, unless it is one: held in memory, and confirmed within `PATIENCE`."""
 
 PATIENCE = 60.0
 """Seconds within which a transaction's messages must be confirmed; then the broker aborts it."""
@@ -149,10 +148,10 @@ class FencedProducer:
         return refused
 
     def _transact(self, chunk: Sequence[Message], headers: Headers | None) -> None:
+        self._undelivered = None
         sender = self._producer or self._open()
         sender.begin_transaction()
         ends: dict[tuple[str, int], int] = {}
-        self._undelivered = None
 
         def note(refused: KafkaError | None, delivered: KafkaMessage) -> None:
             # Called in the order of the offsets; the commit reports that a message was refused, not always why.
@@ -224,11 +223,12 @@ class FencedProducer:
                 given_up.abort_transaction(TIMEOUT)
 
     def _refusal(self, refused: KafkaError, chunk: Sequence[Message]) -> TidemarkError:
-        topics = {message[0] for message in chunk}
+        topics = sorted({message[0] for message in chunk})
         if refused.code() in _NOT_IN_TIME:
-            return unconfirmed(refused.str(), *topics)
-        unreachable = None if is_denied(refused) else unreachable_error(refused, *topics)
-        if unreachable is not None:
+            # Where no message was refused, the broker that coordinates the transaction may be away.
+            is_of_step = refused.code() == KafkaError._TIMED_OUT and not self._undelivered
+            return unconfirmed(refused.str(), *topics, *(["__transaction_state"] if is_of_step else []))
+        if not is_denied(refused) and (unreachable := unreachable_error(refused, *topics)):
             return unreachable
         if refused.code() in _FENCED:
             return AnotherWriter(

@@ -87,6 +87,18 @@ def test_topic_partition_is_named_when_it_has_no_leader(cluster: MockCluster) ->
         )
 
 
+def test_topic_of_transactions_is_named_when_their_coordinator_is_away(
+    cluster: MockCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fenced_producer, "PATIENCE", 1.0)
+    cluster.create_topic("__transaction_state")
+    cluster.lose_leader("__transaction_state", 0)
+    cluster.fail(Request.FIND_COORDINATOR, *[KafkaError.COORDINATOR_NOT_AVAILABLE] * 3000)
+    with pytest.raises(ServiceUnreachable, match="for t, __transaction_state in time: ") as raised:
+        FencedProducer("p", "view", lambda: None).write(messages(1))
+    assert "; __transaction_state-0 has no leader" in raised.value.message
+
+
 @pytest.mark.parametrize("count", [1, MANY])
 @pytest.mark.parametrize(
     ("request_kind", "code"),
