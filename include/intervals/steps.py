@@ -27,7 +27,7 @@ from include.ledger.archive.removal import removed_ranges
 from include.ledger.connection import await_ledger
 from include.ledger.erasures.coordinates import last_erasure
 from include.ledger.intervals import attempts, locks, revisions
-from include.ledger.intervals.attempts import readable_source
+from include.ledger.intervals.attempts import AttemptSpec, readable_source
 from include.ledger.intervals.pins import PinnedInterval
 from include.ledger.intervals.states import Source
 from include.ledger.streams import losses
@@ -198,29 +198,25 @@ def judge_validation(attempt: int) -> None:
 def announce(attempt: int) -> Verdict:
     """Write the interval's proof, report and verdict, end the attempt, and notify the operators of what is new.
 
-    If a newer build was registered or announced before, only the attempt is ended: report and verdict stay the newer
-    build's. That one is announced in its place if it was not: its process may have died before.
+    If a newer build was registered or announced before, only the attempt is ended: report and verdict are the newer
+    build's. They are written here unless its attempt has ended or failed: its process may have died before. If it
+    lives, it ends its attempt itself.
     """
     crash_point("interval_published")
     pinned = attempts.load_attempt(attempt).pinned
     with locks.announcing(pinned.pipeline, pinned.interval):
         try:
-            verdict = _announce_of_now(attempt, pinned.pipeline)
+            while (verdict := _announce(attempt, last_erasure(pinned.pipeline))) is None:
+                # The erasure has cleaned what the ledger holds; what was read before must not come back.
+                pass
             match attempts.superseded_by(attempts.load_attempt(attempt)):
-                # Not one that is being built again.
-                case newer, build, False if attempts.load_attempt(newer).build == build:
-                    _announce_of_now(newer, pinned.pipeline)
+                case int(build), False:
+                    while not _write_verdict_of(build, last_erasure(pinned.pipeline)):
+                        pass
         except DiskFull as error:
             error.pipeline = pinned.pipeline
             raise
         return verdict
-
-
-def _announce_of_now(attempt: int, pipeline: str) -> Verdict:
-    while (verdict := _announce(attempt, last_erasure(pipeline))) is None:
-        # The erasure has cleaned what the ledger holds; what was read before must not come back.
-        pass
-    return verdict
 
 
 def report_uri(pipeline: str, label: str) -> str:
@@ -239,17 +235,11 @@ def write_report(uri: str, pipeline: Pipeline, verdict: Mapping[str, Any], data:
 def _announce(attempt: int, known: int) -> Verdict | None:
     """Announce the attempt; None, and nothing is noted, when an erasure began meanwhile, after the last `known` one."""
     spec = attempts.load_attempt(attempt)
-    verdict = assemble_verdict(spec, revisions.registered_of_interval(spec.pinned.id))
-    location = report_uri(spec.pinned.pipeline, spec.pinned.interval.label)
-    verdict = replace(verdict, report=location.removeprefix("file://"))
-    pipeline = load_pipeline(verdict.pipeline)
-    if verdict.exit_code == 0:
-        verdict = verdict.with_proof(prove_registered(pipeline, spec.pinned.id))
+    pipeline, verdict = load_pipeline(spec.pinned.pipeline), _verdict_of(spec)
     if is_late := attempts.superseded_by(spec) is not None:
         attempts.close_attempt(spec.id, verdict.exit_code)
     else:
-        data = spec.findings.build.report if spec.findings.build else {}
-        write_report(location, pipeline, verdict.as_json(), data)
+        _write_report_of(spec, verdict)
         if not attempts.end_attempt(spec.id, verdict.exit_code, verdict.as_json(), known):
             return None
     send_lineage(pipeline, spec.id, verdict)
@@ -258,3 +248,28 @@ def _announce(attempt: int, known: int) -> Verdict | None:
     if verdict.exit_code == 0:
         notifications.notify(pipeline, spec.pinned)
     return verdict
+
+
+def _write_verdict_of(build: int, known: int) -> bool:
+    """Write a registered build's report and verdict, and leave its attempt as it is; False like `end_attempt`."""
+    spec = attempts.of_build(build)
+    verdict = _verdict_of(spec)
+    _write_report_of(spec, verdict)
+    return attempts.note_verdict(spec.pinned, verdict.as_json(), known)
+
+
+def _verdict_of(spec: AttemptSpec) -> Verdict:
+    verdict = assemble_verdict(spec, revisions.registered_of_interval(spec.pinned.id))
+    verdict = replace(verdict, report=_report_of(spec).removeprefix("file://"))
+    if verdict.exit_code == 0:
+        verdict = verdict.with_proof(prove_registered(load_pipeline(verdict.pipeline), spec.pinned.id))
+    return verdict
+
+
+def _write_report_of(spec: AttemptSpec, verdict: Verdict) -> None:
+    data = spec.findings.build.report if spec.findings.build else {}
+    write_report(_report_of(spec), load_pipeline(verdict.pipeline), verdict.as_json(), data)
+
+
+def _report_of(spec: AttemptSpec) -> str:
+    return report_uri(spec.pinned.pipeline, spec.pinned.interval.label)

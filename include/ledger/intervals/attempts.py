@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Select, func, select
+from sqlalchemy import Select, exists, func, select
 from sqlalchemy.orm import Session
 
 from include.errors import ServiceUnreachable, TidemarkError, UsageError
@@ -226,14 +226,14 @@ def repins_since(build: Build | type[Build]) -> Select[int]:
     return select(Repin.id).where(Repin.interval_id == build.interval_id, Repin.last_build >= build.id)
 
 
-def superseded_by(spec: AttemptSpec) -> tuple[int, int | None, bool] | None:
-    """Return the other attempt of the interval with the latest build after this one's that was registered or announced.
+def superseded_by(spec: AttemptSpec) -> tuple[int | None, bool] | None:
+    """Return the latest build of another attempt, after this one's, that was registered or announced.
 
-    With the build, and whether it was announced. An attempt without a build is as late as its own number.
+    With whether its attempt was announced or has failed. An attempt without a build is as late as its own number.
     """
     later = Attempt.id > spec.id if spec.build is None else Build.id > spec.build
     wanted = (
-        select(Attempt.id, Build.id, Attempt.ended_at.is_not(None))
+        select(Build.id, Attempt.ended_at.is_not(None) | Attempt.exit_code.is_not(None))
         .outerjoin(Build, Build.attempt_id == Attempt.id)
         .where(
             Attempt.interval_id == spec.pinned.id,
@@ -265,14 +265,19 @@ def end_attempt(attempt: int, exit_code: int, verdict: dict[str, Any], known: in
         row.ended_at, row.exit_code = func.now(), exit_code
         interval = ledger.get_one(IntervalRow, row.interval_id, with_for_update=True)
         interval.verdict = verdict
-        if exit_code and interval.state == IntervalState.PINNED and not _is_registered(ledger, interval.id):
+        of_interval = Revision.interval_id == interval.id
+        registered = exists().where(of_interval, Revision.state == RevisionState.REGISTERED)
+        if exit_code and interval.state == IntervalState.PINNED and not ledger.scalar(select(registered)):
             interval.state = IntervalState.FAILED
         return True
 
 
-def _is_registered(ledger: Session, interval_id: int) -> bool:
-    wanted = select(Revision.id).where(Revision.interval_id == interval_id, Revision.state == RevisionState.REGISTERED)
-    return ledger.scalar(wanted.limit(1)) is not None
+def note_verdict(pinned: PinnedInterval, verdict: dict[str, Any], known: int) -> bool:
+    """Note a verdict as the interval's, whose attempt does not end by this; False like `end_attempt`."""
+    with session() as ledger:
+        if is_noted := not began_after(ledger, pinned.pipeline, known):
+            ledger.get_one(IntervalRow, pinned.id, with_for_update=True).verdict = verdict
+        return is_noted
 
 
 def note_failure(attempt: int, exit_code: int) -> int:

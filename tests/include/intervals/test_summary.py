@@ -180,23 +180,48 @@ def test_newer_report_stays_when_an_older_attempt_is_announced_late(
     assert open_attempts(pipeline) == []
 
 
-def test_newer_build_is_announced_in_an_older_one_s_place_when_its_process_died_before(
+def test_newer_build_s_verdict_is_written_by_an_older_attempt_when_its_process_may_have_died(
     pipeline: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(steps, "load_pipeline", lambda _: steps_pipeline())
     older = begin_attempt(pipeline)
-    attempts.resume_attempt(older, code_version="older")
+    attempts.resume_attempt(older, code_version="5eed1e55")
     register(older, note_build(older, rows=150))
     newer = begin_attempt(pipeline)
     register(newer, note_build(newer))
     assert steps.announce(older).exit_code == 0
-    assert verdict_of(pipeline)["code_version"] == attempts.load_attempt(newer).code_version != "older"
-    assert open_attempts(pipeline) == []
-    # Not while it is built again: nobody has judged that build.
+    verdict = verdict_of(pipeline)
+    assert verdict["code_version"] == attempts.load_attempt(newer).code_version != "5eed1e55"
+    assert "5eed1e55" not in Path(verdict["report"]).read_text()
+    # Its driver may live, and ends it then.
+    assert open_attempts(pipeline) == [newer]
+    assert not attempts.went_on_since_build(newer)
+    # Nobody has judged what it builds again: the registered build's verdict is the interval's.
     attempts.resume_attempt(newer)
     note_build(newer, unexplained=3)
+    with session() as ledger:
+        ledger.scalars(select(IntervalRow).where(IntervalRow.pipeline == pipeline)).one().verdict = None
     steps.announce(older)
     assert verdict_of(pipeline)["reconciliation"]["unexplained"] == 0
+    assert open_attempts(pipeline) == [newer]
+    attempts.note_failure(newer, 4)
+    steps.announce(older)
+    with session() as ledger:
+        failed = ledger.get_one(Attempt, newer)
+        assert (failed.ended_at, failed.exit_code) == (None, 4)
+
+
+def test_older_attempt_writes_no_verdict_when_the_newer_one_failed_after_its_registration(
+    pipeline: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(steps, "load_pipeline", lambda _: steps_pipeline())
+    older, newer = begin_attempt(pipeline), begin_attempt(pipeline)
+    note_build(older, unexplained=3)
+    register(newer, note_build(newer))
+    attempts.note_failure(newer, 4)
+    with pytest.raises(ReconciliationFailed):
+        steps.judge_reconciliation(older)
+    assert not verdict_of(pipeline)
     assert open_attempts(pipeline) == [newer]
 
 
