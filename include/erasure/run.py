@@ -158,7 +158,7 @@ def resume(pipeline: Pipeline, tell: Tell) -> dict[str, Any]:
         f"{pipeline.name}: erasure {erasure.id}: no build reads the {quantity(counts['records'], 'record')} any more; "
         "tables show their rows until they are built again"
     )
-    with steps.files_stay_at_last(pipeline) as check_locks:
+    with steps.files_stay_at_last(pipeline, tell) as check_locks:
         steps.rewrite(pipeline, erasure, tell, check_locks)
     steps.build_views(pipeline, erasure, tell)
     steps.build_intervals(pipeline, erasure, tell)

@@ -37,7 +37,6 @@ from include.pipelines.spec import Pipeline
 from include.proof.replace import replace_proofs, replaced_by
 from include.spark.run import run_job, run_stream_job
 from include.spark.submission import stream_submission, submission
-from include.times import Interval
 from include.waiting import wait_for
 
 Tell = Callable[[str], None]
@@ -47,40 +46,72 @@ _LONG_AGO = timedelta(days=30)
 
 
 @contextmanager
-def files_stay(pipeline: Pipeline, patience: timedelta = locks.NO_WAIT) -> Iterator[Check]:
+def files_stay(pipeline: Pipeline) -> Iterator[Check]:
     """Hold the locks on replaying, discarding, compacting and deleting.
 
-    Yields a function that raises when one of them was lost: call it before each change. Raises AnotherWriter,
-    for another housekeeping after `patience`.
+    Yields a function that raises when one of them was lost: call it before each change. Raises AnotherWriter.
     """
     with (
         ledger_quarantine.deciding(pipeline.name) as check_quarantine,
-        holding_files(pipeline.name, patience) as check_files,
+        holding_files(pipeline.name) as check_files,
     ):
+        yield _both(check_quarantine, check_files)
 
-        def check_locks() -> None:
-            check_quarantine()
-            check_files()
 
-        yield check_locks
+def _both(first: Check, second: Check) -> Check:
+    def check_locks() -> None:
+        first()
+        second()
+
+    return check_locks
 
 
 @contextmanager
-def files_stay_at_last(pipeline: Pipeline) -> Iterator[Check]:
+def files_stay_at_last(pipeline: Pipeline, tell: Tell, *, nobody_builds: bool = False) -> Iterator[Check]:
     """Hold the same locks for a step of an erasure that was begun, which waits for others' hours of work.
 
-    Raises AnotherWriter that says how to go on.
+    With `nobody_builds` from a moment without a process that works on an interval. Raises AnotherWriter that says how
+    to go on where no such moment comes within minutes.
     """
+    told: set[str] = set()
+    now = datetime.now(UTC)
     with ExitStack() as held:
-        try:
-            check = held.enter_context(files_stay(pipeline, locks.PATIENCE))
-        except AnotherWriter as error:
+
+        def take() -> Check | AnotherWriter:
+            # All or none: who held one while it waits would keep others from their work.
+            try:
+                with ExitStack() as taken:
+                    if nobody_builds:
+                        _check_nobody_builds(pipeline, now)
+                    check_files = taken.enter_context(holding_files(pipeline.name))
+                    check_quarantine = taken.enter_context(ledger_quarantine.deciding(pipeline.name, locks.NO_WAIT))
+                    held.enter_context(taken.pop_all())
+                    return _both(check_quarantine, check_files)
+            except AnotherWriter as error:
+                if (why := error.message.partition(" (")[0]) not in told:
+                    told.add(why)
+                    tell(f"{pipeline.name}: waiting: {error.message}")
+                return error
+
+        found = wait_for(take, lambda each: not isinstance(each, AnotherWriter), seconds=locks.PATIENCE.total_seconds())
+        if isinstance(found, AnotherWriter):
             raise AnotherWriter(
-                f"{error.message}: the erasure is unfinished",
-                remedy=f"wait for its end, then: ./tidemark erase {pipeline.name} --resume",
+                f"{found.message}: the erasure is unfinished",
+                remedy=f"{found.remedy}; then: ./tidemark erase {pipeline.name} --resume",
                 pipeline=pipeline.name,
-            ) from error
-        yield check
+            ) from found
+        yield found
+
+
+def _check_nobody_builds(pipeline: Pipeline, now: datetime) -> None:
+    open_attempts = attempts_under_way(pipeline.name, now - _LONG_AGO)
+    if found := locks.with_attempts(pipeline.name, set(open_attempts.values())):
+        first = min(found)
+        raise AnotherWriter(
+            f"an attempt of {first} is under way{locks.attempt_held_by(pipeline.name, first)}",
+            remedy=_when_ended(pipeline),
+            pipeline=pipeline.name,
+        )
 
 
 def rewrite(pipeline: Pipeline, erasure: Begun, tell: Tell, check: Check) -> None:
@@ -181,9 +212,8 @@ def sweep(pipeline: Pipeline, erasure: Begun, tell: Tell) -> dict[str, int]:
     Also in the tables of removed views. Raises AnotherWriter when attempts of intervals, or a replay, stay under
     way for minutes: leftovers could be their files.
     """
-    _await_nobody_builds(pipeline, datetime.now(UTC), tell)
-    times = Times.all_due()
-    with files_stay_at_last(pipeline) as check:
+    with files_stay_at_last(pipeline, tell, nobody_builds=True) as check:
+        times = Times.all_due()
         done = Done(pipeline.name, dry_run=False, check=check)
         left = left_tables(pipeline)
         pointed_at = catalog.pointed_at([*pipeline.tables, *left])
@@ -200,7 +230,7 @@ def sweep(pipeline: Pipeline, erasure: Begun, tell: Tell) -> dict[str, int]:
         if not sweep_landing(pipeline, times, done, nobody_replays=True):
             raise AnotherWriter(
                 f"an interval began meanwhile: {done.kept[-1]}; the erasure is unfinished",
-                remedy=_when_ended(pipeline),
+                remedy=f"{_when_ended(pipeline)}; then: ./tidemark erase {pipeline.name} --resume",
                 pipeline=pipeline.name,
             )
         sweep_tables(pipeline, times, pointed_at, done, left)
@@ -245,27 +275,5 @@ def forget_names(pipeline: Pipeline, erasure: Begun, tell: Tell) -> dict[str, in
     }
 
 
-def _await_nobody_builds(pipeline: Pipeline, now: datetime, tell: Tell) -> None:
-    """Wait for a moment without a process that works on an interval. Raises AnotherWriter when there is none."""
-
-    def worked_on() -> set[Interval]:
-        since = now - _LONG_AGO
-        return locks.with_attempts(pipeline.name, set(attempts_under_way(pipeline.name, since).values()))
-
-    if not (found := worked_on()):
-        return
-    tell(f"{pipeline.name}: waiting for attempts to end, first that of {min(found)}")
-    if left := wait_for(worked_on, lambda still: not still, seconds=locks.PATIENCE.total_seconds()):
-        raise AnotherWriter(
-            f"an attempt of {min(left)} is under way: the erasure is unfinished"
-            f"{locks.attempt_held_by(pipeline.name, min(left))}",
-            remedy=_when_ended(pipeline),
-            pipeline=pipeline.name,
-        )
-
-
 def _when_ended(pipeline: Pipeline) -> str:
-    return (
-        "let it end, or, where runs follow each other, as in a backfill, pause "
-        f"interval__{pipeline.name}; then: ./tidemark erase {pipeline.name} --resume"
-    )
+    return f"let it end, or, where runs follow each other, as in a backfill, pause interval__{pipeline.name}"

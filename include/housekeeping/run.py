@@ -115,16 +115,18 @@ def put_back(pipeline: str, progress: Callable[[str], None]) -> None:
 
 
 @contextmanager
-def holding_files(pipeline: str, patience: timedelta = NO_WAIT) -> Iterator[Check]:
+def holding_files(pipeline: str) -> Iterator[Check]:
     """Hold the lock on removing and moving the pipeline's files during the block.
 
-    Yields a function that raises when the lock was lost: call it before each change. Raises AnotherWriter when
-    another one does not end within `patience`.
+    Yields a function that raises when the lock was lost: call it before each change. Raises AnotherWriter at once while
+    another one holds it.
     """
-    why, name = "another housekeeping is under way", f"housekeeping:{pipeline}"
-    with held_lock(name, patience, waiting_for=why) as lock:
+    name = f"housekeeping:{pipeline}"
+    with held_lock(name) as lock:
         if lock is None:
-            raise AnotherWriter(f"{why}{held_by(name)}", remedy="wait for it to end", pipeline=pipeline)
+            raise AnotherWriter(
+                f"another housekeeping is under way{held_by(name)}", remedy="wait for it to end", pipeline=pipeline
+            )
         yield lock.check
 
 

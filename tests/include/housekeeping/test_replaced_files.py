@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -225,38 +224,41 @@ def test_erasure_sweeps_nothing_while_an_attempt_works_on_an_interval(
     attempt = begin_attempt(PIPELINE, hour(26))
     with monkeypatch.context() as impatient, locks.attempt_under_way(PIPELINE, hour(26)):
         impatient.setattr(locks, "PATIENCE", locks.NO_WAIT)
-        with pytest.raises(AnotherWriter, match=r"attempt of .* is under way: the erasure is unfinished") as raised:
+        with pytest.raises(AnotherWriter, match=r"attempt of .* is under way.*: the erasure is unfinished") as raised:
             steps.sweep(load_pipeline(PIPELINE), begun(), quiet)
     assert f"pause interval__{PIPELINE}; then: ./tidemark erase {PIPELINE} --resume" in raised.value.remedy
     assert aside(postgres) == before != []
-    # It waits for the attempt, and for housekeeping after that.
+    # It waits for the attempt, for housekeeping, and for the attempt that began during this wait.
+    replays: list[bool] = []
     with ExitStack() as working, ExitStack() as keeping:
         working.enter_context(locks.attempt_under_way(PIPELINE, hour(26)))
         keeping.enter_context(holding_files(PIPELINE))
         told: list[str] = []
 
         def tell(line: str) -> None:
-            told.append(line)
-            if "waiting for attempts" in line:
+            told.append(line.partition(" (")[0])
+            if f"attempt of {hour(26)}" in line:
                 with session() as ledger:
                     ledger.execute(update(Attempt).where(Attempt.id == attempt).values(ended_at=func.now()))
                 working.close()
-
-        class Kept(logging.Handler):
-            def emit(self, record: logging.LogRecord) -> None:
-                told.append(record.getMessage())
+            elif "housekeeping" in line:
+                replays.append(quarantine.is_being_decided(PIPELINE))
+                working.enter_context(locks.attempt_under_way(PIPELINE, hour(27)))
+                later.append(begin_attempt(PIPELINE, hour(27)))
                 keeping.close()
+            else:
+                with session() as ledger:
+                    ledger.execute(update(Attempt).where(Attempt.id == later[0]).values(ended_at=func.now()))
+                working.close()
 
-        handler = Kept()
-        logging.getLogger("tidemark").addHandler(handler)
-        try:
-            steps.sweep(load_pipeline(PIPELINE), begun(), tell)
-        finally:
-            logging.getLogger("tidemark").removeHandler(handler)
-    assert told[:2] == [
-        f"{PIPELINE}: waiting for attempts to end, first that of {hour(26)}",
-        "waiting: another housekeeping is under way",
+        later: list[int] = []
+        steps.sweep(load_pipeline(PIPELINE), begun(), tell)
+    assert told[:3] == [
+        f"{PIPELINE}: waiting: {why} is under way"
+        for why in (f"an attempt of {hour(26)}", "another housekeeping", f"an attempt of {hour(27)}")
     ]
+    # Who waits for housekeeping keeps no replay, and no day that housekeeping merges, waiting.
+    assert replays == [False]
     assert aside(postgres) == []
 
 
