@@ -216,7 +216,7 @@ def release(lease: Lease) -> None:
     with session() as ledger:
         row = ledger.get(Writer, lease.pipeline, with_for_update=True)
         if row and row.token == lease.token:
-            row.holder, row.expires_at = "", row.renewed_at
+            row.holder, row.expires_at, row.command = "", row.renewed_at, ""
 
 
 def live_writer(pipeline: str) -> LiveWriter | None:
@@ -256,16 +256,17 @@ def live_at(row: Writer, now: datetime) -> LiveWriter | None:
 
 def live_of(row: Writer) -> LiveWriter:
     """Return the holder that a row names."""
-    holder = ProcessOnHost.parse(row.holder)
-    return LiveWriter(
-        holder, row.token, row.acquired_at, row.renewed_at, row.application_id, row.ui_address, row.command
-    )
+    holder, application = ProcessOnHost.parse(row.holder), row.application_id
+    # A driver of older code leaves the note of a command before it; only drivers note an application.
+    command = "" if application else row.command
+    return LiveWriter(holder, row.token, row.acquired_at, row.renewed_at, application, row.ui_address, command)
 
 
 def live_drivers() -> dict[str, psutil.Process]:
     """Return the running drivers on this host that hold a lease, by their pipelines; not commands."""
     with session() as ledger:
-        wanted = select(Writer.pipeline, Writer.holder).where(Writer.holder != "", Writer.command == "")
+        is_driver = (Writer.command == "") | (Writer.application_id != "")
+        wanted = select(Writer.pipeline, Writer.holder).where(Writer.holder != "", is_driver)
         holders = {pipeline: ProcessOnHost.parse(holder) for pipeline, holder in ledger.execute(wanted).tuples()}
     return {
         pipeline: psutil.Process(each.process.pid)

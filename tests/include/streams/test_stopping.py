@@ -12,6 +12,8 @@ import pytest
 from include.airflow import streams
 from include.airflow.progress import Progress
 from include.errors import AnotherWriter
+from include.ledger.database import session
+from include.ledger.models import Writer
 from include.ledger.streams import writers
 from include.streams.generations import no_stream
 from include.streams.stopping import undeclared_streams
@@ -103,10 +105,22 @@ def test_command_is_named_and_not_asked_to_stop_when_it_holds_the_lease(postgres
         assert each.message.startswith("the command erase holds this pipeline's lease: ")
         assert each.remedy == "wait for it to end, then repeat this"
     # The next holder is a driver.
+    assert noted_command() == ""
     driver = writers.acquire(NAME)
+    assert NAME in writers.live_drivers()
+    # Older code leaves the note of a command that was killed.
+    noted_command("erase")
+    writers.renew(driver, "local-1")
     assert NAME in writers.live_drivers()
     assert writers.request_stop(NAME)
     writers.release(driver)
+
+
+def noted_command(new: str | None = None) -> str:
+    with session() as ledger:
+        row = ledger.get_one(Writer, NAME)
+        row.command = row.command if new is None else new
+        return row.command
 
 
 def test_declared_streams_and_those_of_lines_are_not_named_when_they_run(lease: writers.Lease) -> None:
