@@ -32,6 +32,7 @@ from include.erasure.names import Names
 from include.erasure.run import Wish, account, dry_run, erase, resume
 from include.erasure.views import check_built
 from include.errors import AnotherWriter, ServiceUnreachable, UsageError
+from include.housekeeping.run import holding_files
 from include.intervals import approving
 from include.intervals.reporting.asking import notify_asked
 from include.intervals.steps import announce, report_uri, write_report
@@ -717,12 +718,21 @@ def test_folder_of_a_killed_replay_goes_when_another_replay_runs_as_files_are_de
     lake.make_parents(left)
     lake.write_bytes(left, b"cam-1")
     begin(pipeline, set(), set())
-    at_once = partial(ledger_quarantine.deciding, patience=timedelta(0))
+    waiting: list[str] = []
+
+    def tell(line: str) -> None:
+        if "waiting" in line:
+            waiting.append(line)
+            # Who waits for a replay keeps no housekeeping from its work.
+            with holding_files(pipeline):
+                pass
+
     with ExitStack() as replay, monkeypatch.context() as patched:
-        patched.setattr("include.ledger.quarantine.deciding", at_once)
-        patched.setattr(steps, "build_intervals", lambda *_: replay.enter_context(at_once(pipeline)))
-        with pytest.raises(AnotherWriter, match="a replay or discard"):
-            resume(declared, lambda line: None)
+        patched.setattr(locks, "PATIENCE", locks.NO_WAIT)
+        patched.setattr(steps, "build_intervals", lambda *_: replay.enter_context(ledger_quarantine.deciding(pipeline)))
+        with pytest.raises(AnotherWriter, match=r"a replay or discard .*: the erasure is unfinished"):
+            resume(declared, tell)
+    assert len(waiting) == 1
     assert unfinished.unfinished(pipeline) is not None
     resume(declared, lambda line: None)
     assert not lake.exists(left)
