@@ -2,8 +2,9 @@
 
 Avro resolves the types beneath logical types and reads their values by the declared schema, whatever they were
 written as: milliseconds as microseconds, cents as whole units. Here a declared timestamp takes the writer's unit, of
-which Spark makes the same type. Other differences are refused. Where only one of the two schemas names a logical
-type, Avro's rule stays: the value is what the declared schema says.
+which Spark makes the same type. Other differences are refused, and a text as a decimal, or the other way round: the
+bytes of digits are not their number. Where else only one of the two schemas names a logical type, Avro's rule stays:
+the value is what the declared schema says.
 
 Source: https://avro.apache.org/docs/1.12.0/specification/#logical-types
 """
@@ -57,6 +58,8 @@ def in_units_of(writer: str, reader: str) -> str:
     units: dict[int, str] = {}
     for path, wrote, reads in _Pairs(written, declared).of(written.root, declared.root, "", set()):
         logical, wanted = _logical(wrote), _logical(reads)
+        if "decimal" in (logical, wanted) and "string" in (_kind(wrote), _kind(reads)):
+            raise Incompatible(f"{path} is {_name(wrote)}, declared as {_name(reads)}")
         if logical is None or wanted is None:
             continue
         if logical != wanted and {logical, wanted} not in _UNITS:
@@ -91,6 +94,10 @@ def _fits(wrote: Any, reads: Any) -> bool:
 
 def _digits(node: Any) -> str:
     return f"decimal({node['precision']}, {node.get('scale', 0)})"
+
+
+def _name(node: Any) -> str:
+    return _digits(node) if _logical(node) == "decimal" else _kind(node)
 
 
 def _kind(node: Any) -> str:

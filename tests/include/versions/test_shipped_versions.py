@@ -12,14 +12,14 @@ from tests.support.shipped import SHIPPED
 
 DECODERS = {
     "auction_bids": "999ea479f6f6",
-    "gps_positions": "b2e3efee4167",
+    "gps_positions": "830299769bf7",
     "isp_hits": "97aa72e8bed6",
     "nest_cameras": "3dc3d0ba21fa",
     "wiki_changes": "97a4049b4549",
 }
 VIEWS = {
     "auction_bids": {"category_hours": "f527f091cf5f", "pair_hours": "fca41dfe1f5c"},
-    "gps_positions": {"hourly_counts": "bdea9692efcd"},
+    "gps_positions": {"hourly_counts": "d9b013a10e5c"},
     "isp_hits": {
         "by_zip": "e75972dcc12a",
         "by_isp": "f117624e2597",

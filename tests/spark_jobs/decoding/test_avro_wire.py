@@ -310,6 +310,9 @@ DECIMAL = logical("bytes", "decimal", precision=9, scale=2)
 UNLIKE: dict[str, tuple[Any, Any, Any, str]] = {
     "scale": (DECIMAL, {**DECIMAL, "scale": 4}, Decimal("1.25"), "decimal(9, 2), declared as decimal(9, 4)"),
     "digits": (DECIMAL, {**DECIMAL, "precision": 5}, Decimal("1.25"), "decimal(9, 2), declared as decimal(5, 2)"),
+    # The bytes of a text's digits are another number.
+    "text": ("string", DECIMAL, "1.25", "string, declared as decimal(9, 2)"),
+    "number": (DECIMAL, "string", Decimal("1.25"), "decimal(9, 2), declared as string"),
     "date": (logical("int", "date"), MILLIS, AT.date(), "date, declared as timestamp-millis"),
     "local": (logical("long", "local-timestamp-millis"), MILLIS, AT.replace(tzinfo=None),
               "local-timestamp-millis, declared as timestamp-millis"),
