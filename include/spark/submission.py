@@ -70,7 +70,8 @@ LOGGING = Path(__file__).with_name("log4j2.properties")
 
 SCHEDULING = {
     "spark.scheduler.mode": "FAIR",
-    "spark.scheduler.allocation.file": Path(__file__).with_name("pools.xml").as_uri(),
+    # Spark does not unescape it, as of a folder with a blank; a path alone may lie in HDFS, by Hadoop's configuration.
+    "spark.scheduler.allocation.file": f"file:{Path(__file__).with_name('pools.xml')}",
 }
 """Otherwise a long job that began first takes all task slots."""
 

@@ -182,12 +182,12 @@ class _Queries(StreamQueries):
 
     def _begin_views(self) -> None:
         """Start the views whose bases were made since the last look."""
-        if self._until_caught_up and self._made.awaited and self._queries[0].isActive:
+        if self._until_caught_up and (self._made.is_alive() or any(query.isActive for query in self._queries)):
             return
-        for view, base in self._made.taken():
-            if self._until_caught_up and not self._queries[0].isActive:
-                # The view reads what has arrived since it ended, too.
-                self._queries[0] = self._start_archive()
+        if (made := list(self._made.taken())) and self._until_caught_up:
+            # All read what has arrived since they ended, as the views do.
+            self._queries = [self._start_archive(), *map(self._start_beside, self._names[1:])]
+        for view, base in made:
             self._bases[view.name] = base
             self._begins[view.name] = self._start_of_stream.note(self._pipeline, view.name)
             # In this order: another thread reads both.
@@ -218,7 +218,7 @@ class _Queries(StreamQueries):
 
     def _end_bases(self) -> None:
         if not self._made.end():
-            self._leave("the base of a view")
+            self._leave("the base of a view", "is being computed")
 
     def _read(self, query: str) -> DataFrame:
         return read_stream(self._spark, self._pipeline.source, self._begins[query])

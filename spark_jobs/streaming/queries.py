@@ -153,10 +153,10 @@ class StreamQueries(ABC):
         finally:
             self._spark.conf.unset(_STOP_TIMEOUT)
 
-    def _leave(self, name: str) -> None:
+    def _leave(self, name: str, why: str = "waits in its micro-batch") -> None:
         self._left.add(name)
         log_of(self._pipeline.name).warning(
-            "%s waits in its micro-batch, and does not stop within %s s: it ends with the driver", name, _STOP_SECONDS
+            "%s %s, and does not stop within %s s: it ends with the driver", name, why, _STOP_SECONDS
         )
 
     def _sinks_of(self, query: str, batch: DataFrame, run: Callable[[str, str], None]) -> None:

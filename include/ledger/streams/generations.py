@@ -254,7 +254,7 @@ def first_starts(generation: StreamGeneration) -> dict[TopicPartition, int] | No
     with session() as ledger:
         noted = [_of(row) for row in ledger.scalars(wanted.order_by(Generation.number.desc()))]
     begun = [each.began_at(ARCHIVE) for each in noted if ARCHIVE in each.positions]
-    # A base is noted before any query starts, and begins nowhere.
+    # A base is noted before its view starts, and begins nowhere.
     begun += [at for each in noted[:1] for query in each.positions if (at := each.began_at(query))]
     return dict(ChainMap(*reversed(begun))) if begun else None
 
