@@ -74,7 +74,7 @@ def _is_held(row: Writer, now: datetime) -> bool:
     return bool(row.holder) and row.expires_at > now and row.renewed_at <= now + _expiry()
 
 
-def _try_acquire(pipeline: str, command: str, silent_since: datetime | None = None) -> Lease | None:
+def _try_acquire(pipeline: str, command: str = "", silent_since: datetime | None = None) -> Lease | None:
     """Return the lease; None while another holds it. `silent_since`: a renewal that is still the last one."""
     with session() as ledger:
         # Serialises concurrent drivers, even when the pipeline has no row yet.

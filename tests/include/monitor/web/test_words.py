@@ -85,7 +85,7 @@ def test_unknown_fields_are_listed_with_their_first_record_when_the_verdict_has_
     first = {"topic": "hits", "partition": 0, "offset": 13}
     paths = [{"path": "at.<floor>", "records": 4, "share": 0.4, "first": first}]
     page = rendered("interval.html", interval_page({"unknown_fields": {"paths": paths, "further_paths": 7}}))
-    assert '<td>at.<floor></td><td class="n">4</td><td class="n">40.00 %</td>' in page
+    assert '<td>at.<floor></td><td class="n">4</td><td class="n">40.0 %</td>' in page
     assert f'<a href="/intervals/{NAME}/2026-11-20T05/record?topic=hits&partition=0&offset=13">' in page
     assert "7 more paths are not listed" in page
 
@@ -206,6 +206,7 @@ def no_ledger(monkeypatch: pytest.MonkeyPatch, file: QuarantineFile, tmp_path: P
     """A lake without the file of a micro-batch that the ledger has."""
     monkeypatch.setattr(ledger_quarantine, "latest_batches", lambda *_: [7])
     monkeypatch.setattr(ledger_quarantine, "files", lambda *_, **__: [file])
+    monkeypatch.setattr("include.ledger.archive.landing_files.is_to_be_there", lambda *_: True)
     monkeypatch.setattr(lake, "uri", lambda path: str(tmp_path / Path(path).name))
     monkeypatch.setattr("include.monitor.history.quarantine.quarantine_by_hour", lambda *_: [])
     monkeypatch.setattr("include.monitor.history.quarantine.quarantine_reasons", lambda *_: [])
