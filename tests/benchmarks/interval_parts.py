@@ -44,6 +44,7 @@ WRAPPED = (
     ("spark_jobs.intervals.build", "compare_revisions", "revisions: compared with the registered"),
     ("spark_jobs.publication.validate", "run_checkpoint", "expectations"),
     ("spark_jobs.publication.publish_build", "register", "registration"),
+    ("spark_jobs.publication.publish_build", "publish_delta", "Delta table"),
 )
 """Module, function and part; a function that writes or reads a table's files names it."""
 
