@@ -239,6 +239,11 @@ class Home:
         verdict: dict[str, Any] = json.loads(done.stdout)
         return verdict
 
+    def produce(self, pipeline: str, events: int, start: datetime, span: str, *, bad: float = 0, seed: int = 1) -> None:
+        """Write generated messages to the pipeline's topic; `bad` is the share of invalid ones."""
+        bounds = ("--start", iso(start), "--span", span, "--bad-fraction", str(bad), "--seed", str(seed))
+        assert self.json("produce", pipeline, "--events", str(events), *bounds)["delivered"] == events
+
     def end(self, *names: str) -> None:
         """End the services, or these, at once; they and their data are not needed any more."""
         if not names and (self._state("airflow") or self._state("yarn")):

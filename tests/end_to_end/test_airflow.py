@@ -95,8 +95,7 @@ def airflow(home: Home, dags: Path) -> Iterator[AirflowApi]:
     wait_for("the DAGs", lambda: {STREAM, INTERVAL, DAILY} <= api.dag_ids(), 120, every=POLL)
     assert api.import_errors() == []
     api.set_paused(DAILY, False)
-    arguments = ["--events", str(EVENTS), "--bad-fraction", "0.02", "--start", iso(START), "--span", "3h"]
-    home.run("produce", "nest_cameras", *arguments)
+    home.produce("nest_cameras", EVENTS, START, "3h", bad=0.02)
     home.run("produce", "isp_hits", "--events", "10", "--start", iso(START), "--span", "3h")
     yield api
     api.set_paused(STREAM, True)

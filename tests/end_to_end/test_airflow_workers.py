@@ -90,9 +90,7 @@ def writer(home: Home) -> tuple[str, int]:
 
 def produce(home: Home, minutes: int, span: str = "90s") -> None:
     """Records whose time is so many minutes after the first ones': what comes later is later, so that none is late."""
-    begin = iso(START + timedelta(minutes=minutes))
-    arguments = ("--events", str(EVENTS), "--bad-fraction", "0.02", "--start", begin, "--span", span)
-    assert home.json("produce", "nest_cameras", *arguments, "--seed", str(minutes))["delivered"] == EVENTS
+    home.produce("nest_cameras", EVENTS, START + timedelta(minutes=minutes), span, bad=0.02, seed=minutes)
 
 
 def check_committed(home: Home, offsets: int) -> None:

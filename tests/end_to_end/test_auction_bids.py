@@ -46,8 +46,7 @@ def second(home: Home, first: dict[str, Any]) -> dict[str, Any]:
 
 
 def produce(home: Home, start: datetime, seed: int) -> None:
-    arguments = ["--events", "3000", "--bad-fraction", "0.03", "--start", iso(start), "--span", "1h"]
-    assert home.json("produce", PIPELINE, *arguments, "--seed", str(seed))["delivered"] == 3000
+    home.produce(PIPELINE, 3000, start, "1h", bad=0.03, seed=seed)
 
 
 def bids_of(home: Home, verdict: dict[str, Any]) -> dict[Coordinates, dict[str, Any]]:

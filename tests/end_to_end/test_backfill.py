@@ -31,8 +31,7 @@ AT_RANDOM = 6
 
 def landed(home: Home) -> None:
     """The same records in every home: a day of them, landed."""
-    arguments = ("--events", str(EVENTS), "--bad-fraction", "0.05", "--start", iso(START), "--span", f"{HOURS}h")
-    home.run("produce", "nest_cameras", *arguments)
+    home.produce("nest_cameras", EVENTS, START, f"{HOURS}h", bad=0.05)
     home.run("stream", "nest_cameras", "--until-caught-up")
 
 

@@ -32,8 +32,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 def on_cluster(home: Home, cluster: Cluster) -> dict[str, str]:
     """The settings under which the home's jobs run on the cluster, after records were produced."""
     for pipeline in ("nest_cameras", "isp_hits"):
-        arguments = ["--events", str(EVENTS), "--bad-fraction", "0.02", "--start", iso(START), "--span", "3h"]
-        home.run("produce", pipeline, *arguments)
+        home.produce(pipeline, EVENTS, START, "3h", bad=0.02)
     return {"TIDEMARK_SPARK_MASTER": cluster.master}
 
 

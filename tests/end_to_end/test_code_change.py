@@ -23,9 +23,7 @@ BOUNDS = ("--from", iso(START), "--to", iso(START + timedelta(hours=1)))
 
 @pytest.fixture(scope="module")
 def before(home: Home) -> dict[str, Any]:
-    home.run(
-        "produce", "nest_cameras", "--events", "800", "--bad-fraction", "0.05", "--start", iso(START), "--span", "1h"
-    )
+    home.produce("nest_cameras", 800, START, "1h", bad=0.05)
     home.run("stream", "nest_cameras", "--until-caught-up")
     return home.interval("nest_cameras", START)
 

@@ -28,9 +28,8 @@ PIPELINE = "include/pipelines/nest_cameras.py"
 STREAM = ("stream", "nest_cameras", "--until-caught-up")
 
 
-def produce(home: Home, hour: int, events: int, seed: int, span: str = "1h") -> None:
-    start = iso(START + hour * HOUR)
-    home.run("produce", "nest_cameras", "--events", str(events), "--seed", str(seed), "--start", start, "--span", span)
+def produce(home: Home, hour: int, events: int, seed: int) -> None:
+    home.produce("nest_cameras", events, START + hour * HOUR, "1h", seed=seed)
 
 
 def sightings(home: Home) -> Counter[tuple[str, str]]:

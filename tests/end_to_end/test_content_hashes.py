@@ -12,7 +12,7 @@ from typing import Any
 import psycopg2
 import pytest
 
-from tests.conftest import Home, iso
+from tests.conftest import Home
 from tests.support.content_hashes import EXPECTED, MESSAGES, START, check_hashes, hash_of_texts
 
 pytestmark = [pytest.mark.services, pytest.mark.spark, pytest.mark.slow]
@@ -34,8 +34,7 @@ def test_partition_with_a_hash_of_earlier_code_is_unchanged_when_it_is_run_again
     home: Home, spark: Any
 ) -> None:
     hour = START + timedelta(hours=1)
-    messages = ["--events", "300", "--seed", "3", "--start", iso(hour), "--span", "1h"]
-    home.run("produce", "isp_hits", *messages)
+    home.produce("isp_hits", 300, hour, "1h", seed=3)
     home.run("stream", "isp_hits", "--until-caught-up")
     first = home.interval("isp_hits", hour)["registered"]
     old = {r["location"]: hash_of_texts(spark, "isp_hits", r) for r in first}

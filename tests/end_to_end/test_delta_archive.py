@@ -68,8 +68,7 @@ def streamed(in_process: Home) -> Home:
     """Two hours, streamed by a driver killed between Delta's commit and the ledger's, and by the one after it."""
     home = in_process
     home.run("up", "registry")
-    times = ("--start", iso(FIRST), "--span", "2h", "--bad-fraction", "0.05")
-    home.run("produce", "gps_positions", "--events", "800", *times)
+    home.produce("gps_positions", 800, FIRST, "2h", bad=0.05)
     stream = ("stream", "gps_positions", "--until-caught-up")
     small = {"TIDEMARK_MAX_OFFSETS_PER_TRIGGER": "300"}
     killed = home.run(*stream, expect=None, TIDEMARK_CRASH_AT="delta_committed:2", **small)

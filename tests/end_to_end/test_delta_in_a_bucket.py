@@ -82,8 +82,7 @@ def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bucket]:
 def streamed(bucket: Bucket) -> Bucket:
     """Two hours, streamed by a driver killed between Delta's commit and the ledger's, and by the one after it."""
     bucket.run("up", "kafka", "postgres", "registry")
-    times = ("--start", iso(FIRST), "--span", "2h", "--bad-fraction", "0.05")
-    bucket.run("produce", "gps_positions", "--events", "600", *times)
+    bucket.produce("gps_positions", 600, FIRST, "2h", bad=0.05)
     killed = bucket.run(*STREAM, expect=None, TIDEMARK_CRASH_AT="delta_committed:2", **SMALL)
     assert killed.returncode
     bucket.run(*STREAM, **SMALL)
@@ -122,8 +121,7 @@ def test_no_commit_is_lost_when_instances_and_the_stream_and_an_interval_commit_
         producer.produce(MORE, f"{number}".encode(), partition=number % INSTANCES)
     assert producer.flush(60) == 0
     before = read_delta(streamed.table(tmp_path / "before"))
-    later = ("--start", iso(SECOND + timedelta(hours=1)), "--span", "50m", "--seed", "2")
-    streamed.run("produce", "gps_positions", "--events", "600", *later)
+    streamed.produce("gps_positions", 600, SECOND + timedelta(hours=1), "50m", seed=2)
     drivers = [
         *(
             streamed.start_driver("second_instance.py", MORE, str(partition), f"instance-{partition}", **SMALL)

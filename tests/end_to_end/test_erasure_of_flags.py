@@ -24,8 +24,7 @@ PERSON = 'Zq7 "O\'Neil" 100% é'
 def produce(home: Home, number: int) -> None:
     """Bids as generated, and a burst of the person's, half of them on one seller; the last one is far above usual."""
     start = HOURS[number]
-    arguments = ["--events", "1500", "--start", iso(start), "--span", "50m", "--seed", str(7 + number)]
-    home.run("produce", PIPELINE, *arguments)
+    home.produce(PIPELINE, 1500, start, "50m", seed=7 + number)
     producer = home.producer()
     for place in range(40):
         moment = start + timedelta(minutes=51, seconds=place)

@@ -138,9 +138,8 @@ def airflow(home: Home) -> Iterator[AirflowApi]:
 @pytest.fixture(scope="module")
 def streaming(home: Home, airflow: AirflowApi) -> list[tuple[Any, ...]]:
     """The launches of all streams, each of which has committed its whole topic with each of its queries."""
-    span = ("--start", iso(START), "--span", f"{HOURS}h", "--bad-fraction", "0.05")
     for name in TOPICS:
-        assert home.json("produce", name, "--events", str(EVENTS), *span)["delivered"] == EVENTS
+        home.produce(name, EVENTS, START, f"{HOURS}h", bad=0.05)
         airflow.set_paused(f"stream__{name}", False)
 
     full = (

@@ -53,8 +53,7 @@ def broken(home: Home, passed: dict[str, Any]) -> str:
 
 
 def produce(home: Home, start: datetime, seed: int) -> None:
-    span = ("--start", iso(start), "--span", "25m", "--seed", str(seed))
-    assert home.json("produce", "gps_positions", "--events", str(BESIDE), *span)["delivered"] == BESIDE
+    home.produce("gps_positions", BESIDE, start, "25m", seed=seed)
 
 
 def bounds(start: datetime) -> tuple[str, ...]:

@@ -32,10 +32,8 @@ Stream = tuple[str, ...]
 STREAM: Stream = ("stream", "nest_cameras", "--until-caught-up")
 
 
-def produce(home: Home, hour: int, events: int, seed: int, span: str = "1h") -> None:
-    start = iso(START + hour * HOUR)
-    arguments = ("--events", str(events), "--seed", str(seed), "--start", start, "--span", span)
-    home.run("produce", "nest_cameras", *arguments)
+def produce(home: Home, hour: int, events: int, seed: int, span: str) -> None:
+    home.produce("nest_cameras", events, START + hour * HOUR, span, seed=seed)
 
 
 def admin(home: Home) -> AdminClient:

@@ -21,7 +21,7 @@ from confluent_kafka import Consumer, TopicPartition
 from include.pipelines.gps_positions import VERSIONS
 from include.producing.messages.gps_positions import encode
 from include.schemas.registry import SchemaRegistry
-from tests.conftest import Home, end_of, iso, last_hours, wait_for
+from tests.conftest import Home, end_of, last_hours, wait_for
 from tests.support import audit
 from tests.support.delta_log import read_delta, validated
 from tests.support.positions import decoded_by_another_library, is_plausible
@@ -63,8 +63,7 @@ def streamed(home: Home, gate: Gate) -> Streamed:
 
     The registry is away when the first record with that version comes, and comes back.
     """
-    bounds = ("--start", iso(HOUR), "--span", "2h")
-    home.run("produce", "gps_positions", "--events", str(EVENTS), "--bad-fraction", "0.1", *bounds)
+    home.produce("gps_positions", EVENTS, HOUR, "2h", bad=0.1)
     registry = SchemaRegistry(gate.target)
     log = home.path / "stream.log"
     newer = json.loads(VERSIONS[-1])

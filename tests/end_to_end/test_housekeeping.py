@@ -28,9 +28,8 @@ def files(folder: Path, within: str = "") -> set[str]:
     }
 
 
-def produce_and_stream(home: Home, seed: str, start: datetime, span: str) -> None:
-    arguments = ["--events", "3000", "--bad-fraction", "0.03", "--seed", seed]
-    home.run("produce", "nest_cameras", *arguments, "--start", iso(start), "--span", span)
+def produce_and_stream(home: Home, seed: int, start: datetime, span: str) -> None:
+    home.produce("nest_cameras", 3000, start, span, bad=0.03, seed=seed)
     home.run("stream", "nest_cameras", "--until-caught-up")
 
 
@@ -39,7 +38,7 @@ class Kept:
 
     def __init__(self, home: Home) -> None:
         self.home = home
-        produce_and_stream(home, "1", START, "2h")
+        produce_and_stream(home, 1, START, "2h")
         self.verdicts = [home.interval("nest_cameras", START + timedelta(hours=hour)) for hour in (0, 1)]
         # The day of these commits is over.
         home.ledger("UPDATE micro_batches SET committed_at = committed_at - interval '2 days' RETURNING id")
@@ -128,8 +127,8 @@ def test_rerun_keeps_hash_and_revision_when_landing_was_removed(kept: Kept) -> N
 
 def test_later_interval_reconciles_when_landing_of_its_windows_was_removed(kept: Kept) -> None:
     # The third hour moves the watermark; then rows of the first two come again: late, in the third interval.
-    produce_and_stream(kept.home, "2", START + timedelta(hours=2), "59m")
-    produce_and_stream(kept.home, "3", START, "3h")
+    produce_and_stream(kept.home, 2, START + timedelta(hours=2), "59m")
+    produce_and_stream(kept.home, 3, START, "3h")
     verdict = kept.home.interval("nest_cameras", START + timedelta(hours=2))
     assert verdict["reconciliation"]["unexplained"] == 0
     lines = load_pipeline("nest_cameras").references["device_locations"].path.read_text().splitlines()[1:]

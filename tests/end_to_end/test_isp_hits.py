@@ -72,19 +72,7 @@ def hostile() -> list[bytes | None]:
 @pytest.fixture(scope="module")
 def streamed(home: Home) -> Home:
     """Three hours of hits with hostile ones among them; the driver was killed between PostgreSQL and the ledger."""
-    arguments = [
-        "--events",
-        str(EVENTS),
-        "--bad-fraction",
-        "0.03",
-        "--start",
-        iso(START),
-        "--span",
-        "3h",
-        "--seed",
-        "5",
-    ]
-    assert home.json("produce", "isp_hits", *arguments)["delivered"] == EVENTS
+    home.produce("isp_hits", EVENTS, START, "3h", bad=0.03, seed=5)
     producer = home.producer(**{"message.max.bytes": 4_000_000})
     at = int((START + timedelta(minutes=90)).timestamp() * 1000)
     for number, value in enumerate(hostile()):
@@ -288,8 +276,7 @@ def test_stream_ends_with_exit_code_6_when_the_tables_database_is_gone_and_conve
     streamed: Home, verdict: dict[str, Any]
 ) -> None:
     # After all others: nothing of it is late.
-    arguments = ["--events", "500", "--start", iso(START + timedelta(hours=3)), "--span", "2m", "--seed", "9"]
-    streamed.run("produce", "isp_hits", *arguments)
+    streamed.produce("isp_hits", 500, START + timedelta(hours=3), "2m", seed=9)
     paused = streamed.start("stream", "isp_hits", "--until-caught-up", TIDEMARK_PAUSE_AT="jdbc_staged")
     try:
         driver = _driver_that_stopped_itself(paused)

@@ -28,19 +28,7 @@ EVENTS = 3_000
 @pytest.fixture(scope="module")
 def landed(home: Home) -> Home:
     """Three whole hours of records, two in a hundred bad, landed by the stream."""
-    arguments = [
-        "--events",
-        str(EVENTS),
-        "--bad-fraction",
-        "0.02",
-        "--start",
-        iso(START),
-        "--span",
-        "3h",
-        "--seed",
-        "7",
-    ]
-    assert home.json("produce", "nest_cameras", *arguments)["delivered"] == EVENTS
+    home.produce("nest_cameras", EVENTS, START, "3h", bad=0.02, seed=7)
     home.run("stream", "nest_cameras", "--until-caught-up")
     return home
 

@@ -43,12 +43,11 @@ def throwing(home: Home, tmp_path_factory: pytest.TempPathFactory) -> Checkout:
     """Code whose transform throws on one camera, and two records of that camera among two thousand."""
     checkout = copy_checkout(tmp_path_factory.mktemp("throwing") / "checkout", home)
     checkout.edit("spark_jobs/transforms/nest_cameras.py", 'F.map_values(message["devices"]["cameras"])', THROWING)
-    home.run("produce", "nest_cameras", "--events", "999", "--start", iso(START), "--span", "25m", "--seed", "1")
+    home.produce("nest_cameras", 999, START, "25m")
     good = next(r for r in audit.read_topic(home.kafka, "nest-logs").values() if audit.cameras(r.value))
     assert good.value
     produce_marked(home, good.value, START + timedelta(minutes=26), [1, 3])
-    late = iso(START + timedelta(minutes=30))
-    home.run("produce", "nest_cameras", "--events", "999", "--start", late, "--span", "25m", "--seed", "2")
+    home.produce("nest_cameras", 999, START + timedelta(minutes=30), "25m", seed=2)
     return checkout
 
 
@@ -92,8 +91,7 @@ def test_record_that_throws_stays_in_quarantine_when_replayed_by_the_code_it_thr
 
 
 def test_record_that_threw_is_delivered_when_mended_code_replays_it(home: Home, throwing: Checkout) -> None:
-    begin = iso(START + timedelta(hours=1))
-    home.run("produce", "nest_cameras", "--events", "100", "--start", begin, "--span", "50m", "--seed", "3")
+    home.produce("nest_cameras", 100, START + timedelta(hours=1), "50m", seed=3)
     # The corrected function is another query than the one that made the view's checkpoint.
     home.run("stream", "nest_cameras", "--until-caught-up", expect=64)
     home.run("new-generation", "nest_cameras", "--reason", "the transform was mended")
@@ -115,8 +113,7 @@ def test_record_that_threw_is_delivered_when_mended_code_replays_it(home: Home, 
 
 
 def test_stream_says_in_one_line_that_it_cannot_write_and_blames_no_record(home: Home, throwing: Checkout) -> None:
-    begin = iso(START + timedelta(hours=2))
-    home.run("produce", "nest_cameras", "--events", "50", "--start", begin, "--span", "10m", "--seed", "4")
+    home.produce("nest_cameras", 50, START + timedelta(hours=2), "10m", seed=4)
     landing, aside = home.lake / "landing" / "nest_cameras", home.lake / "landing" / "aside"
     landing.rename(aside)
     landing.write_text("in the way")

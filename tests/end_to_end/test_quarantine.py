@@ -29,8 +29,7 @@ EVENTS = 1_500
 @pytest.fixture(scope="module")
 def landed(home: Home) -> Home:
     """Three hours of records, one in ten bad."""
-    arguments = ("--bad-fraction", "0.1", "--start", iso(START), "--span", "3h", "--seed", "11")
-    home.run("produce", "nest_cameras", "--events", str(EVENTS), *arguments)
+    home.produce("nest_cameras", EVENTS, START, "3h", bad=0.1, seed=11)
     home.run("stream", "nest_cameras", "--until-caught-up")
     return home
 

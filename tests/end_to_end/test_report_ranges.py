@@ -23,8 +23,7 @@ FATES = ("archived", "empty", "quarantined")
 @pytest.fixture(scope="module")
 def landed(home: Home) -> Home:
     """An hour of records, two in a hundred bad, landed by the stream."""
-    arguments = ["--events", "8000", "--bad-fraction", "0.02", "--start", iso(START), "--span", "1h", "--seed", "7"]
-    assert home.json("produce", "nest_cameras", *arguments)["delivered"] == 8000
+    home.produce("nest_cameras", 8000, START, "1h", bad=0.02, seed=7)
     home.run("stream", "nest_cameras", "--until-caught-up")
     return home
 

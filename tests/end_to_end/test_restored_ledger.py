@@ -30,8 +30,7 @@ NEW_GENERATION = ("new-generation", NAME, "--reason", "the ledger was lost")
 
 
 def produce_and_stream(home: Home, number: int, events: int, seed: int) -> None:
-    bounds = ("--start", iso(HOURS[number]), "--span", "1h", "--bad-fraction", "0.02")
-    home.run("produce", NAME, "--events", str(events), "--seed", str(seed), *bounds)
+    home.produce(NAME, events, HOURS[number], "1h", bad=0.02, seed=seed)
     home.run(*STREAM)
 
 

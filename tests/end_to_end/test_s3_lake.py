@@ -68,8 +68,7 @@ def landed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Home]:
     with s3_server.serving(tmp_path_factory.mktemp("s3")) as server:
         made = S3Home(tmp_path_factory.mktemp("home"), server, own_drivers=True)
         made.run("up")
-        arguments = ("--events", str(EVENTS), "--bad-fraction", "0.03", "--start", iso(START), "--span", "2h")
-        made.run("produce", "nest_cameras", *arguments)
+        made.produce("nest_cameras", EVENTS, START, "2h", bad=0.03)
         for point in KILLED_AT:
             assert made.run(*STREAM, expect=None, TIDEMARK_CRASH_AT=point).returncode
         made.watch(made.start(*STREAM))

@@ -28,10 +28,8 @@ TOTALS = {"zip_totals": ("isp-hits-zip-totals", "zipcode"), "isp_totals": ("isp-
 LONG = "Northwind Cable " * 20
 
 
-def produce(home: Home, hour: int, events: int, seed: int, span: str = "1h") -> None:
-    start = iso(START + hour * HOUR)
-    arguments = ("--events", str(events), "--seed", str(seed), "--start", start, "--span", span)
-    home.run("produce", "isp_hits", *arguments, "--bad-fraction", "0.02")
+def produce(home: Home, hour: int, events: int, seed: int) -> None:
+    home.produce("isp_hits", events, START + hour * HOUR, "1h", bad=0.02, seed=seed)
 
 
 def good_hits(home: Home, longest: int) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
-from tests.conftest import Home, iso, last_hours
+from tests.conftest import Home, last_hours
 from tests.support import audit
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
@@ -21,8 +21,7 @@ NANOSECONDS = 1_760_000_000_000_000_000
 
 
 def produce(home: Home, seed: int) -> None:
-    bounds = ("--start", iso(START), "--span", "50m")
-    home.run("produce", "nest_cameras", "--events", "100", "--bad-fraction", "0", "--seed", str(seed), *bounds)
+    home.produce("nest_cameras", 100, START, "50m", seed=seed)
 
 
 def accept_any_timestamp(home: Home) -> None:

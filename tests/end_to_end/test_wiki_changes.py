@@ -63,29 +63,13 @@ def hostile(moment: datetime) -> list[tuple[bytes | None, bytes | None]]:
 def landed(home: Home) -> Home:
     """Three hours of records, two in a hundred bad, and the hostile ones in the middle of the second hour."""
     moment = HOUR + timedelta(minutes=30)
-
-    def produce(start: datetime, seed: str) -> None:
-        arguments = [
-            "--events",
-            "3000",
-            "--bad-fraction",
-            "0.02",
-            "--start",
-            iso(start),
-            "--span",
-            "90m",
-            "--seed",
-            seed,
-        ]
-        assert home.json("produce", "wiki_changes", *arguments)["delivered"] == 3000
-
-    produce(START, "3")
+    home.produce("wiki_changes", 3000, START, "90m", bad=0.02, seed=3)
     producer = home.producer(**{"message.max.bytes": 4_000_000, "compression.type": "gzip"})
     for key, value in hostile(moment):
         producer.produce(TOPIC, value, key, timestamp=int(moment.timestamp() * 1000))
         producer.poll(0)
     assert producer.flush(60) == 0
-    produce(moment, "4")
+    home.produce("wiki_changes", 3000, moment, "90m", bad=0.02, seed=4)
     home.run("stream", "wiki_changes", "--until-caught-up")
     return home
 

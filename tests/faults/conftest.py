@@ -16,7 +16,7 @@ import psutil
 import psycopg2
 import pytest
 
-from tests.conftest import REPOSITORY, Home, end_of, iso, last_hours, wait_for
+from tests.conftest import REPOSITORY, Home, end_of, last_hours, wait_for
 from tests.support import audit
 from tests.support.audit import Coordinates, Fates, Record
 from tests.support.looked_at import those
@@ -40,8 +40,7 @@ class Rig:
     def produce(self, events: int, bad_fraction: float = 0.05) -> None:
         """More records, one minute after the ones before."""
         minute = self.start + timedelta(seconds=self.produced / 100)
-        arguments = ("--events", str(events), "--bad-fraction", str(bad_fraction), "--seed", str(self.produced))
-        self.home.run("produce", self.pipeline, *arguments, "--start", iso(minute), "--span", "30s")
+        self.home.produce(self.pipeline, events, minute, "30s", bad=bad_fraction, seed=self.produced)
         self.produced += events
 
     def catch_up(self, **extra: str) -> subprocess.CompletedProcess[str]:

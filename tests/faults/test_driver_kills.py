@@ -57,9 +57,7 @@ def test_nothing_is_lost_or_doubled_when_the_driver_is_killed_at_named_moments(h
     start = last_hours(2)
     for number, moment in enumerate(MOMENTS):
         # New records before each kill, so that every kill hits a micro-batch with work in it.
-        begin = start + timedelta(minutes=10 * number)
-        events = ("--events", "600", "--bad-fraction", "0.05", "--seed", str(number))
-        home.run("produce", "nest_cameras", *events, "--start", iso(begin), "--span", "9m")
+        home.produce("nest_cameras", 600, start + timedelta(minutes=10 * number), "9m", bad=0.05, seed=number)
         killed = home.run("stream", "nest_cameras", "--until-caught-up", expect=None, TIDEMARK_CRASH_AT=moment)
         assert was_killed(killed), f"the driver was not killed at {moment}: {killed.stderr[-2000:]}"
     home.run("stream", "nest_cameras", "--until-caught-up")

@@ -32,13 +32,12 @@ KILLED_AT = (
 @pytest.fixture(scope="module")
 def landed(home: Home) -> Home:
     """Two hours, published; the landing files of both are removed, so that only revisions hold their rows."""
-    arguments = ("--bad-fraction", "0.05", "--start", iso(START), "--span", "2h", "--seed", "3")
-    home.run("produce", "nest_cameras", "--events", "900", *arguments)
+    home.produce("nest_cameras", 900, START, "2h", bad=0.05, seed=3)
     home.run("stream", "nest_cameras", "--until-caught-up")
     for start in (START, SECOND):
         home.interval("nest_cameras", start)
     home.run("housekeeping", "nest_cameras", "--older-than", "0s")
-    home.run("produce", "nest_cameras", "--events", "300", *arguments[2:])
+    home.produce("nest_cameras", 300, START, "2h", seed=3)
     home.run("stream", "nest_cameras", "--until-caught-up")
     return home
 

@@ -28,8 +28,7 @@ def kill_interval(home: Home, interval: Interval, moment: str, **settings: str) 
 
 def land(home: Home, start: datetime, **settings: str) -> Interval:
     """An hour of records, landed; where `settings` kill the first driver, by a second one."""
-    arguments = ("--events", "1200", "--bad-fraction", "0.05", "--start", iso(start), "--span", "59m")
-    home.run("produce", "nest_cameras", *arguments)
+    home.produce("nest_cameras", 1200, start, "59m", bad=0.05)
     if settings:
         killed = home.run("stream", "nest_cameras", "--until-caught-up", expect=None, **settings)
         assert was_killed(killed), killed.stderr[-2000:]

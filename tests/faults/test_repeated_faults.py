@@ -18,7 +18,7 @@ import psutil
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from tests.conftest import iso, last_hours, wait_for
+from tests.conftest import last_hours, wait_for
 from tests.faults.conftest import Ending, Rig
 from tests.support import audit
 
@@ -132,8 +132,7 @@ def test_each_recreation_of_a_topic_is_detected_and_each_incarnation_is_archived
     client = AdminClient({"bootstrap.servers": rig.home.kafka})
 
     def produce(events: int, seed: int) -> None:
-        bounds = ("--start", iso(start), "--span", "50m", "--bad-fraction", "0.05")
-        rig.home.run("produce", "isp_hits", "--events", str(events), "--seed", str(seed), *bounds)
+        rig.home.produce("isp_hits", events, start, "50m", bad=0.05, seed=seed)
 
     def stream(expect: int = 0) -> str:
         return rig.home.run("stream", "isp_hits", "--until-caught-up", expect=expect).stderr

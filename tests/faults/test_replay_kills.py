@@ -9,7 +9,7 @@ from typing import Any
 import psycopg2
 import pytest
 
-from tests.conftest import Home, iso, last_hours
+from tests.conftest import Home, last_hours
 from tests.support import audit
 from tests.support.checkout import copy_checkout
 from tests.support.killed import was_killed
@@ -29,8 +29,7 @@ def far_ahead(record: audit.Record) -> list[dict[str, Any]] | None:
 
 def test_each_record_is_delivered_once_when_replays_are_killed_and_run_at_once(home: Home, tmp_path: Any) -> None:
     start = last_hours(2)
-    arguments = ("--bad-fraction", "0.3", "--seed", "5", "--start", iso(start), "--span", "50m")
-    home.run("produce", "nest_cameras", "--events", "600", *arguments)
+    home.produce("nest_cameras", 600, start, "50m", bad=0.3, seed=5)
     home.run("stream", "nest_cameras", "--until-caught-up")
     checkout = copy_checkout(tmp_path / "checkout", home)
     checkout.edit("include/pipelines/nest_cameras.py", 'ahead="1h"', 'ahead="36000d"')

@@ -16,7 +16,7 @@ import psutil
 
 from include.services.process import running
 from include.spark import yarn
-from tests.conftest import REPOSITORY, Home, iso, wait_for
+from tests.conftest import REPOSITORY, Home, wait_for
 from tests.support import audit
 from tests.support.airflow_api import AirflowApi
 from tests.support.airflow_ui import api_of
@@ -77,8 +77,7 @@ def leases(home: Home) -> set[str]:
 
 
 def produce(home: Home, pipeline: str, events: int, seed: int, start: datetime) -> None:
-    bounds = ("--start", iso(start), "--span", "1h", "--seed", str(seed), "--bad-fraction", "0.02")
-    home.run("produce", pipeline, "--events", str(events), *bounds)
+    home.produce(pipeline, events, start, "1h", bad=0.02, seed=seed)
 
 
 def driver_container(application: str) -> list[psutil.Process]:

@@ -21,7 +21,7 @@ from include.offsets import Fate
 from include.pipelines import load_pipeline
 from spark_jobs.live.tail import TailedRecord, TopicTail, print_records
 from spark_jobs.transforms import nest_cameras
-from tests.conftest import Home, end_of, iso, last_hours
+from tests.conftest import Home, end_of, last_hours
 from tests.support import audit
 from tests.support.erased_records import being_erased
 
@@ -33,8 +33,7 @@ PIPELINE = load_pipeline("nest_cameras")
 
 @pytest.fixture(scope="module")
 def produced(in_process: Home) -> Home:
-    arguments = ("--events", "60", "--start", iso(last_hours(2)), "--span", "30m", "--bad-fraction", "0.3")
-    in_process.run("produce", "nest_cameras", *arguments)
+    in_process.produce("nest_cameras", 60, last_hours(2), "30m", bad=0.3)
     return in_process
 
 

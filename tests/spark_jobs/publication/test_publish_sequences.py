@@ -166,8 +166,7 @@ def cut_file(file: Path) -> None:
 @pytest.fixture(scope="module")
 def landed(home: Home) -> Iterator[Home]:
     """Hours of records, landed; this process and the Spark applications that it submits are in the home."""
-    arguments = ("--events", "360", "--bad-fraction", "0.05", "--start", iso(START), "--span", f"{HOURS * 60 - 1}m")
-    home.run("produce", PIPELINE.name, *arguments)
+    home.produce(PIPELINE.name, 360, START, f"{HOURS * 60 - 1}m", bad=0.05)
     home.run("stream", PIPELINE.name, "--until-caught-up")
     with settings_of(home, TIDEMARK_UNUSUAL="warn", **warm_jvm().environment()):
         yield home

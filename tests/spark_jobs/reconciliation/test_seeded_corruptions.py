@@ -148,8 +148,7 @@ class Seeded:
 def seeded(in_process: Home, spark: Any) -> Seeded:
     """Two rounds over the same three hours, the second one late; a third of its transactions aborted."""
     home = in_process
-    arguments = ["--events", "1200", "--bad-fraction", "0.02", "--start", iso(START), "--span", "3h"]
-    home.run("produce", "nest_cameras", *arguments, "--seed", "1")
+    home.produce("nest_cameras", 1200, START, "3h", bad=0.02)
     home.run("stream", "nest_cameras", "--until-caught-up")
     written = list(good_messages(900, START, timedelta(minutes=179), seed=2))
     producer = transactional_producer(home.kafka, "cameras")
