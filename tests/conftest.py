@@ -292,7 +292,11 @@ class Home:
 
     def ledger(self, query: str, *values: object) -> list[tuple[Any, ...]]:
         """Return the rows of a query of the ledger; none for a statement that gives none."""
-        with psycopg2.connect(self.database) as connection, connection.cursor() as cursor:
+        return self.rows("ledger", query, *values)
+
+    def rows(self, database: str, query: str, *values: object) -> list[tuple[Any, ...]]:
+        """Return the rows of a query of one of the databases, as `ledger` does."""
+        with psycopg2.connect(self.database, dbname=database) as connection, connection.cursor() as cursor:
             # Without values, a percent sign in the query is one.
             cursor.execute(query, values or None)
             return cursor.fetchall() if cursor.description else []

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
-import psycopg2
 import pytest
 from selenium.webdriver.common.keys import Keys
 
@@ -44,18 +43,12 @@ READ = ["/", f"/pipelines/{NAME}", "/intervals", f"/intervals/{NAME}/{LABEL}", f
 TakePicture = Callable[[Any, str], bytes]
 
 
-def ask(home: Home, query: str) -> list[tuple[Any, ...]]:
-    with psycopg2.connect(home.database) as connection, connection.cursor() as cursor:
-        cursor.execute(query)
-        return cursor.fetchall()
-
-
 def registered(home: Home) -> set[tuple[Any, ...]]:
-    return set(ask(home, "SELECT table_name, table_partition FROM revisions WHERE state = 'registered'"))
+    return set(home.ledger("SELECT table_name, table_partition FROM revisions WHERE state = 'registered'"))
 
 
 def committed(home: Home) -> int:
-    return int(ask(home, "SELECT coalesce(sum(next_offset), 0) FROM positions WHERE query = 'archive'")[0][0])
+    return int(home.ledger("SELECT coalesce(sum(next_offset), 0) FROM positions WHERE query = 'archive'")[0][0])
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +84,7 @@ def airflow(home: Home, secrets: Canaries) -> Iterator[AirflowApi]:
     yield api
     api.set_paused(STREAM, True)
     home.run("stream", NAME, "--stop", expect=None)
-    wait_for("the driver to end", lambda: ask(home, "SELECT holder FROM writers") == [("",)], 120)
+    wait_for("the driver to end", lambda: home.ledger("SELECT holder FROM writers") == [("",)], 120)
 
 
 @pytest.fixture
@@ -147,7 +140,7 @@ def test_seconds_behind_rise_when_driver_and_broker_are_killed_and_end_when_they
     home: Home, airflow: AirflowApi, ui: AirflowUi
 ) -> None:
     airflow.set_paused(STREAM, True)
-    [(holder,)] = ask(home, "SELECT holder FROM writers")
+    [(holder,)] = home.ledger("SELECT holder FROM writers")
     os.kill(int(holder.split(":")[1]), signal.SIGKILL)
     home.run("produce", NAME, "--events", "50", "--start", iso(START), "--span", "2h")
     with ui.pages(f"/pipelines/{NAME}"):
@@ -202,9 +195,9 @@ def test_interval_of_the_form_is_in_grid_calendar_and_trend(
 
 def test_replay_of_quarantine_is_begun_by_its_button_and_told_when_it_ends(home: Home, ui: AirflowUi) -> None:
     with ui.pages(f"/quarantine/{NAME}") as page:
-        [reason] = ask(home, "SELECT reason FROM quarantine_counts GROUP BY reason ORDER BY sum(records) DESC LIMIT 1")[
-            0
-        ]
+        [reason] = home.ledger(
+            "SELECT reason FROM quarantine_counts GROUP BY reason ORDER BY sum(records) DESC LIMIT 1"
+        )[0]
         page.execute_script(
             "[...document.querySelectorAll('form[action$=replay] button')].find("
             "(b) => b.innerText.endsWith(arguments[0])).click()",
@@ -281,7 +274,7 @@ def test_interval_that_only_warns_is_refused_and_then_approved_by_a_person(
         wait_for_success(airflow, INTERVAL, run, 600)
     assert {table for table, _ in registered(home) - before} == {NAME, f"{NAME}_hourly_counts"}
     assert before <= registered(home)
-    decided = ask(home, "SELECT approved, decided_by, reason FROM approvals WHERE approved IS NOT NULL ORDER BY id")
+    decided = home.ledger("SELECT approved, decided_by, reason FROM approvals WHERE approved IS NOT NULL ORDER BY id")
     assert decided == [(False, "airflow admin", "too few for this hour"), (True, "airflow admin", "a quiet hour")]
 
 
@@ -333,7 +326,7 @@ def test_dag_shows_its_docs_with_the_picture(ui: AirflowUi) -> None:
 
 
 def test_what_was_landed_meanwhile_is_there_once(home: Home, ui: AirflowUi) -> None:
-    files = ask(home, "SELECT path FROM landing_files WHERE fate = 'archived'")
+    files = home.ledger("SELECT path FROM landing_files WHERE fate = 'archived'")
     landed = audit.read_files(home.lake / path for (path,) in files)
     assert set(audit.identities(landed).values()) == {1}
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
-import psycopg2
 import pytest
 
 from include.times import Interval
@@ -35,22 +34,13 @@ def landed(home: Home) -> None:
     home.run("stream", "nest_cameras", "--until-caught-up")
 
 
-def rows(home: Home, database: str, query: str) -> list[tuple[Any, ...]]:
-    with psycopg2.connect(home.database.replace("/ledger", f"/{database}")) as connection:
-        cursor = connection.cursor()
-        cursor.execute(query)
-        return cursor.fetchall()
-
-
 def outcome(home: Home) -> dict[str, Any]:
     """What the ledger and the catalog say, without names that differ from home to home."""
-    registered = rows(
-        home,
+    registered = home.rows(
         "ledger",
         "SELECT table_name, table_partition, rows, content_hash, location FROM revisions WHERE state = 'registered'",
     )
-    pointed_at = rows(
-        home,
+    pointed_at = home.rows(
         "catalog",
         'SELECT t."TBL_NAME", p."PART_NAME", s."LOCATION" FROM "PARTITIONS" p '
         'JOIN "TBLS" t ON t."TBL_ID" = p."TBL_ID" JOIN "SDS" s ON s."SD_ID" = p."SD_ID"',
@@ -60,8 +50,7 @@ def outcome(home: Home) -> dict[str, Any]:
     }
     by_catalog = {(table, part): location.replace("file:///", "file:/") for table, part, location in pointed_at}
     assert by_catalog == by_ledger
-    ranges = rows(
-        home,
+    ranges = home.rows(
         "ledger",
         f"SELECT i.from_time, r.topic_partition, r.from_offset, r.until_offset, {', '.join(FATES)} "
         "FROM interval_ranges r JOIN intervals i ON i.id = r.interval_id ORDER BY 1, 2",
@@ -125,13 +114,12 @@ def test_catalog_is_the_same_as_in_order_when_a_day_runs_at_random_backwards_and
     assert outcome(home) == in_order
     records = audit.read_topic(home.kafka, "nest-logs")
     assert len(records) == EVENTS
-    locations = rows(
-        home, "ledger", "SELECT location FROM revisions WHERE state = 'registered' AND table_name = 'nest_cameras'"
+    locations = home.rows(
+        "ledger", "SELECT location FROM revisions WHERE state = 'registered' AND table_name = 'nest_cameras'"
     )
     table = audit.read_parquet(location for (location,) in locations)
     assert audit.identities(table) == Counter(audit.expected(records).rows.keys())
-    side_by_side = rows(
-        home,
+    side_by_side = home.rows(
         "ledger",
         "SELECT count(*) FROM attempts a JOIN attempts b ON a.id < b.id AND b.started_at < a.ended_at",
     )

@@ -8,7 +8,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import psycopg2
 import pytest
 
 from tests.conftest import Home, iso, last_hours
@@ -105,9 +104,8 @@ def test_old_revision_stays_and_is_superseded_when_new_code_registers(
 ) -> None:
     replaced = {d["from_revision"] for d in after["revision_differences"]}
     assert replaced
-    with psycopg2.connect(home.database) as connection, connection.cursor() as cursor:
-        cursor.execute("SELECT id, state FROM revisions WHERE id = ANY(%s)", (sorted(replaced),))
-        assert set(cursor.fetchall()) == {(revision, "superseded") for revision in replaced}
+    states = home.ledger("SELECT id, state FROM revisions WHERE id = ANY(%s)", sorted(replaced))
+    assert set(states) == {(revision, "superseded") for revision in replaced}
     for each in before["registered"]:
         assert list(Path(each["location"].removeprefix("file://")).glob("*.parquet"))
     page = Path(after["report"]).read_text()

@@ -9,7 +9,6 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-import psycopg2
 import pytest
 
 from tests.conftest import Home
@@ -38,9 +37,8 @@ def test_partition_with_a_hash_of_earlier_code_is_unchanged_when_it_is_run_again
     home.run("stream", "isp_hits", "--until-caught-up")
     first = home.interval("isp_hits", hour)["registered"]
     old = {r["location"]: hash_of_texts(spark, "isp_hits", r) for r in first}
-    with psycopg2.connect(home.database) as connection, connection.cursor() as cursor:
-        for location, digest in old.items():
-            cursor.execute("UPDATE revisions SET content_hash = %s WHERE location = %s", (digest, location))
+    for location, digest in old.items():
+        home.ledger("UPDATE revisions SET content_hash = %s WHERE location = %s", digest, location)
     again = home.interval("isp_hits", hour)["registered"]
     assert {r["location"]: r["content_hash"] for r in again} == old
     archive = next(r for r in again if r["table"] == "isp_hits")

@@ -12,7 +12,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import psycopg2
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyarrow import fs
@@ -91,9 +90,8 @@ def streamed(bucket: Bucket) -> Bucket:
 
 def landed(home: Bucket) -> Counter[tuple[str, int, int, int]]:
     """Identities of the rows that the ledger has committed."""
-    with psycopg2.connect(home.database) as connection, connection.cursor() as cursor:
-        cursor.execute("SELECT path FROM landing_files WHERE fate = 'archived'")
-        paths = [f"s3a://{s3_server.BUCKET}/tidemark/{path}" for (path,) in cursor.fetchall()]
+    archived = home.ledger("SELECT path FROM landing_files WHERE fate = 'archived'")
+    paths = [f"s3a://{s3_server.BUCKET}/tidemark/{path}" for (path,) in archived]
     return audit.identities(audit.read_parquet({path.rpartition("/")[0] for path in paths}, home.server.filesystem()))
 
 

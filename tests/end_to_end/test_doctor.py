@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import psycopg2
 import pyarrow.parquet as pq
 import pytest
 
@@ -39,14 +38,6 @@ def archive(verdict: dict[str, Any]) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def file(archive: dict[str, Any]) -> Path:
     return next(Path(urlsplit(archive["location"]).path).glob("*.parquet"))
-
-
-def change(home: Home, database: str, *statements: str) -> list[tuple[Any, ...]]:
-    address = home.database.replace("/ledger", f"/{database}")
-    with psycopg2.connect(address) as connection, connection.cursor() as cursor:
-        for statement in statements:
-            cursor.execute(statement)
-        return cursor.fetchall() if cursor.description else []
 
 
 def findings(home: Home, *options: str) -> list[dict[str, str]]:
@@ -101,7 +92,7 @@ def repaired(home: Home, verdict: dict[str, Any], archive: dict[str, Any], file:
             shutil.copy(file, path)
         else:
             path.write_bytes(path.name.encode())
-    catalog = change(home, "catalog", PARTITIONS)
+    catalog = home.rows("catalog", PARTITIONS)
     change_catalog(home, archive)
     found = findings(home)
     # Without --repair nothing is touched.
@@ -132,8 +123,7 @@ def change_catalog(home: Home, archive: dict[str, Any]) -> None:
     part = 'SELECT p."PART_ID" FROM "PARTITIONS" p JOIN "TBLS" t USING ("TBL_ID") WHERE t."TBL_NAME" ='
     sd = f'(SELECT "SD_ID" FROM "PARTITIONS" WHERE "PART_ID" = ({part} \'nest_cameras\'))'
     stale = archive["location"].replace("file://", "file:").rsplit("/", 1)[0] + "/r20200101T000000-0"
-    change(
-        home,
+    home.rows(
         "catalog",
         f"""UPDATE "SDS" SET "LOCATION" = '{stale}' WHERE "SD_ID" =
             (SELECT "SD_ID" FROM "PARTITIONS" WHERE "PART_ID" = ({part} 'nest_cameras'))""",
@@ -249,7 +239,7 @@ def test_catalog_follows_the_ledger_when_its_entries_were_changed(
     [absent] = repaired.of("revision not in the catalog")
     assert view["revision"] in absent["what"]
     assert "not in the catalog" in absent["what"]
-    assert change(home, "catalog", PARTITIONS) == repaired.catalog
+    assert home.rows("catalog", PARTITIONS) == repaired.catalog
 
 
 def _copied(table: str, changes: str, condition: str) -> str:
@@ -260,11 +250,11 @@ def _copied(table: str, changes: str, condition: str) -> str:
 
 def test_interval_without_revisions_is_found_when_the_ledger_lost_them(home: Home, archive: dict[str, Any]) -> None:
     where = f"WHERE id = '{archive['revision']}' AND table_name = 'nest_cameras'"
-    change(home, "ledger", f"UPDATE revisions SET state = 'discarded' {where}")
+    home.rows("ledger", f"UPDATE revisions SET state = 'discarded' {where}")
     try:
         found = findings(home)
     finally:
-        change(home, "ledger", f"UPDATE revisions SET state = 'registered' {where}")
+        home.rows("ledger", f"UPDATE revisions SET state = 'registered' {where}")
     assert sorted(f["kind"] for f in found) == ["interval without revisions", "partition unknown to the ledger"]
     assert next(f["remedy"] for f in found if f["kind"] == "interval without revisions") == again()
 

@@ -6,7 +6,6 @@ import json
 from datetime import timedelta
 from typing import Any
 
-import psycopg2
 import pytest
 
 from tests.conftest import Home, iso, last_hours
@@ -68,9 +67,8 @@ def test_person_is_gone_and_flags_are_explained_when_a_bidder_was_erased(landed:
         assert verdict["reconciliation"]["unexplained"] == 0
         classes = {each["class"] for each in verdict["differences"] if FLAGS in each["what"]}
         assert classes == ({"erased"} if hour == HOURS[1] else classes - {"unexplained"})
-    with psycopg2.connect(landed.database) as connection, connection.cursor() as cursor:
-        cursor.execute("SELECT erased_rules FROM limits_versions WHERE erased_rules <> '[]' ORDER BY id")
-        assert {rule for (rules,) in cursor.fetchall() for rule in rules} == {"burst", "shill_pair"}
+    erased_rules = landed.ledger("SELECT erased_rules FROM limits_versions WHERE erased_rules <> '[]' ORDER BY id")
+    assert {rule for (rules,) in erased_rules for rule in rules} == {"burst", "shill_pair"}
     again = landed.json(*asked, "--json")
     assert (again["records"], again["built_intervals"]) == (0, 0)
     findings = json.loads(landed.run("doctor", "--json", "--deep", expect=None).stdout)["findings"]

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import fastavro
-import psycopg2
 import pytest
 
 from tests.conftest import Home, iso, last_hours
@@ -83,10 +82,8 @@ def place(row: dict[str, Any]) -> tuple[str, int, int, int]:
 
 def views_of(checkout: Checkout) -> list[tuple[int, str]]:
     """The ids of the views in the metastore, and their names."""
-    database = checkout.home.database.replace("/ledger", "/catalog")
-    with psycopg2.connect(database) as connection, connection.cursor() as catalog:
-        catalog.execute("""SELECT "TBL_ID", "TBL_NAME" FROM "TBLS" WHERE "TBL_TYPE" = 'VIRTUAL_VIEW' ORDER BY 1""")
-        return [(key, name) for key, name in catalog.fetchall()]
+    query = """SELECT "TBL_ID", "TBL_NAME" FROM "TBLS" WHERE "TBL_TYPE" = 'VIRTUAL_VIEW' ORDER BY 1"""
+    return checkout.home.rows("catalog", query)
 
 
 def test_table_has_every_archived_row_once_for_every_reader(

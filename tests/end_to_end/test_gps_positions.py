@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import fastavro
-import psycopg2
 import pyarrow.dataset as ds
 import pytest
 from confluent_kafka import Consumer, TopicPartition
@@ -108,9 +107,7 @@ def published(home: Home, streamed: Streamed) -> dict[str, Any]:
 
 def committed(home: Home) -> int:
     """How many records are archived or in quarantine."""
-    with psycopg2.connect(home.database) as connection, connection.cursor() as cursor:
-        cursor.execute("SELECT coalesce(sum(next_offset), 0) FROM positions WHERE query = 'archive'")
-        return int(cursor.fetchone()[0])
+    return int(home.ledger("SELECT coalesce(sum(next_offset), 0) FROM positions WHERE query = 'archive'")[0][0])
 
 
 def topic_of(home: Home) -> list[Any]:

@@ -11,7 +11,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import psutil
-import psycopg2
 import pytest
 
 from tests.conftest import REPOSITORY, Home, end_of, iso, last_hours, wait_for
@@ -40,14 +39,8 @@ def seconds(text: str) -> int:
     return int(datetime.fromisoformat(text).timestamp())
 
 
-def query(home: Home, statement: str) -> list[tuple[Any, ...]]:
-    with psycopg2.connect(home.database.replace("/ledger", "/serving")) as connection, connection.cursor() as cursor:
-        cursor.execute(statement)
-        return cursor.fetchall()
-
-
 def served(home: Home, table: str, key: str) -> dict[Window, int]:
-    rows = query(home, f"SELECT {key}, extract(epoch FROM window_start)::bigint, hits FROM {table}")
+    rows = home.rows("serving", f"SELECT {key}, extract(epoch FROM window_start)::bigint, hits FROM {table}")
     return {(name, start): hits for name, start, hits in rows}
 
 
@@ -162,7 +155,7 @@ def test_tables_in_postgresql_hold_each_key_once_when_a_driver_was_killed(
         told = told_by_topic(streamed.kafka, topic, key)
         names = {name: name.replace("\0", "\N{SYMBOL FOR NULL}") for name, _ in told}
         assert served(streamed, table, key) == {(names[name], start): count for (name, start), count in told.items()}
-    versions = dict(query(streamed, "SELECT table_name, version FROM tidemark_versions"))
+    versions = dict(streamed.rows("serving", "SELECT table_name, version FROM tidemark_versions"))
     views = ("by_zip", "by_isp", "zip_totals", "isp_totals")
     assert set(versions) == {f"isp_hits_{view}" for view in views}
 
@@ -175,7 +168,7 @@ def test_totals_hold_all_hits_since_the_beginning_when_a_view_has_no_window(
         expected = Counter(row[key] for row in rows)
         told = audit.last_values(streamed.kafka, f"isp-hits-{view.replace('_', '-')}")
         assert {json.loads(text)[key]: value["hits"] for text, value in told.items()} == expected
-        answers = query(streamed, f"SELECT {key}, hits, state FROM live.isp_hits_{view}")
+        answers = streamed.rows("serving", f"SELECT {key}, hits, state FROM live.isp_hits_{view}")
         symbols = {name.replace("\0", "\N{SYMBOL FOR NULL}"): count for name, count in expected.items()}
         assert {name: hits for name, hits, _ in answers} == symbols
         # The archive begins before this interval: nothing is proved yet.
@@ -235,8 +228,8 @@ def test_window_is_proved_in_both_layers_answer_when_an_interval_covers_it(
     answers = streamed.json(
         "sql", "--json", "SELECT zipcode, window_start, hits, state, proved_hits, live_hits FROM live.isp_hits_by_zip"
     )
-    told = query(
-        streamed, "SELECT zipcode, window_start, hits, state, proved_hits, live_hits FROM live.isp_hits_by_zip"
+    told = streamed.rows(
+        "serving", "SELECT zipcode, window_start, hits, state, proved_hits, live_hits FROM live.isp_hits_by_zip"
     )
     assert {(each["zipcode"], each["hits"], each["state"]) for each in answers} == {(r[0], r[2], r[3]) for r in told}
     begin, end = (START + timedelta(hours=hours) for hours in (1, 2))

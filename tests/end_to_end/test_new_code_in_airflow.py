@@ -6,9 +6,8 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import psycopg2
 import pytest
 
 from tests.conftest import Home, end_of, iso, last_hours, wait_for
@@ -33,20 +32,14 @@ class Driver(NamedTuple):
     launches: tuple[int | None, ...]
 
 
-def ask(home: Home, query: str) -> list[tuple[Any, ...]]:
-    with psycopg2.connect(home.database) as connection, connection.cursor() as cursor:
-        cursor.execute(query)
-        return cursor.fetchall()
-
-
 def driver(home: Home) -> Driver:
-    [(token, holder)] = ask(home, "SELECT token, holder FROM writers")
-    codes = tuple(code for (code,) in ask(home, "SELECT exit_code FROM stream_launches ORDER BY launched_at"))
+    [(token, holder)] = home.ledger("SELECT token, holder FROM writers")
+    codes = tuple(code for (code,) in home.ledger("SELECT exit_code FROM stream_launches ORDER BY launched_at"))
     return Driver(token, holder, codes)
 
 
 def committed(home: Home) -> int:
-    return int(ask(home, "SELECT coalesce(sum(next_offset), 0) FROM positions WHERE query = 'archive'")[0][0])
+    return int(home.ledger("SELECT coalesce(sum(next_offset), 0) FROM positions WHERE query = 'archive'")[0][0])
 
 
 def produce(home: Home, events: int) -> None:
@@ -84,7 +77,7 @@ def airflow(home: Home, checkout: Checkout) -> Iterator[AirflowApi]:
     home.run("produce", NAME, "--events", "300", "--start", iso(START), "--span", "1h")
     api.set_paused(STREAM, False)
     wait_for("the stream to catch up", lambda: committed(home) == 300)
-    wait_for("its modules to be noted", lambda: ask(home, f"SELECT 1 FROM writers WHERE code ? '{MODULE}'"))
+    wait_for("its modules to be noted", lambda: home.ledger(f"SELECT 1 FROM writers WHERE code ? '{MODULE}'"))
     yield api
     api.set_paused(STREAM, True)
     checkout.run("stream", NAME, "--stop", expect=None)
@@ -112,7 +105,7 @@ def test_driver_is_replaced_between_two_micro_batches_when_code_that_continues_i
         wait_for("another driver", lambda: driver(home).launches == (0, None) and driver(home).holder, 240)
     finally:
         end_of(producer)
-    reasons = ask(home, "SELECT ended_for FROM stream_launches ORDER BY launched_at")
+    reasons = home.ledger("SELECT ended_for FROM stream_launches ORDER BY launched_at")
     assert reasons == [("replaced: other code was deployed",), ("",)]
     after = driver(home)
     assert after.token > before.token
@@ -125,18 +118,17 @@ def test_driver_is_replaced_between_two_micro_batches_when_code_that_continues_i
 
 
 def test_replaced_driver_is_left_alone_and_no_row_is_lost_or_doubled(home: Home, airflow: AirflowApi) -> None:
-    wait_for("the new driver's modules", lambda: ask(home, f"SELECT 1 FROM writers WHERE code ? '{MODULE}'"))
+    wait_for("the new driver's modules", lambda: home.ledger(f"SELECT 1 FROM writers WHERE code ? '{MODULE}'"))
     before = driver(home)
     wait_for("what was produced", lambda: not any(each["lag"] for each in home.json("lag", NAME, "--json")))
     # Airflow has checked that the new driver runs the deployed code.
-    wait_for("Airflow's look", lambda: ask(home, "SELECT 1 FROM writers WHERE replaced_for = ''"), 120)
+    wait_for("Airflow's look", lambda: home.ledger("SELECT 1 FROM writers WHERE replaced_for = ''"), 120)
     produce(home, 100)
     assert driver(home) == before
-    files = ask(home, "SELECT path FROM landing_files WHERE fate = 'archived'")
+    files = home.ledger("SELECT path FROM landing_files WHERE fate = 'archived'")
     landed = audit.identities(audit.read_files(home.lake / path for (path,) in files))
     assert set(landed.values()) == {1}
-    ranges = ask(
-        home,
+    ranges = home.ledger(
         "SELECT r.topic_partition, r.from_offset, r.until_offset FROM micro_batch_ranges r JOIN micro_batches b "
         "ON b.id = r.micro_batch_id WHERE b.query = 'archive' ORDER BY 1, 2",
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any
 
-import psycopg2
 import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -34,12 +33,7 @@ def verdict(landed: Home) -> dict[str, Any]:
 
 
 def rows_of_the_ledger(home: Home) -> dict[str, int]:
-    with psycopg2.connect(home.database) as connection, connection.cursor() as cursor:
-        counts = {}
-        for table in TABLES:
-            cursor.execute(f"SELECT count(*) FROM {table}")
-            counts[table] = cursor.fetchall()[0][0]
-        return counts
+    return {table: home.ledger(f"SELECT count(*) FROM {table}")[0][0] for table in TABLES}
 
 
 def ranges_option(rows: list[dict[str, Any]]) -> str:

@@ -14,7 +14,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import psycopg2
 import pytest
 
 from tests.conftest import Home, iso, last_hours
@@ -36,8 +35,7 @@ def produce_and_stream(home: Home, number: int, events: int, seed: int) -> None:
 
 def let_days_pass(home: Home) -> None:
     """Make what was committed so far three days older."""
-    with psycopg2.connect(home.database) as connection, connection.cursor() as cursor:
-        cursor.execute("UPDATE micro_batches SET committed_at = committed_at - interval '3 days'")
+    home.ledger("UPDATE micro_batches SET committed_at = committed_at - interval '3 days'")
     for folder in ("landing", "quarantine"):
         for path in (home.lake / folder).rglob("*"):
             os.utime(path, 2 * (path.stat().st_mtime - timedelta(days=3).total_seconds(),))

@@ -11,7 +11,6 @@ from collections import Counter, defaultdict
 from datetime import datetime, timedelta
 from typing import Any
 
-import psycopg2
 import pytest
 
 from tests.conftest import Home, iso, last_hours, settings_of
@@ -60,9 +59,7 @@ def told(home: Home, view: str) -> Counter[str]:
 
 def served(home: Home, view: str) -> dict[str, tuple[int, str]]:
     statement = f"SELECT {TOTALS[view][1]}, hits, state FROM live.isp_hits_{view}"
-    with psycopg2.connect(home.database.replace("/ledger", "/serving")) as connection, connection.cursor() as cursor:
-        cursor.execute(statement)
-        return {key: (hits, state) for key, hits, state in cursor.fetchall()}
+    return {key: (hits, state) for key, hits, state in home.rows("serving", statement)}
 
 
 def differences(verdict: dict[str, Any]) -> dict[str, set[str]]:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-import psycopg2
 import pytest
 
 from include.producing.messages import nest_cameras
@@ -174,9 +173,8 @@ def test_report_lists_the_ten_users_with_most_edits(
     totals: Counter[str] = Counter()
     for (user, _, _), count in edits_of(archived).items():
         totals[user] += count
-    with psycopg2.connect(landed.database) as connection, connection.cursor() as cursor:
-        cursor.execute("SELECT verdict->'report' FROM attempts WHERE verdict ? 'report' ORDER BY id DESC LIMIT 1")
-        report = cursor.fetchone()[0]  # type: ignore[index]
+    last = "SELECT verdict->'report' FROM attempts WHERE verdict ? 'report' ORDER BY id DESC LIMIT 1"
+    [(report,)] = landed.ledger(last)
     section = next(each for each in report["sections"] if each["title"] == "Top 10 users by edits")
     assert section["columns"] == ["user", "count"]
     expected = sorted(totals.items(), key=lambda item: (-item[1], item[0]))[:10]

@@ -13,7 +13,6 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 import psutil
-import psycopg2
 import pytest
 
 from tests.conftest import REPOSITORY, Home, end_of, last_hours, wait_for
@@ -82,9 +81,8 @@ class Rig:
 
     def committed(self) -> int:
         """Offsets that the archive has committed."""
-        with psycopg2.connect(self.home.database) as connection, connection.cursor() as cursor:
-            cursor.execute("SELECT coalesce(sum(next_offset), 0) FROM positions WHERE query = 'archive'")
-            return int(cursor.fetchone()[0])
+        total = "SELECT coalesce(sum(next_offset), 0) FROM positions WHERE query = 'archive'"
+        return int(self.home.ledger(total)[0][0])
 
     def service(self, name: str) -> psutil.Process:
         return psutil.Process(self.home.process_id(name))

@@ -11,7 +11,6 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import psutil
-import psycopg2
 
 from include.errors import ServiceUnreachable
 from tests.conftest import Home, iso, last_hours, wait_for
@@ -145,14 +144,11 @@ def check_agreement(scheduled: Scheduled) -> None:
     in_force = in_ledger(home.database, "registered")
     assert in_catalog(home.database) == in_force
     assert in_ledger(home.database, "registering") == set()
-    with psycopg2.connect(home.database) as connection, connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT location, rows FROM revisions WHERE state = 'registered' AND table_name = 'nest_cameras'"
-        )
-        for location, rows in cursor.fetchall():
-            found = audit.identities(audit.read_parquet([location]))
-            assert found.total() == rows, f"{location}: the ledger says {rows} rows"
-            assert set(found.values()) <= {1}, f"{location}: {[row for row, n in found.items() if n > 1][:5]} doubled"
+    registered = "SELECT location, rows FROM revisions WHERE state = 'registered' AND table_name = 'nest_cameras'"
+    for location, rows in home.ledger(registered):
+        found = audit.identities(audit.read_parquet([location]))
+        assert found.total() == rows, f"{location}: the ledger says {rows} rows"
+        assert set(found.values()) <= {1}, f"{location}: {[row for row, n in found.items() if n > 1][:5]} doubled"
     assert [each for each in scheduled.findings() if each["kind"] != LEFT_BEHIND] == []
     scheduled.home.run("doctor", "--repair")
     assert scheduled.findings() == []

@@ -58,13 +58,12 @@ class DiskRig(Rig):
 
     def registered(self, begin: datetime) -> set[str]:
         """Tables with a revision of that hour that is registered, or being registered."""
-        with psycopg2.connect(self.home.database) as connection, connection.cursor() as cursor:
-            cursor.execute(
-                "SELECT DISTINCT table_name FROM revisions WHERE state IN ('registered', 'registering') "
-                "AND table_partition LIKE %s",
-                (f"%interval={begin:%Y-%m-%dT%H}",),
-            )
-            return {table for (table,) in cursor.fetchall()}
+        tables = self.home.ledger(
+            "SELECT DISTINCT table_name FROM revisions WHERE state IN ('registered', 'registering') "
+            "AND table_partition LIKE %s",
+            f"%interval={begin:%Y-%m-%dT%H}",
+        )
+        return {table for (table,) in tables}
 
     def audit(self) -> None:
         """Landing, quarantine and the speed view, and the Delta table."""

@@ -10,7 +10,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import psutil
-import psycopg2
 import pytest
 
 from include.airflow import streams
@@ -46,12 +45,6 @@ def watch(launch: str) -> dict[str, Any]:
     return asyncio.run(asyncio.wait_for(first(), 300))
 
 
-def committed(rig: Rig) -> int:
-    with psycopg2.connect(rig.home.database) as connection, connection.cursor() as cursor:
-        cursor.execute("SELECT coalesce(sum(next_offset), 0) FROM positions WHERE query = 'archive'")
-        return int(cursor.fetchone()[0])
-
-
 def test_stream_is_told_as_stalled_and_started_again_when_its_driver_hangs_in_a_micro_batch(
     rig: Rig, in_this_process: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -80,11 +73,11 @@ def test_stream_is_told_as_stalled_and_started_again_when_its_driver_hangs_in_a_
     assert noted.ended_for.startswith(STALLED_AT_START)
     [alert] = [json.loads(each.value or b"") for each in audit.read_topic(rig.home.kafka, "tidemark-alerts").values()]
     assert "it is stopped and started again" in alert["error"]
-    assert committed(rig) == 0
+    assert rig.committed() == 0
 
     # As Airflow's next run does it.
     again = launch_driver(NAME)
-    wait_for("the records", lambda: committed(rig) == rig.produced)
+    wait_for("the records", lambda: rig.committed() == rig.produced)
     stop_driver(NAME, again.id)
     rig.catch_up()
     rig.audit()

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-import psycopg2
 import pytest
 
 from include.times import Interval
@@ -66,13 +65,9 @@ def check_result(home: Home, interval: Interval, begun: Registered, verdict: dic
     assert {(r["table"], r["partition"]) for r in verdict["registered"]} == {(t, p) for t, p, _ in begun}
     assert in_catalog(home.database, interval.label) == begun
     assert verdict["records"]["in_ranges"] == 1200
-    with psycopg2.connect(home.database) as connection, connection.cursor() as cursor:
-        # Every build that lived long enough to be noted holds the same rows.
-        cursor.execute(
-            "SELECT count(DISTINCT content_hash) FROM revisions WHERE table_partition LIKE %s GROUP BY table_name",
-            (f"%interval={interval.label}",),
-        )
-        assert {distinct for (distinct,) in cursor.fetchall()} == {1}
+    # Every build that lived long enough to be noted holds the same rows.
+    counts = "SELECT count(DISTINCT content_hash) FROM revisions WHERE table_partition LIKE %s GROUP BY table_name"
+    assert {distinct for (distinct,) in home.ledger(counts, f"%interval={interval.label}")} == {1}
 
 
 def test_rerun_finishes_the_registration_when_the_interval_is_killed_in_the_middle_of_it(

@@ -9,7 +9,6 @@ from contextlib import suppress
 from pathlib import Path
 
 import psutil
-import psycopg2
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 
@@ -38,13 +37,11 @@ def test_zombie_never_commits_when_it_wakes_after_its_lease(rig: Rig, ending: En
     assert rig.committed() == 300
     rig.catch_up()
     rig.audit()
-    with psycopg2.connect(rig.home.database) as connection, connection.cursor() as cursor:
-        # A quarantine file is of its driver alone: another one cannot write to it, whatever its code finds invalid.
-        cursor.execute(
-            "SELECT f.path, b.token FROM landing_files f JOIN micro_batches b ON b.id = f.micro_batch_id "
-            "WHERE f.fate = 'quarantined'"
-        )
-        quarantined = cursor.fetchall()
+    # A quarantine file is of its driver alone: another one cannot write to it, whatever its code finds invalid.
+    quarantined = rig.home.ledger(
+        "SELECT f.path, b.token FROM landing_files f JOIN micro_batches b ON b.id = f.micro_batch_id "
+        "WHERE f.fate = 'quarantined'"
+    )
     assert len({token for _, token in quarantined}) == 2
     assert [path for path, token in quarantined if not path.endswith(f"-{token}.parquet")] == []
 
@@ -215,7 +212,6 @@ def test_every_record_is_archived_when_topic_partitions_are_added_while_the_stre
     _, errors = stream.communicate(timeout=120)
     assert stream.returncode == 0, errors
     rig.audit()
-    with psycopg2.connect(rig.home.database) as connection, connection.cursor() as cursor:
-        cursor.execute("SELECT topic_partition FROM positions WHERE query = 'archive' AND next_offset > 0 ORDER BY 1")
-        assert [partition for (partition,) in cursor.fetchall()] == list(range(6))
+    read = "SELECT topic_partition FROM positions WHERE query = 'archive' AND next_offset > 0 ORDER BY 1"
+    assert [partition for (partition,) in rig.home.ledger(read)] == list(range(6))
     rig.audit_intervals()

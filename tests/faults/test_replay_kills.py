@@ -6,7 +6,6 @@ import json
 from collections import Counter
 from typing import Any
 
-import psycopg2
 import pytest
 
 from tests.conftest import Home, last_hours
@@ -40,10 +39,7 @@ def test_each_record_is_delivered_once_when_replays_are_killed_and_run_at_once(h
     assert len(replayable) > len(here)
 
     def replays() -> int:
-        with psycopg2.connect(home.database) as connection, connection.cursor() as cursor:
-            cursor.execute("SELECT count(*) FROM replays")
-            (count,) = cursor.fetchone() or (0,)
-            return int(count)
+        return int(home.ledger("SELECT count(*) FROM replays")[0][0])
 
     replay = ("quarantine", "replay", "nest_cameras", "--reason", "event_time_out_of_bounds")
     killed = checkout.run(*replay, "--partition", "0", expect=None, TIDEMARK_CRASH_AT="replay_landed")

@@ -199,9 +199,8 @@ def test_property_is_removed_when_the_table_s_view_was_removed(archive: OpenTabl
     run(archive, 0)
     removed = f"{archive.pipeline.table}_gone"
     make_table(postgres, removed)
-    with psycopg2.connect(postgres.database) as connection, connection.cursor() as ledger:
-        own = "SELECT pipeline, %s, first_begin FROM table_begins WHERE table_name = %s"
-        ledger.execute(f"INSERT INTO table_begins {own}", [removed, archive.pipeline.table])
+    own = "SELECT pipeline, %s, first_begin FROM table_begins WHERE table_name = %s"
+    postgres.ledger(f"INSERT INTO table_begins {own}", removed, archive.pipeline.table)
     put_properties({removed: {UNTIL: HOURS[1]}}, KEYS)
     (found,) = check_completeness(archive.pipeline)
     assert found.what == f"lake.{removed} in the catalog is complete until {HOURS[1]}, but no pipeline declares it"

@@ -10,7 +10,6 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import psycopg2
 import pyarrow.parquet as pq
 
 from include.producing.messages import isp_hits
@@ -141,6 +140,4 @@ def check_archive(home: Home, name: str, good: list[bytes], bad: list[bytes]) ->
     counted = counts_by_zip(expected)
     assert told_by_topic(home.kafka, f"isp-hits-by-zip-{kind}", "zipcode") == counted
     served = f"SELECT zipcode, extract(epoch FROM window_start)::bigint, hits FROM {name}_by_zip"
-    with psycopg2.connect(home.database.replace("/ledger", "/serving")) as connection, connection.cursor() as cursor:
-        cursor.execute(served)
-        assert {(zipcode, start): count for zipcode, start, count in cursor.fetchall()} == counted
+    assert {(zipcode, start): count for zipcode, start, count in home.rows("serving", served)} == counted

@@ -6,7 +6,6 @@ import json
 from dataclasses import replace
 from datetime import UTC, datetime
 
-import psycopg2
 import pytest
 
 from include.airflow.daily import parse_day, roll_up
@@ -41,13 +40,8 @@ INSERT INTO revisions (id, table_name, table_partition, interval_id, attempt_id,
 
 @pytest.fixture(scope="module")
 def day(in_process: Home) -> Home:
-    change(in_process, REGISTERED)
+    in_process.ledger(REGISTERED)
     return in_process
-
-
-def change(home: Home, statement: str) -> None:
-    with psycopg2.connect(home.database) as connection, connection.cursor() as cursor:
-        cursor.execute(statement)
 
 
 def test_day_is_summed_up_from_current_registrations_when_it_runs(day: Home) -> None:
@@ -73,7 +67,7 @@ def test_day_is_complete_when_the_schedule_changed_since(day: Home, duration: st
 
 
 def test_first_hole_and_its_command_are_named_when_a_day_is_not_complete(day: Home) -> None:
-    change(day, "UPDATE intervals SET state = 'pinned' WHERE id IN (6, 9)")
+    day.ledger("UPDATE intervals SET state = 'pinned' WHERE id IN (6, 9)")
     with pytest.raises(TidemarkError) as refused:
         roll_up(load_pipeline("nest_cameras"), DAY)
     assert "2 intervals of 2026-11-20 not registered" in refused.value.message

@@ -13,7 +13,6 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import psutil
-import psycopg2
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from sqlalchemy import select
@@ -45,15 +44,10 @@ NAME = "nest_cameras"
 HOUR = timedelta(hours=1)
 
 
-def change(home: Home, statement: str) -> None:
-    with psycopg2.connect(home.database) as connection, connection.cursor() as cursor:
-        cursor.execute(statement)
-
-
 @pytest.fixture(autouse=True)
 def empty(in_process: Home) -> Iterator[Home]:
     yield in_process
-    change(in_process, "DELETE FROM stream_launches; DELETE FROM writers")
+    in_process.ledger("DELETE FROM stream_launches; DELETE FROM writers")
 
 
 @pytest.fixture
@@ -101,8 +95,7 @@ def test_failures_are_counted_back_to_a_stop_or_long_life_when_they_are_in_a_row
     lives = [(360, 359, 6), (300, 299, 0), (240, 239, 6), (200, None, None), (30, 29, 4), (20, 19, 4), (10, 9, 4)]
     for began, ended, code in lives:
         ended_at = "NULL" if ended is None else f"now() - interval '{ended} min'"
-        change(
-            in_process,
+        in_process.ledger(
             "INSERT INTO stream_launches (id, pipeline, launched_at, host, log, ended_at, exit_code) VALUES "
             f"('{began}', '{NAME}', now() - interval '{began} min', 'a', '', {ended_at}, "
             f"{'NULL' if code is None else code})",
@@ -126,8 +119,7 @@ def test_stalls_are_counted_back_from_a_launch_when_each_came_within_a_day_of_it
         (15, ""),
     ]
     for began, reason in lives:
-        change(
-            in_process,
+        in_process.ledger(
             "INSERT INTO stream_launches (id, pipeline, launched_at, host, log, ended_for) VALUES "
             f"('s{began}', 'stalling', now() - interval '{began} h', 'a', '', '{reason}')",
         )
@@ -137,15 +129,14 @@ def test_stalls_are_counted_back_from_a_launch_when_each_came_within_a_day_of_it
         launches.note_unsubmitted(f"full{number}", "stalling", 1, "No space left on device: tmp")
     launches.note_intent("next", "stalling", "a", "")
     assert stalls_in_a_row("stalling", "next") == 0
-    change(in_process, f"UPDATE stream_launches SET ended_for = '{stalled}' WHERE id = 's15'")
+    in_process.ledger(f"UPDATE stream_launches SET ended_for = '{stalled}' WHERE id = 's15'")
     assert stalls_in_a_row("stalling", "next") == 3
     assert stalls_in_a_row("isp_hits", "") == 0
 
 
 def test_driver_has_committed_when_the_query_has_a_micro_batch_since_its_launch(in_process: Home) -> None:
     for launch, began in (("before", DAY - HOUR), ("after", DAY + HOUR)):
-        change(
-            in_process,
+        in_process.ledger(
             "INSERT INTO stream_launches (id, pipeline, launched_at, host, log) VALUES "
             f"('{launch}', 'committing', '{began}', 'a', '')",
         )
@@ -221,7 +212,7 @@ def test_stream_is_tried_later_each_time_and_alerted_when_it_cannot_be_submitted
     worked = "worked"
     launches.note_intent(worked, NAME, launches.this_host(), "/nowhere/stream.log")
     launches.note_end(worked, DiskFull.exit_code)
-    change(in_process, "UPDATE stream_launches SET launched_at = now() - interval '2 h'")
+    in_process.ledger("UPDATE stream_launches SET launched_at = now() - interval '2 h'")
     tries = refusing(error)
     assert [tries.waits() for _ in range(2)] == [5, 10]
     assert open_alerts("stream/") == []
@@ -295,8 +286,7 @@ def test_driver_of_another_host_is_asked_once_it_holds_its_lease_when_stopped_wh
 
 
 def test_driver_is_adopted_with_its_launch_when_it_runs_on_another_host(in_process: Home, elsewhere: str) -> None:
-    change(
-        in_process,
+    in_process.ledger(
         "INSERT INTO writers (pipeline, token, holder, expires_at, stop_requested, application_id) "
         f"VALUES ('{NAME}', 1, 'elsewhere:1:1', now() + interval '1 min', false, '')",
     )
@@ -304,7 +294,7 @@ def test_driver_is_adopted_with_its_launch_when_it_runs_on_another_host(in_proce
     assert live is not None
     assert launch is not None
     assert launches.holds_lease(launch, live)
-    change(in_process, "UPDATE writers SET holder = 'third:1:1'")
+    in_process.ledger("UPDATE writers SET holder = 'third:1:1'")
     by_hand = writers.live_writer(NAME)
     assert by_hand is not None
     assert not launches.holds_lease(launch, by_hand)
@@ -326,9 +316,8 @@ def test_driver_is_adopted_with_its_launch_when_it_came_up_after_another_one_was
 ) -> None:
     """Its launch was killed, or given up: nobody has noted its end."""
     noted = "".join(f", {name} = '{value}'" for name, value in launched.items())
-    change(in_process, f"UPDATE stream_launches SET launched_at = now() - interval '{took}'{noted}")
-    change(
-        in_process,
+    in_process.ledger(f"UPDATE stream_launches SET launched_at = now() - interval '{took}'{noted}")
+    in_process.ledger(
         "INSERT INTO writers (pipeline, token, holder, acquired_at, expires_at, stop_requested, application_id) "
         f"VALUES ('{NAME}', 1, 'elsewhere:1:1', now(), now() + interval '1 min', false, '{application}')",
     )
@@ -344,8 +333,7 @@ def test_driver_is_adopted_before_its_spark_has_started_when_the_launch_after_it
     launches.note_unsubmitted("next", NAME, DiskFull.exit_code, "tmp")
     operator = StreamOperator(task_id="stream", pipeline=NAME)
     assert operator._adopt_or_launch() == elsewhere, "it starts"
-    change(
-        in_process,
+    in_process.ledger(
         "INSERT INTO writers (pipeline, token, holder, acquired_at, expires_at, stop_requested, application_id) "
         f"VALUES ('{NAME}', 1, 'elsewhere:1:1', now(), now() + interval '1 min', false, '')",
     )
@@ -356,7 +344,7 @@ def test_driver_of_this_host_that_came_up_late_is_adopted_before_its_spark_has_s
     in_process: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     launches.note_intent("late", NAME, launches.this_host(), "/nowhere/stream.log")
-    change(in_process, "UPDATE stream_launches SET launched_at = now() - interval '4 min'")
+    in_process.ledger("UPDATE stream_launches SET launched_at = now() - interval '4 min'")
     launches.note_intent("next", NAME, launches.this_host(), "/nowhere/stream.log")
     launches.note_end("next", AnotherWriter.exit_code)
     lease = writers.acquire(NAME)
@@ -389,8 +377,7 @@ def test_driver_is_not_taken_for_the_launched_one_when_its_container_differs(
     in_process: Home, namespace: str, is_its_driver: bool
 ) -> None:
     launches.note_intent("contained", NAME, "shared/boot/22", "/nowhere/stream.log")
-    change(
-        in_process,
+    in_process.ledger(
         "INSERT INTO writers (pipeline, token, holder, expires_at, stop_requested, application_id) "
         f"VALUES ('{NAME}', 1, 'shared:7:boot/100/{namespace}', now() + interval '1 min', false, '')",
     )
@@ -404,7 +391,7 @@ def test_driver_of_another_host_is_dead_when_it_holds_no_lease_after_its_time_to
     in_process: Home, elsewhere: str
 ) -> None:
     assert look_at(NAME, elsewhere) is None
-    change(in_process, "UPDATE stream_launches SET launched_at = now() - interval '4 min'")
+    in_process.ledger("UPDATE stream_launches SET launched_at = now() - interval '4 min'")
     assert look_at(NAME, elsewhere) == {"event": "died"}
 
 
@@ -445,13 +432,12 @@ def test_only_the_end_is_read_when_the_log_of_a_failed_driver_is_large(tmp_path:
 def test_driver_of_another_host_is_dead_at_once_when_the_lease_that_it_had_has_run_out(
     in_process: Home, elsewhere: str, holder: str, acquired: str, is_dead: bool
 ) -> None:
-    change(
-        in_process,
+    in_process.ledger(
         "INSERT INTO writers (pipeline, token, holder, acquired_at, expires_at, stop_requested, application_id) "
         f"VALUES ('{NAME}', 1, '{holder}', {acquired}, now() + interval '1 min', false, '')",
     )
     assert look_at(NAME, elsewhere) is None
-    change(in_process, "UPDATE writers SET expires_at = now() - interval '1 s'")
+    in_process.ledger("UPDATE writers SET expires_at = now() - interval '1 s'")
     assert look_at(NAME, elsewhere) == ({"event": "died"} if is_dead else None)
 
 
@@ -571,7 +557,7 @@ def test_driver_of_another_user_has_its_time_to_start_when_its_environment_is_hi
     launches.note_pid("hidden", 2**22 + 1)
     monkeypatch.setattr(os, "kill", refuse)
     assert look_at(NAME, "hidden") is None
-    change(in_process, "UPDATE stream_launches SET launched_at = now() - interval '4 min'")
+    in_process.ledger("UPDATE stream_launches SET launched_at = now() - interval '4 min'")
     assert look_at(NAME, "hidden") == {"event": "died"}
 
 

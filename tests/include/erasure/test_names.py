@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-import psycopg2
 import pytest
 
 from include.erasure.check import remaining_in_names, remaining_in_proofs
@@ -126,8 +125,7 @@ def test_names_leave_the_ledger_when_nobody_reads_the_revisions_any_more(postgre
 @pytest.mark.services
 def test_names_are_found_by_their_hashes_when_an_erasure_goes_on(postgres: Home) -> None:
     isp = load_pipeline("isp_hits")
-    with psycopg2.connect(postgres.database) as connection, connection.cursor() as cursor:
-        cursor.execute("DELETE FROM erasures")
+    postgres.ledger("DELETE FROM erasures")
     register_hour(20, part=f"zip={ZIP}")
     with session() as ledger:
         for row in ledger.query(Revision).filter(Revision.table_partition.like(f"%zip={ZIP}/interval=2026-11-21T01")):

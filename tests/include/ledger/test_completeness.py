@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 
-import psycopg2
 import pytest
 
 from include.ledger.completeness import Completeness, completeness, partition_completeness
@@ -50,12 +49,6 @@ def until(pipeline: str, since: datetime | None = None) -> datetime | None:
 def of_partitions(pipeline: str) -> list[tuple[int, datetime | None, int]]:
     found = partition_completeness(pipeline)
     return [(each.topic_partition.partition, each.complete_until, each.complete_offset) for each in found]
-
-
-def ask(home: Home, question: str, *values: object) -> list[tuple[object, ...]]:
-    with psycopg2.connect(home.database) as connection, connection.cursor() as cursor:
-        cursor.execute(question, values)
-        return cursor.fetchall()
 
 
 def test_nothing_is_complete_when_nothing_is_registered(pipeline: str) -> None:
@@ -113,7 +106,7 @@ def test_hours_adjoin_when_they_were_pinned_in_any_order(postgres: Home, pipelin
     question = "SELECT from_time, adjoins FROM intervals WHERE pipeline = %s ORDER BY from_time"
     for number, adjoining in ((3, []), (0, []), (2, [3]), (5, [3]), (1, [1, 2, 3])):
         run(pipeline, number)
-        found = [begin for begin, adjoins in ask(postgres, question, pipeline) if adjoins]
+        found = [begin for begin, adjoins in postgres.ledger(question, pipeline) if adjoins]
         assert found == [hour(each).from_time for each in adjoining]
     assert until(pipeline) == hour(3).to_time
 
@@ -195,14 +188,14 @@ def test_older_gap_holds_nothing_up_when_asked_since_a_later_time(pipeline: str)
 def test_views_answer_by_table_when_sql_asks(postgres: Home, pipeline: str) -> None:
     run(pipeline, 0)
     question = "SELECT complete_from, complete_until, waits_for FROM table_completeness WHERE table_name = %s"
-    assert ask(postgres, question, pipeline) == [(BEGIN, hour(0).to_time, None)]
+    assert postgres.ledger(question, pipeline) == [(BEGIN, hour(0).to_time, None)]
     begin_attempt(pipeline, hour(1))
     run(pipeline, 2)
-    assert ask(postgres, question, pipeline) == [(BEGIN, hour(0).to_time, "pinned")]
-    assert ask(postgres, question, "no_table") == []
+    assert postgres.ledger(question, pipeline) == [(BEGIN, hour(0).to_time, "pinned")]
+    assert postgres.ledger(question, "no_table") == []
     # A table whose first partitions came after the hole.
     run_by(pipeline, 2, "later")
-    assert ask(postgres, question, "later") == [(None, None, "pinned")]
+    assert postgres.ledger(question, "later") == [(None, None, "pinned")]
 
 
 def run_by(pipeline: str, number: int, view: str, *, declared: bool = True, rows: bool = True) -> None:
@@ -219,7 +212,7 @@ def run_by(pipeline: str, number: int, view: str, *, declared: bool = True, rows
 
 
 def of_table(home: Home, table: str) -> tuple[object, ...]:
-    [found] = ask(home, "SELECT complete_from, complete_until FROM table_completeness WHERE table_name = %s", table)
+    [found] = home.ledger("SELECT complete_from, complete_until FROM table_completeness WHERE table_name = %s", table)
     return found
 
 
@@ -260,7 +253,7 @@ def test_view_is_not_complete_from_a_later_hour_when_the_first_one_failed(postgr
     question = (
         "SELECT complete_from, complete_until, waits_for, waits_from FROM table_completeness WHERE table_name = %s"
     )
-    assert ask(postgres, question, view) == [(None, None, "failed", BEGIN)]
+    assert postgres.ledger(question, view) == [(None, None, "failed", BEGIN)]
 
 
 def test_answer_is_quick_when_there_is_a_year_of_hours(postgres: Home, pipeline: str) -> None:
@@ -274,9 +267,9 @@ def test_answer_is_quick_when_there_is_a_year_of_hours(postgres: Home, pipeline:
       FROM intervals i, generate_series(0, 9) p WHERE i.pipeline = %s;
     ANALYZE interval_ranges;
     SELECT 1"""
-    ask(postgres, fill, pipeline, pipeline)
+    postgres.ledger(fill, pipeline, pipeline)
     plan = "EXPLAIN (ANALYZE, FORMAT JSON) SELECT * FROM topic_partition_completeness WHERE pipeline = %s"
-    [(found,)] = ask(postgres, plan, pipeline)
+    [(found,)] = postgres.ledger(plan, pipeline)
     assert isinstance(found, list)
     assert found[0]["Execution Time"] < 500
     assert {each.complete_until for each in partition_completeness(pipeline)} == {until(pipeline)}

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
-import psycopg2
 import pytest
 
 from include import kafka
@@ -135,9 +134,8 @@ class Past:
 def past(in_process: Home, monkeypatch: pytest.MonkeyPatch) -> Past:
     monkeypatch.setenv("TIDEMARK_LEASE_SECONDS", "300")
     settings.cache_clear()
-    with psycopg2.connect(in_process.database) as connection, connection.cursor() as cursor:
-        # PostgreSQL reads a table of a few pages whole, even with an index: a missing index must show before it hurts.
-        cursor.execute("ALTER DATABASE ledger SET enable_seqscan = off")
+    # PostgreSQL reads a table of a few pages whole, even with an index: a missing index must show before it hurts.
+    in_process.ledger("ALTER DATABASE ledger SET enable_seqscan = off")
     name = f"cost_{os.getpid()}"
     nest = load_pipeline("nest_cameras")
     log = Log(replace(nest, name=name, source=KafkaTopics(subscribe=(f"{name}-log",)), views=(), reports=()))

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import psutil
-import psycopg2
 import pytest
 
 from include.erasure.run import Wish, erase, resume
@@ -62,13 +61,11 @@ def batch_of(pipeline: str, number: int = 0) -> BatchCommit:
 
 def committed(home: Home, pipeline: str) -> list[tuple[int, int]]:
     """Numbers of the pipeline's micro-batches, and where its positions then are."""
-    with psycopg2.connect(home.database) as connection, connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT b.batch_id, p.next_offset FROM micro_batches b JOIN positions p USING (pipeline, query) "
-            "WHERE pipeline = %s ORDER BY b.id",
-            [pipeline],
-        )
-        return cursor.fetchall()
+    return home.ledger(
+        "SELECT b.batch_id, p.next_offset FROM micro_batches b JOIN positions p USING (pipeline, query) "
+        "WHERE pipeline = %s ORDER BY b.id",
+        pipeline,
+    )
 
 
 def test_commit_waits_for_postgresql_and_says_so_when_it_is_killed_before(
@@ -92,12 +89,11 @@ def test_commit_is_made_once_more_when_its_transaction_was_ended(
 
     def end_own_transaction(place: str) -> None:
         if place == "commit_written" and next(ended, False):
-            with psycopg2.connect(postgres.database) as connection, connection.cursor() as cursor:
-                cursor.execute(
-                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-                    "WHERE datname = 'ledger' AND state = 'idle in transaction' AND pid <> pg_backend_pid()"
-                )
-                assert cursor.fetchall() == [(True,)]
+            done = postgres.ledger(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE datname = 'ledger' AND state = 'idle in transaction' AND pid <> pg_backend_pid()"
+            )
+            assert done == [(True,)]
 
     monkeypatch.setattr(micro_batches, "crash_point", end_own_transaction)
     with patient(LONG):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-import psycopg2
 import pytest
 
 from include.ledger.streams import progress
@@ -31,9 +30,7 @@ def test_newest_rows_of_each_query_stay_when_more_are_noted_than_are_kept(postgr
     found = progress.recent("nest_cameras")
     assert [each.batch_id for each in found["archive"]] == list(range(40, KEPT + 40))
     assert found["hourly_counts"] == [numbered("hourly_counts", 0)]
-    with psycopg2.connect(postgres.database) as connection, connection.cursor() as cursor:
-        cursor.execute("SELECT count(*) FROM query_progress")
-        assert cursor.fetchone() == (KEPT + 1,)
+    assert postgres.ledger("SELECT count(*) FROM query_progress") == [(KEPT + 1,)]
 
 
 def test_fewer_rows_are_read_when_fewer_are_asked_for(postgres: Home) -> None:

@@ -57,10 +57,9 @@ def test_intervals_are_counted_by_state_when_they_are_pinned_built_fail_and_are_
     register(again, note_build(again))
     attempts.end_attempt(again, 0, {})
     assert check(postgres, name) == {(name, "registered"): 3}
-    with psycopg2.connect(postgres.database) as connection, connection.cursor() as cursor:
-        cursor.execute(
-            "UPDATE intervals SET state = 'pinned' WHERE pipeline = %s AND from_time = %s", [name, hour(2).from_time]
-        )
+    postgres.ledger(
+        "UPDATE intervals SET state = 'pinned' WHERE pipeline = %s AND from_time = %s", name, hour(2).from_time
+    )
     assert check(postgres, name) == {(name, "registered"): 2, (name, "pinned"): 1}
 
 

@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import Any
 
-import psycopg2
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -34,11 +33,6 @@ SUMMARY = {"pipeline": PIPELINE, "count": 4, "from": FIRST, "to": END, "offsets"
 
 
 NEVER_BEGUN = "gps_positions"
-
-
-def change(home: Home, statement: str) -> None:
-    with psycopg2.connect(home.database) as connection, connection.cursor() as cursor:
-        cursor.execute(statement)
 
 
 @pytest.fixture(scope="module")
@@ -74,11 +68,11 @@ def test_status_says_until_when_tables_are_complete(log: Log, in_process: Home) 
 
 
 def test_status_answers_when_the_ledger_cannot_be_read(log: Log, in_process: Home) -> None:
-    change(in_process, "ALTER TABLE intervals RENAME TO elsewhere")
+    in_process.ledger("ALTER TABLE intervals RENAME TO elsewhere")
     try:
         unread = in_process.json("status", "--json")
     finally:
-        change(in_process, "ALTER TABLE elsewhere RENAME TO intervals")
+        in_process.ledger("ALTER TABLE elsewhere RENAME TO intervals")
     assert unread["missing"] is None
     assert unread["services"]["postgres"]["healthy"] is True
     down = in_process.json("status", "--json", TIDEMARK_DATABASE_URL="postgresql://nobody:x@127.0.0.1:1")
@@ -218,8 +212,7 @@ def test_time_since_the_first_record_is_missing_when_no_interval_was_ever_begun(
     log.archive()
     assert summarize_missing(declared).count == 0, "its first interval is not due yet"
     first = START - 2 * HOUR
-    change(
-        in_process,
+    in_process.ledger(
         f"UPDATE micro_batches SET committed_at = '{format_time(first + HOUR / 2)}' WHERE pipeline = '{NEVER_BEGUN}'",
     )
     grace = declared.schedule.registered_within

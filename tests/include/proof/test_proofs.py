@@ -13,7 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import psycopg2
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -583,18 +582,12 @@ def test_announcement_names_the_proof_when_partitions_were_registered(postgres: 
     [registered] = verdict["registered"]
     assert registered["proof"] == prove(interval).as_uri()
     assert check_proof(registered["proof"]).differences == []
-    kept = postgres_value(postgres, "SELECT verdict FROM intervals WHERE id = %s", interval)
+    [(kept,)] = postgres.ledger("SELECT verdict FROM intervals WHERE id = %s", interval)
     assert kept["registered"] == verdict["registered"]
 
 
 def last_attempt(home: Home, interval: int) -> int:
-    return int(postgres_value(home, "SELECT max(id) FROM attempts WHERE interval_id = %s", interval))
-
-
-def postgres_value(home: Home, question: str, value: int) -> Any:
-    with psycopg2.connect(home.database) as connection, connection.cursor() as cursor:
-        cursor.execute(question, [value])
-        return cursor.fetchall()[0][0]
+    return int(home.ledger("SELECT max(id) FROM attempts WHERE interval_id = %s", interval)[0][0])
 
 
 def pin_again(number: int) -> None:
@@ -630,9 +623,8 @@ def test_new_ranges_are_proved_when_an_interval_that_was_pinned_again_delivers_t
 
 
 def forget_last_proof(home: Home) -> None:
-    with psycopg2.connect(home.database) as connection, connection.cursor() as cursor:
-        cursor.execute("DELETE FROM proofs WHERE id = (SELECT max(id) FROM proofs) RETURNING build_id")
-        cursor.execute("UPDATE builds SET proved = FALSE WHERE id = %s", cursor.fetchall()[0])
+    [(build,)] = home.ledger("DELETE FROM proofs WHERE id = (SELECT max(id) FROM proofs) RETURNING build_id")
+    home.ledger("UPDATE builds SET proved = FALSE WHERE id = %s", build)
 
 
 @pytest.mark.parametrize("is_last", [True, False])
@@ -694,8 +686,7 @@ def test_proof_waits_for_the_key_when_those_before_it_are_signed(
 def test_proof_is_unsigned_and_says_so_when_no_key_is_set(
     signed: list[Path], postgres: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with psycopg2.connect(postgres.database) as connection, connection.cursor() as cursor:
-        cursor.execute("UPDATE proofs SET signed_by = NULL")
+    postgres.ledger("UPDATE proofs SET signed_by = NULL")
     monkeypatch.delenv("TIDEMARK_PROOF_KEY")
     settings.cache_clear()
     proof = prove(register_hour(40))

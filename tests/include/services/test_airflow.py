@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import httpx
 import psutil
-import psycopg2
 import pytest
 
 from include.services import airflow, process
@@ -69,9 +68,7 @@ def test_nobody_holds_a_connection_when_the_scheduler_was_killed(served: Served)
     # Otherwise PostgreSQL keeps what the scheduler had locked, and each later one passes over these runs.
     assert [each for each in served.workers if lives(each)] == []
     assert process.session_of(served.leader.pid) == []
-    with psycopg2.connect(served.home.database) as connection, connection.cursor() as cursor:
-        cursor.execute("SELECT pid, query FROM pg_stat_activity WHERE datname = 'airflow'")
-        assert cursor.fetchall() == []
+    assert served.home.ledger("SELECT pid, query FROM pg_stat_activity WHERE datname = 'airflow'") == []
 
 
 def test_airflow_starts_alone_when_everything_but_its_workers_was_killed(served: Served) -> None:

@@ -64,9 +64,7 @@ def test_catalog_is_created_when_the_password_has_odd_letters(postgres: Home, od
         with connection.cursor() as cursor:
             cursor.execute("DROP DATABASE catalog WITH (FORCE)")
     postgres.run("setup-database", TIDEMARK_DATABASE_URL=odd)
-    with psycopg2.connect(postgres.database, dbname="catalog") as connection, connection.cursor() as cursor:
-        cursor.execute('SELECT count(*) FROM "PARTITIONS"')
-        assert cursor.fetchall() == [(0,)]
+    assert postgres.rows("catalog", 'SELECT count(*) FROM "PARTITIONS"') == [(0,)]
 
 
 @pytest.mark.services
@@ -74,9 +72,8 @@ def test_registry_keeps_its_schemas_in_postgresql_when_the_password_has_odd_lett
     postgres.run("up", "registry", TIDEMARK_DATABASE_URL=odd)
     try:
         assert postgres.services["registry"]["healthy"]
-        with psycopg2.connect(postgres.database, dbname="registry") as connection, connection.cursor() as cursor:
-            cursor.execute("SELECT count(*) > 0 FROM pg_tables WHERE tablename = 'artifacts'")
-            assert cursor.fetchall() == [(True,)]
+        made = "SELECT count(*) > 0 FROM pg_tables WHERE tablename = 'artifacts'"
+        assert postgres.rows("registry", made) == [(True,)]
     finally:
         postgres.run("down", "registry")
 

@@ -99,9 +99,7 @@ def api_client(home: Home, address: str) -> httpx.Client:
 
 def silent_limit(home: Home) -> str:
     """How long a session of Airflow's may say nothing in a transaction."""
-    with psycopg2.connect(home.database, dbname="airflow") as connection, connection.cursor() as cursor:
-        cursor.execute("SHOW idle_in_transaction_session_timeout")
-        return str(cursor.fetchall()[0][0])
+    return str(home.rows("airflow", "SHOW idle_in_transaction_session_timeout")[0][0])
 
 
 def test_nothing_is_started_again_when_up_is_repeated(home: Home) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
-import psycopg2
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
@@ -77,13 +76,11 @@ def test_other_readers_find_the_declared_columns_when_they_read_the_metastore(
     assert stored is not None
     assert [each["name"] for each in json.loads(stored.columns)["fields"]] == found["declared"]
     assert stored.partition_columns == ("date", "interval")
-    with psycopg2.connect(at_home.database.replace("/ledger", "/catalog")) as connection, connection.cursor() as cursor:
-        cursor.execute(
-            'SELECT c."COLUMN_NAME", c."TYPE_NAME" FROM "TBLS" t JOIN "SDS" s ON s."SD_ID" = t."SD_ID" '
-            'JOIN "COLUMNS_V2" c ON c."CD_ID" = s."CD_ID" WHERE t."TBL_NAME" = %s ORDER BY c."INTEGER_IDX"',
-            ("changed",),
-        )
-        columns = dict(cursor.fetchall())
+    query = (
+        'SELECT c."COLUMN_NAME", c."TYPE_NAME" FROM "TBLS" t JOIN "SDS" s ON s."SD_ID" = t."SD_ID" '
+        'JOIN "COLUMNS_V2" c ON c."CD_ID" = s."CD_ID" WHERE t."TBL_NAME" = %s ORDER BY c."INTEGER_IDX"'
+    )
+    columns = dict(at_home.rows("catalog", query, "changed"))
     assert {name: columns.get(name) for name in ("n", "x", "price")} == {
         "n": "bigint", "x": "double", "price": "decimal(12,4)",
     }  # fmt: skip
@@ -100,14 +97,13 @@ def test_narrower_declaration_is_refused_by_name_when_the_catalog_has_the_wider_
 
 def test_catalog_orders_values_as_spark_does_when_its_database_was_made_in_another_collation(at_home: Home) -> None:
     """The embedded PostgreSQL has no collation in which `books` < `Z`."""
-    with psycopg2.connect(at_home.database.replace("/ledger", "/catalog")) as connection, connection.cursor() as cursor:
-        cursor.execute('ALTER TABLE "PARTITION_KEY_VALS" ALTER "PART_KEY_VAL" TYPE varchar(300) COLLATE "default"')
-        connection.commit()
-        for _ in range(2):
-            prepare_databases()
-            cursor.execute(
-                "SELECT collation_name, character_maximum_length FROM information_schema.columns "
-                "WHERE table_name = 'PARTITION_KEY_VALS' AND column_name = 'PART_KEY_VAL'"
-            )
-            assert cursor.fetchall() == [("C", 300)]
-            connection.commit()
+    by_default = 'ALTER TABLE "PARTITION_KEY_VALS" ALTER "PART_KEY_VAL" TYPE varchar(300) COLLATE "default"'
+    at_home.rows("catalog", by_default)
+    for _ in range(2):
+        prepare_databases()
+        found = at_home.rows(
+            "catalog",
+            "SELECT collation_name, character_maximum_length FROM information_schema.columns "
+            "WHERE table_name = 'PARTITION_KEY_VALS' AND column_name = 'PART_KEY_VAL'",
+        )
+        assert found == [("C", 300)]

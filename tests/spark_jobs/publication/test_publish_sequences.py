@@ -13,7 +13,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import psycopg2
 import pyarrow.parquet as pq
 import pytest
 
@@ -66,17 +65,12 @@ class Hour:
         self.publish(attempt)
         assert self.announce(attempt)["validation"]["success"] is True
 
-    def query(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
-        with psycopg2.connect(self.home.database) as connection, connection.cursor() as cursor:
-            cursor.execute(statement, values)
-            return cursor.fetchall() if cursor.description else []
-
     @property
     def label(self) -> str:
         return f"interval={self.interval.label}"
 
     def in_ledger(self, state: str = "registered") -> Registered:
-        rows = self.query(
+        rows = self.home.ledger(
             "SELECT table_name, table_partition, location FROM revisions WHERE state = %s AND table_partition LIKE %s",
             state,
             f"%{self.label}",
@@ -98,7 +92,7 @@ class Hour:
         registered = self.in_ledger()
         assert registered == self.in_catalog()
         assert self.in_ledger("registering") == set()
-        assert self.query("SELECT state FROM intervals WHERE from_time = %s", self.interval.from_time) == [
+        assert self.home.ledger("SELECT state FROM intervals WHERE from_time = %s", self.interval.from_time) == [
             ("registered",)
         ]
         records = audit.in_ranges(audit.read_topic(self.home.kafka, "nest-logs"), self._ranges())
@@ -109,7 +103,7 @@ class Hour:
         return registered
 
     def _ranges(self) -> list[dict[str, Any]]:
-        rows = self.query(
+        rows = self.home.ledger(
             "SELECT r.topic, r.topic_partition, r.from_offset, r.until_offset FROM interval_ranges r "
             "JOIN intervals i ON i.id = r.interval_id WHERE i.from_time = %s",
             self.interval.from_time,
@@ -118,7 +112,7 @@ class Hour:
 
     def latest(self, attempt: int) -> tuple[str, Path]:
         """Partition and folder of the archive table's revision that the attempt built last."""
-        (partition, location), *_ = self.query(
+        (partition, location), *_ = self.home.ledger(
             "SELECT table_partition, location FROM revisions WHERE attempt_id = %s AND table_name = %s "
             "ORDER BY built_at DESC LIMIT 1",
             attempt,
@@ -132,7 +126,7 @@ class Hour:
         file = next(folder.glob("*.parquet"))
         cut_file(file)
         built = json.dumps({"bytes": file.stat().st_size, "sha256": lake.sha256(f"file://{file}")})
-        self.query(
+        self.home.ledger(
             "UPDATE revisions SET files = jsonb_set(files, ARRAY[%s], files -> %s || %s::jsonb) WHERE location = %s",
             *(file.name, file.name, built, f"file://{folder}"),
         )
@@ -143,7 +137,7 @@ class Hour:
         moved = Path(str(folder).replace(partition, f"date={date}/{self.label}"))
         moved.parent.mkdir(parents=True)
         folder.rename(moved)
-        self.query(
+        self.home.ledger(
             "UPDATE revisions SET table_partition = %s, location = %s WHERE location = %s RETURNING id",
             f"date={date}/{self.label}",
             f"file://{moved}",
@@ -204,9 +198,9 @@ def history(hour: Hour) -> Published:
     hour.begin()
     # Ranges that nobody has pinned yet are not pinned again.
     attempt = steps.pin(PIPELINE.name, hour.interval, run_by="test", repin=True)
-    assert hour.query("SELECT repinned_by FROM repins") == [("test",)]
+    assert hour.home.ledger("SELECT repinned_by FROM repins") == [("test",)]
     verdict = steps.announce(attempt)
-    ((state,),) = hour.query("SELECT state FROM intervals WHERE from_time = %s", hour.interval.from_time)
+    ((state,),) = hour.home.ledger("SELECT state FROM intervals WHERE from_time = %s", hour.interval.from_time)
     hour.build(attempt)
     first = hour.locations("built")
     hour.build(attempt)
@@ -312,7 +306,7 @@ def test_unusual_interval_waits_for_a_person_and_is_registered_when_the_command_
         question = warn(hour)
         assert hour.check() == before
         # An approval under another suite does not count, and the question is asked again.
-        hour.query("UPDATE approvals SET suite = 'another' WHERE id = %s", question.id)
+        hour.home.ledger("UPDATE approvals SET suite = 'another' WHERE id = %s", question.id)
         waiting = approve(hour, "--reason", "a quiet day", expect=2)
         assert (waiting["registered"], "decision" in waiting["validation"]) == ([], False)
         assert hour.check() == before
@@ -337,7 +331,7 @@ def test_unusual_interval_is_not_registered_and_the_catalog_stays_when_it_is_ref
         refused = approve(hour, "--reason", "rows are missing", "--refuse")
         assert refused["validation"]["decision"]["decision"] == "refused"
         # It holds for another suite, too, because the build was refused.
-        hour.query("UPDATE approvals SET suite = 'another' WHERE id = %s", question.id)
+        hour.home.ledger("UPDATE approvals SET suite = 'another' WHERE id = %s", question.id)
         hour.publish(question.attempt, expect=2)
         verdict = hour.announce(question.attempt)
     assert (verdict["validation"]["success"], verdict["registered"]) == (False, [])

@@ -9,7 +9,6 @@ from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
-import psycopg2
 import pytest
 
 from include import catalog
@@ -54,11 +53,10 @@ def errors_of(home: Home, scenario: str, *attempts: int) -> dict[str, str]:
 
 def states(home: Home, attempt: int) -> dict[str, set[str]]:
     """Return the states of the revisions of the attempt's last build, by table."""
-    with psycopg2.connect(home.database) as connection, connection.cursor() as cursor:
-        cursor.execute("SELECT table_name, state FROM revisions WHERE build_id = %s", [load_attempt(attempt).build])
-        found: dict[str, set[str]] = {}
-        for table, state in cursor.fetchall():
-            found.setdefault(table, set()).add(state)
+    found: dict[str, set[str]] = {}
+    build = load_attempt(attempt).build
+    for table, state in home.ledger("SELECT table_name, state FROM revisions WHERE build_id = %s", build):
+        found.setdefault(table, set()).add(state)
     return found
 
 

@@ -124,15 +124,11 @@ class Seeded:
 
     @contextmanager
     def ledger(self, statement: str, undo: str) -> Iterator[None]:
-        self._execute(statement)
+        self.home.ledger(statement)
         try:
             yield
         finally:
-            self._execute(undo)
-
-    def _execute(self, statement: str) -> None:
-        with psycopg2.connect(self.home.database) as connection, connection.cursor() as cursor:
-            cursor.execute(statement)
+            self.home.ledger(undo)
 
     def emit(self, key: str, value: bytes | None) -> None:
         producer = self.home.producer()
