@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import os
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 from confluent_kafka import Producer
@@ -17,7 +18,8 @@ from include.ledger.intervals import pinned
 from include.ledger.intervals.pins import PinnedInterval
 from include.ledger.streams import writers
 from include.offsets import Fates, OffsetRange
-from include.pipelines.spec import Pipeline
+from include.pipelines import load_pipeline
+from include.pipelines.spec import KafkaTopics, Pipeline
 from include.settings import settings
 from include.times import Interval
 from tests.conftest import last_hours, wait_for
@@ -28,6 +30,15 @@ HOUR = timedelta(hours=1)
 
 def hour(number: int) -> Interval:
     return Interval(START + number * HOUR, START + (number + 1) * HOUR)
+
+
+def new_log(name: str, topic_partitions: int) -> Log:
+    """Return the log of a new pipeline without views, whose topic is created."""
+    name = f"{name}_{os.getpid()}"
+    source = KafkaTopics(subscribe=(f"{name}-log",))
+    log = Log(replace(load_pipeline("nest_cameras"), name=name, source=source, views=(), reports=()))
+    log.create(topic_partitions)
+    return log
 
 
 @dataclass

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from dataclasses import replace
-
 import pytest
 from confluent_kafka import TopicPartition as ClientTopicPartition
 
@@ -13,9 +9,7 @@ from include.errors import ArchiveBehind, OffsetsLost, TidemarkError, TopicRecre
 from include.intervals.reporting.asked_ranges import check_ranges, format_ranges, parse_ranges
 from include.ledger.intervals.states import Source
 from include.offsets import OffsetRange, TopicPartition
-from include.pipelines import load_pipeline
-from include.pipelines.spec import KafkaTopics
-from tests.conftest import Home, settings_of
+from tests.conftest import Home
 from tests.support.topic_log import Log
 
 
@@ -51,26 +45,15 @@ def test_ranges_are_refused_with_pipeline_topic_partition_and_offsets_when_they_
     assert refused.value.exit_code == 64
 
 
-@pytest.fixture(scope="module")
-def in_this_process(home: Home) -> Iterator[None]:
-    """This process's settings are those of the home."""
-    with settings_of(home):
-        yield
-
-
 @pytest.fixture
-def log(in_this_process: None, request: pytest.FixtureRequest) -> Log:
+def log(in_process: Home, log: Log) -> Log:
     """Six records of topic partition 0, of which Kafka holds the last four and the archive the first five."""
-    name = f"p{abs(hash(request.node.name)) % 10**10}_{os.getpid()}"
-    nest = load_pipeline("nest_cameras")
-    made = Log(replace(nest, name=name, source=KafkaTopics(subscribe=(f"{name}-log",)), views=(), reports=()))
-    made.create(2)
-    made.send(0, *[0.1] * 5)
-    made.archive()
-    made.send(0, 0.1)
-    cut = ClientTopicPartition(made.topic, 0, 2)
-    next(iter(made.admin.delete_records([cut]).values())).result(30)
-    return made
+    log.send(0, *[0.1] * 5)
+    log.archive()
+    log.send(0, 0.1)
+    cut = ClientTopicPartition(log.topic, 0, 2)
+    next(iter(log.admin.delete_records([cut]).values())).result(30)
+    return log
 
 
 def refusal(log: Log, source: Source, partition: int, begin: int, until: int) -> TidemarkError:

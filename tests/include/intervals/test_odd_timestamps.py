@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import random
-from collections.abc import Iterator
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
@@ -23,33 +20,15 @@ from include.ledger.intervals.odd_timestamps import as_json
 from include.ledger.models import MicroBatch
 from include.monitor.report import render_report
 from include.offsets import TopicPartition
-from include.pipelines import load_pipeline
-from include.pipelines.spec import KafkaTopics
-from tests.conftest import Home, settings_of
+from tests.conftest import Home
 from tests.support import audit
 from tests.support.topic_log import HOUR, START, Log, hour
 from tests.support.transactions import transactional_producer
 
-pytestmark = pytest.mark.services
+pytestmark = [pytest.mark.services, pytest.mark.usefixtures("impatient")]
 
 FAR = 640_000.0
 """Hours: 73 years ahead."""
-
-
-@pytest.fixture(scope="module", autouse=True)
-def in_this_process(home: Home) -> Iterator[None]:
-    """This process's settings are those of the home."""
-    with settings_of(home, TIDEMARK_ARCHIVE_WAIT="1s"):
-        yield
-
-
-@pytest.fixture
-def log(request: pytest.FixtureRequest) -> Log:
-    name = f"p{abs(hash(request.node.name)) % 10**10}_{os.getpid()}"
-    nest = load_pipeline("nest_cameras")
-    made = Log(replace(nest, name=name, source=KafkaTopics(subscribe=(f"{name}-log",)), views=(), reports=()))
-    made.create(2)
-    return made
 
 
 def odd(log: Log) -> list[tuple[int, int | None]]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -57,25 +56,17 @@ from include.monitor.missing import building_commands
 from include.monitor.streams import broker
 from include.offsets import OffsetRange
 from include.offsets import TopicPartition as Tp
-from include.pipelines import load_pipeline
 from include.pipelines.spec import KafkaTopics
 from include.reconciliation import ReconciliationCounts
 from include.settings import settings
 from include.streams import generations
 from include.streams.start import check_retention, lost_offsets
 from include.times import Interval, every
-from tests.conftest import Home, iso, settings_of
+from tests.conftest import iso
 from tests.support.attempts import begin_attempt, note_build, register
 from tests.support.topic_log import HOUR, START, Log, by_partition, hour
 
-pytestmark = pytest.mark.services
-
-
-@pytest.fixture(scope="module", autouse=True)
-def in_this_process(home: Home) -> Iterator[None]:
-    """This process's settings are those of the home."""
-    with settings_of(home, TIDEMARK_ARCHIVE_WAIT="1s"):
-        yield
+pytestmark = [pytest.mark.services, pytest.mark.usefixtures("impatient")]
 
 
 def assert_tiling(pinned: list[PinnedInterval]) -> None:
@@ -87,15 +78,6 @@ def assert_tiling(pinned: list[PinnedInterval]) -> None:
             key = (r.topic_id, r.topic_partition.partition)
             assert at.get(key, r.from_offset) == r.from_offset
             at[key] = r.until_offset
-
-
-@pytest.fixture
-def log(request: pytest.FixtureRequest) -> Log:
-    name = f"p{abs(hash(request.node.name)) % 10**10}_{os.getpid()}"
-    nest = load_pipeline("nest_cameras")
-    made = Log(replace(nest, name=name, source=KafkaTopics(subscribe=(f"{name}-log",)), views=(), reports=()))
-    made.create(2)
-    return made
 
 
 def test_intervals_tile_and_take_each_record_once_when_timestamps_run_backwards(log: Log) -> None:

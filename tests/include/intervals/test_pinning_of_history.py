@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -25,33 +24,15 @@ from include.ledger.database import engine
 from include.ledger.intervals.missing import MissingIntervals, missing_intervals
 from include.ledger.intervals.pins import PinnedInterval
 from include.ledger.quarantine import LandedReplay, RecordKey
-from include.pipelines import load_pipeline
 from include.pipelines.spec import KafkaTopics
 from include.streams import generations
 from include.times import Interval
-from tests.conftest import Home, settings_of
 from tests.support.topic_log import HOUR, START, Log, by_partition, hour
 
-pytestmark = pytest.mark.services
+pytestmark = [pytest.mark.services, pytest.mark.usefixtures("impatient")]
 
 YEARS = -(START - datetime(2015, 3, 1, tzinfo=UTC)) // HOUR
 """The hour, counted from START, in which the history begins."""
-
-
-@pytest.fixture(scope="module", autouse=True)
-def in_this_process(home: Home) -> Iterator[None]:
-    """This process's settings are those of the home."""
-    with settings_of(home, TIDEMARK_ARCHIVE_WAIT="1s"):
-        yield
-
-
-@pytest.fixture
-def log(request: pytest.FixtureRequest) -> Log:
-    name = f"p{abs(hash(request.node.name)) % 10**10}_{os.getpid()}"
-    nest = load_pipeline("nest_cameras")
-    made = Log(replace(nest, name=name, source=KafkaTopics(subscribe=(f"{name}-log",)), views=(), reports=()))
-    made.create(2)
-    return made
 
 
 @dataclass

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import pytest
@@ -25,17 +24,9 @@ from include.offsets import TopicPartition as Tp
 from include.pipelines import load_pipeline
 from include.pipelines.spec import KafkaTopics, Pipeline
 from include.streams import generations, start
-from tests.conftest import Home, settings_of
 from tests.support.topic_log import Log, by_partition, hour
 
-pytestmark = pytest.mark.services
-
-
-@pytest.fixture(scope="module", autouse=True)
-def in_this_process(home: Home) -> Iterator[None]:
-    """This process's settings are those of the home."""
-    with settings_of(home, TIDEMARK_ARCHIVE_WAIT="1s"):
-        yield
+pytestmark = [pytest.mark.services, pytest.mark.usefixtures("impatient")]
 
 
 @dataclass

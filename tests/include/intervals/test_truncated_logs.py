@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 import pytest
 from confluent_kafka import TopicPartition
@@ -17,24 +15,15 @@ from include.errors import LogTruncated
 from include.monitor.lag import lag_of, log_error
 from include.monitor.streams import broker
 from include.pipelines import load_pipeline
-from include.pipelines.spec import KafkaTopics
 from include.services import supervisor
 from include.services.process import ServiceStatus
 from include.streams.start import check_retention
 from tests.conftest import Home, settings_of
 from tests.support.broker_copy import BrokerCopy
 from tests.support.shipped import all_pipelines
-from tests.support.topic_log import Log
+from tests.support.topic_log import Log, new_log
 
 pytestmark = [pytest.mark.services, pytest.mark.own_services]
-
-
-def made(name: str) -> Log:
-    name = f"{name}_{os.getpid()}"
-    nest = load_pipeline("nest_cameras")
-    log = Log(replace(nest, name=name, source=KafkaTopics(subscribe=(f"{name}-log",)), views=(), reports=()))
-    log.create(1)
-    return log
 
 
 NAMES = ("shorter", "rewritten", "resent", "expired")
@@ -44,7 +33,7 @@ NAMES = ("shorter", "rewritten", "resent", "expired")
 def logs(home: Home, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Log]]:
     """Topics whose first hour is pinned up to offset 4 of 5, and that then were cut back to their first two records."""
     with settings_of(home, TIDEMARK_ARCHIVE_WAIT="1s"):
-        every = {name: made(name) for name in NAMES}
+        every = {name: new_log(name, 1) for name in NAMES}
         for log in every.values():
             log.send(0, 0.1, 0.2)
         copy = BrokerCopy.of(home, tmp_path_factory.mktemp("broker") / "copy")

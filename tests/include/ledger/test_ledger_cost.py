@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 import pytest
@@ -24,13 +23,11 @@ from include.ledger.intervals.findings import BuildFindings, FateCounts, RecordC
 from include.ledger.lineage import BuiltRevision
 from include.ledger.streams import losses, writers
 from include.offsets import OffsetRange, TopicPartition
-from include.pipelines import load_pipeline
-from include.pipelines.spec import KafkaTopics
 from include.reconciliation import ReconciliationCounts
 from include.settings import settings
 from tests.conftest import Home
 from tests.support.ledger_reads import rows_read
-from tests.support.topic_log import HOUR, START, Log, hour
+from tests.support.topic_log import HOUR, START, Log, hour, new_log
 
 pytestmark = pytest.mark.services
 
@@ -136,13 +133,10 @@ def past(in_process: Home, monkeypatch: pytest.MonkeyPatch) -> Past:
     settings.cache_clear()
     # PostgreSQL reads a table of a few pages whole, even with an index: a missing index must show before it hurts.
     in_process.ledger("ALTER DATABASE ledger SET enable_seqscan = off")
-    name = f"cost_{os.getpid()}"
-    nest = load_pipeline("nest_cameras")
-    log = Log(replace(nest, name=name, source=KafkaTopics(subscribe=(f"{name}-log",)), views=(), reports=()))
-    log.create(2)
+    log = new_log("cost", 2)
     for partition in (0, 1):
         log.send(partition, *(number / BATCHES - LONG for number in range((LONG + 2) * BATCHES)))
-    return Past(log, writers.acquire(name))
+    return Past(log, writers.acquire(log.pipeline.name))
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,7 +25,7 @@ from spark_jobs.intervals import read
 from spark_jobs.reconciliation import against_ledger
 from spark_jobs.reconciliation.compacted import Compacted, find_compacted
 from spark_jobs.reconciliation.interval_run import IntervalRun
-from tests.conftest import Home, settings_of, wait_for
+from tests.conftest import Home, wait_for
 from tests.support import audit
 from tests.support.topic_log import Log, hour
 
@@ -41,12 +40,6 @@ RECORDS = 300
 RANGE = set(range(RECORDS))
 KEYS = 3
 """Of the records after the first, which is alone with its key: it stays."""
-
-
-@pytest.fixture(scope="module", autouse=True)
-def in_this_process(home: Home) -> Iterator[None]:
-    with settings_of(home):
-        yield
 
 
 def configure(log: Log, kind: ConfigResource.Type, name: str, **config: str) -> None:
@@ -101,7 +94,7 @@ class Cleaned:
 
 
 @pytest.fixture(scope="module")
-def cleaned(home: Home, in_this_process: None, spark: Any, nest: Pipeline) -> Cleaned:
+def cleaned(in_process: Home, spark: Any, nest: Pipeline) -> Cleaned:
     log = Log(nest)
     log.create(1)
     configure(log, ConfigResource.Type.BROKER, "1", log_cleaner_backoff_ms="200")
@@ -118,7 +111,7 @@ def cleaned(home: Home, in_this_process: None, spark: Any, nest: Pipeline) -> Cl
     made.policy("compact")
 
     def offsets() -> set[int]:
-        return {offset for topic, _, offset in audit.read_topic(home.kafka, log.topic) if topic == log.topic}
+        return {offset for topic, _, offset in audit.read_topic(in_process.kafka, log.topic) if topic == log.topic}
 
     made.visible = wait_for("the cleaner's holes", lambda: len(found := offsets()) < RECORDS and found)
     # No more of them while the tests compare.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -15,19 +14,12 @@ from include.offsets import OffsetRange, TopicPartition
 from include.pipelines import load_pipeline
 from include.pipelines.spec import KafkaTopics
 from spark_jobs.streaming.restarts import PoisonRestarts
-from tests.conftest import Home, settings_of
 from tests.support.topic_log import Log
 
-pytestmark = pytest.mark.services
+pytestmark = [pytest.mark.services, pytest.mark.usefixtures("in_process")]
 
 VIEW = "hourly_counts"
 FAILED = RuntimeError("no worker")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def in_this_process(home: Home) -> Iterator[None]:
-    with settings_of(home):
-        yield
 
 
 def test_query_starts_again_once_at_a_position_when_the_archive_came_through_with_nothing_diverted() -> None:
