@@ -498,6 +498,38 @@ def settings_of(home: Home, **extra: str) -> Iterator[Home]:
     engine.cache_clear()
 
 
+SetSettings = Callable[..., None]
+"""Takes variables of the environment by name."""
+
+
+@pytest.fixture
+def set_settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[SetSettings]:
+    """Sets variables of this process, and lets its settings be read again, now and after the test."""
+    from include.settings import settings
+
+    def change(**variables: str) -> None:
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        settings.cache_clear()
+
+    yield change
+    settings.cache_clear()
+
+
+@pytest.fixture
+def empty_home(tmp_path: Path, set_settings: SetSettings) -> Path:
+    """This process's home, in which no service was ever started."""
+    set_settings(TIDEMARK_HOME=str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def own_lake(tmp_path: Path, set_settings: SetSettings) -> Path:
+    """This process's lake, an empty folder without services."""
+    set_settings(TIDEMARK_LAKE=tmp_path.as_uri())
+    return tmp_path
+
+
 @pytest.fixture(scope="module")
 def in_process(home: Home) -> Iterator[Home]:
     """The home, with this process's settings and ledger connection in it."""

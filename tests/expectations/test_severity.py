@@ -16,9 +16,8 @@ from include.ledger.intervals.findings import RecordCounts
 from include.ledger.validation.usual import PastInterval
 from include.pipelines import load_pipeline
 from include.pipelines.spec import Archive, Json
-from include.settings import settings
 from include.times import Interval
-from tests.conftest import REPOSITORY
+from tests.conftest import REPOSITORY, SetSettings
 
 INTERVAL = Interval(datetime(2026, 11, 20, 5, tzinfo=UTC), datetime(2026, 11, 20, 6, tzinfo=UTC))
 PAST = [PastInterval(100 + number, timedelta(seconds=number)) for number in range(48)]
@@ -351,19 +350,14 @@ def test_what_cannot_be_usual_is_refused_when_it_is_declared(declared: Any) -> N
 
 @pytest.mark.parametrize(("setting", "severity"), [(None, "info"), ("warn", "warn")])
 def test_unusual_interval_is_only_reported_when_the_setting_asks_for_no_more(
-    monkeypatch: pytest.MonkeyPatch, setting: str | None, severity: str
+    monkeypatch: pytest.MonkeyPatch, set_settings: SetSettings, setting: str | None, severity: str
 ) -> None:
     monkeypatch.setattr("expectations.usual.past_intervals", lambda *_: PAST)
-    if setting:
-        monkeypatch.setenv("TIDEMARK_UNUSUAL", setting)
-    settings.cache_clear()
-    try:
-        assert usual_of(load_pipeline("isp_hits"), INTERVAL).severity == severity
-        # A suite that changes only a bound says nothing about the severity.
-        monkeypatch.setattr("expectations.isp_hits.USUAL", Usual(factor=3), raising=False)
-        assert usual_of(load_pipeline("isp_hits"), INTERVAL).severity == severity
-    finally:
-        settings.cache_clear()
+    set_settings(**({"TIDEMARK_UNUSUAL": setting} if setting else {}))
+    assert usual_of(load_pipeline("isp_hits"), INTERVAL).severity == severity
+    # A suite that changes only a bound says nothing about the severity.
+    monkeypatch.setattr("expectations.isp_hits.USUAL", Usual(factor=3), raising=False)
+    assert usual_of(load_pipeline("isp_hits"), INTERVAL).severity == severity
 
 
 @pytest.mark.spark

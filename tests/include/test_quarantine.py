@@ -26,7 +26,6 @@ from include.offsets import OffsetRange, TopicPartition
 from include.pipelines import load_pipeline
 from include.quarantine import Selection, discard, find, latest_records, printable, records, records_within, select
 from include.quarantine.reading import read_file
-from include.settings import settings
 from tests.conftest import Home
 from tests.support.committed import TP, commit, commit_recreated, write_quarantined
 
@@ -91,21 +90,16 @@ def test_records_are_printed_as_they_are_read_when_all_are_listed_as_json(
 
 
 def test_error_names_the_command_that_finds_damage_when_a_file_has_its_size_and_other_bytes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, own_lake: Path
 ) -> None:
-    monkeypatch.setenv("TIDEMARK_LAKE", tmp_path.as_uri())
-    settings.cache_clear()
-    try:
-        path = "quarantine/nest_cameras/a.parquet"
-        (tmp_path / path).parent.mkdir(parents=True)
-        write_quarantined(path, [0, 1])
-        file = tmp_path / path
-        file.write_bytes(bytes(file.stat().st_size))
-        # Without `--deep`, doctor compares sizes alone and finds nothing.
-        with pytest.raises(FileUnreadable, match=f"{path} cannot be read: .* — .*/tidemark doctor --deep "):
-            list(read_file("nest_cameras", QuarantineFile(path, {}), ["kafka_offset"]))
-    finally:
-        settings.cache_clear()
+    path = "quarantine/nest_cameras/a.parquet"
+    (tmp_path / path).parent.mkdir(parents=True)
+    write_quarantined(path, [0, 1])
+    file = tmp_path / path
+    file.write_bytes(bytes(file.stat().st_size))
+    # Without `--deep`, doctor compares sizes alone and finds nothing.
+    with pytest.raises(FileUnreadable, match=f"{path} cannot be read: .* — .*/tidemark doctor --deep "):
+        list(read_file("nest_cameras", QuarantineFile(path, {}), ["kafka_offset"]))
 
 
 @pytest.mark.services

@@ -19,9 +19,8 @@ from include.offsets import TopicIdentity
 from include.pipelines import load_pipeline
 from include.pipelines.spec import KafkaTopics
 from include.services import supervisor
-from include.settings import settings
 from include.times import every
-from tests.conftest import Home
+from tests.conftest import Home, SetSettings
 from tests.support import s3_server
 from tests.support.attempts import begin_attempt
 from tests.support.shipped import UNUSED
@@ -124,6 +123,7 @@ def test_events_fill_the_last_complete_interval_when_a_demo_produces_them(
 
 def test_demo_starts_nothing_when_the_settings_name_a_broker_whose_topic_has_records(
     monkeypatch: pytest.MonkeyPatch,
+    set_settings: SetSettings,
 ) -> None:
     class Started(Exception):
         """Something is prepared."""
@@ -143,21 +143,15 @@ def test_demo_starts_nothing_when_the_settings_name_a_broker_whose_topic_has_rec
     )
     with pytest.raises(Started):
         run_demo(pipeline, lambda _: None)
-    monkeypatch.setenv("TIDEMARK_KAFKA_BOOTSTRAP", "broker:9092")
-    settings.cache_clear()
-    try:
-        with pytest.raises(
-            UsageError, match=f"the topic {pipeline.source.named[0]} at broker:9092 has records"
-        ) as said:
-            run_demo(pipeline, lambda _: None)
-        assert "unset TIDEMARK_KAFKA_BOOTSTRAP" in said.value.remedy
-        # The ledger of the present one may know the topic of that broker.
-        assert "a TIDEMARK_HOME of its own" in said.value.remedy
-        ends.clear()
-        with pytest.raises(Started):
-            run_demo(pipeline, lambda _: None)
-    finally:
-        settings.cache_clear()
+    set_settings(TIDEMARK_KAFKA_BOOTSTRAP="broker:9092")
+    with pytest.raises(UsageError, match=f"the topic {pipeline.source.named[0]} at broker:9092 has records") as said:
+        run_demo(pipeline, lambda _: None)
+    assert "unset TIDEMARK_KAFKA_BOOTSTRAP" in said.value.remedy
+    # The ledger of the present one may know the topic of that broker.
+    assert "a TIDEMARK_HOME of its own" in said.value.remedy
+    ends.clear()
+    with pytest.raises(Started):
+        run_demo(pipeline, lambda _: None)
 
 
 @pytest.mark.slow

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,9 +11,9 @@ import pytest
 import structlog
 from airflow.sdk.exceptions import AirflowFailException
 
-from include.settings import settings
 from include.spark.driver_lines import DriverLines, without_secrets
 from include.spark.submission import submission
+from tests.conftest import SetSettings
 from tests.support.yarn_api import APPLICATION, ended_application, site_of
 
 CANARY = "canary-7d1f"
@@ -36,12 +35,8 @@ MODES = {
 
 
 @pytest.fixture(autouse=True)
-def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    for name, value in {**SECRETS, "TIDEMARK_HOME": str(tmp_path), "TIDEMARK_LAKE": "file:///srv/lake"}.items():
-        monkeypatch.setenv(name, value)
-    settings.cache_clear()
-    yield
-    settings.cache_clear()
+def environment(tmp_path: Path, set_settings: SetSettings) -> None:
+    set_settings(**SECRETS, TIDEMARK_HOME=str(tmp_path), TIDEMARK_LAKE="file:///srv/lake")
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -82,12 +77,11 @@ def test_no_secret_is_in_the_command_or_its_log_when_a_job_is_submitted(
     ],
 )
 def test_job_is_refused_when_connection_and_settings_name_masters_of_different_kinds(
-    connection: dict[str, object], master: str, monkeypatch: pytest.MonkeyPatch
+    connection: dict[str, object], master: str, monkeypatch: pytest.MonkeyPatch, set_settings: SetSettings
 ) -> None:
     from include.airflow.spark import JobOperator
 
-    monkeypatch.setenv("TIDEMARK_SPARK_MASTER", master)
-    settings.cache_clear()
+    set_settings(TIDEMARK_SPARK_MASTER=master)
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", **connection}))
     operator = JobOperator(task_id="publish", job="publish", pipeline="nest_cameras", attempt="7")
     with pytest.raises(AirflowFailException) as refused:
@@ -97,11 +91,11 @@ def test_job_is_refused_when_connection_and_settings_name_masters_of_different_k
 
 def test_job_is_refused_and_told_how_to_make_the_connection_when_airflow_has_none(
     monkeypatch: pytest.MonkeyPatch,
+    set_settings: SetSettings,
 ) -> None:
     from include.airflow.spark import JobOperator
 
-    monkeypatch.setenv("TIDEMARK_SPARK_MASTER", "spark://127.0.0.1:7077")
-    settings.cache_clear()
+    set_settings(TIDEMARK_SPARK_MASTER="spark://127.0.0.1:7077")
     monkeypatch.delenv("AIRFLOW_CONN_SPARK_DEFAULT", raising=False)
     operator = JobOperator(task_id="publish", job="publish", pipeline="nest_cameras", attempt="7")
     with pytest.raises(AirflowFailException) as refused:
@@ -110,11 +104,12 @@ def test_job_is_refused_and_told_how_to_make_the_connection_when_airflow_has_non
     assert "--conn-type spark --conn-host 'spark://127.0.0.1:7077'" in str(refused.value)
 
 
-def test_stream_starts_by_the_settings_when_airflow_has_no_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stream_starts_by_the_settings_when_airflow_has_no_connection(
+    monkeypatch: pytest.MonkeyPatch, set_settings: SetSettings
+) -> None:
     from include.airflow import streams
 
-    monkeypatch.setenv("TIDEMARK_SPARK_MASTER", "spark://127.0.0.1:7077")
-    settings.cache_clear()
+    set_settings(TIDEMARK_SPARK_MASTER="spark://127.0.0.1:7077")
     monkeypatch.delenv("AIRFLOW_CONN_SPARK_DEFAULT", raising=False)
     monkeypatch.setattr(streams.writers, "live_writer", lambda _: None)
     monkeypatch.setattr(streams.launches, "last", lambda _: None)
@@ -181,12 +176,11 @@ def test_beginning_of_own_lines_stays_when_a_secret_reads_like_it() -> None:
 
 @pytest.mark.parametrize("kind", ["OwnLines", "HandedOver"])
 def test_exit_code_keeps_its_meaning_when_a_secret_reads_as_own_lines_begin(
-    kind: str, monkeypatch: pytest.MonkeyPatch
+    kind: str, set_settings: SetSettings
 ) -> None:
     from include.airflow.on_cluster import handing_over
 
-    monkeypatch.setenv("TIDEMARK_DATABASE_URL", "postgresql://tidemark:tidemark@127.0.0.1:5432")
-    settings.cache_clear()
+    set_settings(TIDEMARK_DATABASE_URL="postgresql://tidemark:tidemark@127.0.0.1:5432")
     lines = DriverLines()
     getattr(handing_over, kind)(logging.getLogger("hook"), lines).info("tidemark: 3 rows fail; user tidemark")
     assert lines.exit_code(2) == 2

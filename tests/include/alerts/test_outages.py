@@ -15,9 +15,8 @@ from include.alerts import MOST_FAILURES
 from include.alerts.channels import post_webhook
 from include.ledger.alerts import Alert, open_alerts
 from include.services.process import free_port
-from include.settings import settings
 from include.times import Interval
-from tests.conftest import Home, settings_of
+from tests.conftest import Home, SetSettings, settings_of
 from tests.support.attempts import begin_attempt, note_build, register
 from tests.support.json_server import answering
 from tests.support.receivers import Received, listening, tls_in, trust
@@ -133,20 +132,16 @@ def test_alert_that_a_receiver_never_takes_holds_back_no_newer_one_when_it_answe
 
 
 def test_webhook_is_trusted_when_the_machine_trusts_its_authority(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, set_settings: SetSettings
 ) -> None:
     tls, certificate = tls_in(tmp_path)
     posted: list[object] = []
     with answering(lambda _, path, body: (posted.append(body["pipeline"]), (200, path))[1], tls) as address:
-        monkeypatch.setenv("TIDEMARK_ALERT_WEBHOOK", f"{address}/hook")
-        settings.cache_clear()
-        try:
-            with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
-                post_webhook(alert("in-house"))
-            trust(monkeypatch, certificate)
+        set_settings(TIDEMARK_ALERT_WEBHOOK=f"{address}/hook")
+        with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
             post_webhook(alert("in-house"))
-        finally:
-            settings.cache_clear()
+        trust(monkeypatch, certificate)
+        post_webhook(alert("in-house"))
     assert posted == ["in-house"]
 
 

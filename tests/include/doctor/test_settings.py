@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,18 +15,10 @@ from include.errors import UsageError
 from include.schemas.registry import registry
 from include.setting_values import masked
 from include.settings import settings, write_private
+from tests.conftest import SetSettings
 
 
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A home in which no service was ever started."""
-    monkeypatch.setenv("TIDEMARK_HOME", str(tmp_path))
-    settings.cache_clear()
-    yield tmp_path
-    settings.cache_clear()
-
-
-def test_settings_without_a_service_are_none_when_nobody_set_them(home: Path) -> None:
+def test_settings_without_a_service_are_none_when_nobody_set_them(empty_home: Path) -> None:
     shown = effective_settings()
 
     embedded = {name for name, value in shown.items() if value == "(embedded, never started)"}
@@ -36,12 +27,12 @@ def test_settings_without_a_service_are_none_when_nobody_set_them(home: Path) ->
     assert shown["TIDEMARK_SPARK_UI"] == "false"
 
 
-def test_address_of_an_embedded_service_is_shown_without_its_password_when_it_was_started(home: Path) -> None:
+def test_address_of_an_embedded_service_is_shown_without_its_password_when_it_was_started(empty_home: Path) -> None:
     for name, address in {
         "kafka": "127.0.0.1:19092",
         "postgres": "postgresql://tidemark:canary@127.0.0.1:15432",
     }.items():
-        write_private(home / "services" / f"{name}.json", json.dumps({"address": address, "pid": 1}))
+        write_private(empty_home / "services" / f"{name}.json", json.dumps({"address": address, "pid": 1}))
     shown = effective_settings()
 
     assert shown["TIDEMARK_KAFKA_BOOTSTRAP"] == "127.0.0.1:19092 (embedded)"
@@ -70,19 +61,15 @@ def test_only_the_password_is_masked_when_an_address_has_one(address: str) -> No
     assert masked("postgresql://someone@h:5432/ledger") == "postgresql://someone@h:5432/ledger"
 
 
-def test_secret_of_a_setting_is_masked_when_it_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TIDEMARK_DATABASE_URL", "postgresql://someone:canary@127.0.0.1:5432/ledger")
-    settings.cache_clear()
-    try:
-        shown = effective_settings()
-    finally:
-        settings.cache_clear()
+def test_secret_of_a_setting_is_masked_when_it_is_shown(set_settings: SetSettings) -> None:
+    set_settings(TIDEMARK_DATABASE_URL="postgresql://someone:canary@127.0.0.1:5432/ledger")
+    shown = effective_settings()
 
     assert "canary" not in str(shown)
     assert "(embedded" not in shown["TIDEMARK_DATABASE_URL"]
 
 
-def test_variable_is_noted_when_it_is_no_setting(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variable_is_noted_when_it_is_no_setting(empty_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("KAFKA_BOOTSTRAP_SERVERS", "LAKE_URI", "lease_seconds", "DEBUG", "UNUSUAL"):
         monkeypatch.setenv(f"TIDEMARK_{name}", "warn")
     found = {each.what: each.remedy for each in examine_settings() if "no setting" in each.what}
@@ -95,21 +82,20 @@ def test_variable_is_noted_when_it_is_no_setting(home: Path, monkeypatch: pytest
 
 @pytest.mark.parametrize(("there", "missing"), [("ALERT_SMTP", "ALERT_EMAIL_TO"), ("ALERT_EMAIL_TO", "ALERT_SMTP")])
 def test_mail_is_noted_when_its_server_or_its_receivers_are_not_set(
-    home: Path, monkeypatch: pytest.MonkeyPatch, there: str, missing: str
+    empty_home: Path, set_settings: SetSettings, there: str, missing: str
 ) -> None:
-    monkeypatch.setenv(f"TIDEMARK_{there}", "smtp://mail.example.org")
+    set_settings(**{f"TIDEMARK_{there}": "smtp://mail.example.org"})
     (note,) = examine_settings()
     assert note.what == f"TIDEMARK_{there} is set and TIDEMARK_{missing} is not: no mail is sent"
-    monkeypatch.setenv(f"TIDEMARK_{missing}", "smtp://mail.example.org")
-    settings.cache_clear()
+    set_settings(**{f"TIDEMARK_{missing}": "smtp://mail.example.org"})
     assert not [*examine_settings()]
 
 
 def test_files_with_secrets_are_named_and_closed_when_others_can_read_them(
-    home: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+    empty_home: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = ("kafka.client.properties", "kafka.json", "kafka.p12", "kafka.properties", "registry.properties")
-    files = [home / "services" / name for name in names]
+    files = [empty_home / "services" / name for name in names]
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     for variable, path in {
         "KAFKA_PROPERTIES": files[0],
@@ -121,7 +107,7 @@ def test_files_with_secrets_are_named_and_closed_when_others_can_read_them(
     for path in files:
         write_private(path, "")
         path.chmod(0o644)
-    (home / "services" / "kafka.certificate.pem").touch()
+    (empty_home / "services" / "kafka.certificate.pem").touch()
 
     (found,) = examine_secrets()
     assert (found.ok, found.remedy) == (False, "./tidemark doctor --repair")
@@ -133,9 +119,9 @@ def test_files_with_secrets_are_named_and_closed_when_others_can_read_them(
 
 
 def test_file_with_secrets_is_named_when_another_account_has_to_close_it(
-    home: Path, monkeypatch: pytest.MonkeyPatch
+    empty_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = home / "services" / "registry.properties"
+    path = empty_home / "services" / "registry.properties"
     write_private(path, "")
     path.chmod(0o640)
 
@@ -150,7 +136,7 @@ def test_file_with_secrets_is_named_when_another_account_has_to_close_it(
 
 @pytest.mark.parametrize("user", ["canary", "canary:canary"])
 def test_user_of_a_registry_is_not_shown_when_its_address_has_one(
-    home: Path, monkeypatch: pytest.MonkeyPatch, user: str
+    empty_home: Path, monkeypatch: pytest.MonkeyPatch, user: str
 ) -> None:
     monkeypatch.setenv("TIDEMARK_REGISTRY_URL", f"https://{user}@registry:8081/a")
     assert effective_settings()["TIDEMARK_REGISTRY_URL"] == "https://registry:8081/a"
@@ -160,7 +146,7 @@ def test_user_of_a_registry_is_not_shown_when_its_address_has_one(
 
 @pytest.mark.parametrize("end", ["?token=canary", "/a?token=canary", "/a#canary"])
 def test_address_of_a_registry_is_refused_unshown_when_no_path_can_follow_it(
-    home: Path, monkeypatch: pytest.MonkeyPatch, end: str
+    empty_home: Path, monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
     monkeypatch.setenv("TIDEMARK_REGISTRY_URL", f"https://registry{end}")
     with pytest.raises(UsageError, match=r"without \? and #") as refused:

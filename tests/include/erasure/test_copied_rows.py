@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,16 +10,6 @@ import pytest
 
 from include.erasure import files
 from include.lake import row_groups
-from include.settings import settings
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A lake without services."""
-    monkeypatch.setenv("TIDEMARK_LAKE", tmp_path.as_uri())
-    settings.cache_clear()
-    yield tmp_path
-    settings.cache_clear()
 
 
 def write(path: Path, rows: int) -> str:
@@ -32,15 +21,15 @@ def write(path: Path, rows: int) -> str:
 
 
 def test_row_group_is_divided_when_it_has_more_bytes_than_the_bound(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    own_lake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An earlier version wrote a micro-batch's bad records as one row group, whatever their size."""
     rows, bound = 6_000, 1 << 20
     monkeypatch.setattr(row_groups, "ROW_GROUP_BYTES", bound)
     gone = {("events", 0, 7), ("events", 0, rows - 1), ("events", 1, 8)}
-    source = write(folder / "part.parquet", rows)
-    assert files._copy(source, f"{folder.as_uri()}/new.parquet", gone) == rows - 2
-    copied = pq.ParquetFile(folder / "new.parquet")
+    source = write(own_lake / "part.parquet", rows)
+    assert files._copy(source, f"{own_lake.as_uri()}/new.parquet", gone) == rows - 2
+    copied = pq.ParquetFile(own_lake / "new.parquet")
     sizes = [copied.read_row_group(number).nbytes for number in range(copied.num_row_groups)]
     assert max(sizes) < 2 * bound
     kept = copied.read()
@@ -48,8 +37,8 @@ def test_row_group_is_divided_when_it_has_more_bytes_than_the_bound(
     assert kept["value"][-1].as_py() == b"%d " % (rows - 2) * 200
 
 
-def test_file_without_rows_is_written_when_all_its_records_are_erased(folder: Path) -> None:
-    source = write(folder / "part.parquet", 3)
+def test_file_without_rows_is_written_when_all_its_records_are_erased(own_lake: Path) -> None:
+    source = write(own_lake / "part.parquet", 3)
     gone = {("events", 0, offset) for offset in range(3)}
-    assert files._copy(source, f"{folder.as_uri()}/new.parquet", gone) == 0
-    assert pq.ParquetFile(folder / "new.parquet").read().num_rows == 0
+    assert files._copy(source, f"{own_lake.as_uri()}/new.parquet", gone) == 0
+    assert pq.ParquetFile(own_lake / "new.parquet").read().num_rows == 0

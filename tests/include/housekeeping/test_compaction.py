@@ -24,7 +24,6 @@ from include.ledger.database import session
 from include.ledger.erasures import unfinished
 from include.ledger.models import IntervalRange, MicroBatch, MicroBatchRange
 from include.offsets import Fate
-from include.settings import settings
 from tests.support.committed import DAY, TP, commit, register, span
 
 
@@ -239,10 +238,8 @@ def test_day_is_merged_before_all_later_ones_are_read(pipeline: str, monkeypatch
 
 
 def test_large_records_are_merged_in_portions_and_row_groups_of_bounded_bytes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_lake: Path
 ) -> None:
-    monkeypatch.setenv("TIDEMARK_LAKE", tmp_path.as_uri())
-    settings.cache_clear()
     bound, each = 1 << 20, 3_000
     monkeypatch.setattr(row_groups, "ROW_GROUP_BYTES", bound)
     for number in range(2):
@@ -258,7 +255,6 @@ def test_large_records_are_merged_in_portions_and_row_groups_of_bounded_bytes(
     monkeypatch.setattr(compaction.RowDigest, "plus", plus_noted)
     noted = {"0.parquet": each, "1.parquet": each}
     digest = compaction._merge("p", [*noted], noted, f"{tmp_path.as_uri()}/merged")
-    settings.cache_clear()
     assert digest.rows == 2 * each
     merged = pq.ParquetFile(tmp_path / "merged")
     sizes = [merged.read_row_group(number).nbytes for number in range(merged.num_row_groups)]
@@ -277,11 +273,8 @@ def day_of(fate: Fate, *tables: pa.Table) -> tuple[compaction.Day, dict[str, int
 
 
 @pytest.fixture
-def lake_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    monkeypatch.setenv("TIDEMARK_LAKE", tmp_path.as_uri())
-    settings.cache_clear()
-    yield tmp_path.as_uri()
-    settings.cache_clear()
+def lake_alone(own_lake: Path) -> str:
+    return own_lake.as_uri()
 
 
 def test_empty_records_are_merged_when_a_transform_returned_another_type_that_day(lake_alone: str) -> None:

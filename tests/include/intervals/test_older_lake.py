@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,7 +25,7 @@ from include.ledger.streams.flags import FLAGS
 from include.ledger.streams.generations import StreamGeneration
 from include.offsets import TopicPartition
 from include.pipelines import load_pipeline
-from include.settings import settings
+from tests.conftest import SetSettings
 
 PIPELINE = load_pipeline("isp_hits")
 VIEW = PIPELINE.views[0].name
@@ -35,14 +34,11 @@ NEW = "./tidemark new-generation isp_hits --reason"
 
 
 @pytest.fixture
-def checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, set_settings: SetSettings) -> Path:
     """The folder of the pipeline's checkpoints, of which the third generation is the current one."""
-    monkeypatch.setenv("TIDEMARK_LAKE", tmp_path.as_uri())
-    monkeypatch.setenv("TIDEMARK_DATABASE_URL", "postgresql://ledger/ledger")
-    settings.cache_clear()
+    set_settings(TIDEMARK_LAKE=tmp_path.as_uri(), TIDEMARK_DATABASE_URL="postgresql://ledger/ledger")
     monkeypatch.setattr(generations, "current", lambda _: CURRENT)
-    yield tmp_path / "checkpoints" / PIPELINE.name
-    settings.cache_clear()
+    return tmp_path / "checkpoints" / PIPELINE.name
 
 
 @pytest.fixture

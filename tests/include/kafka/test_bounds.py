@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from include.kafka.gap_proof import prove_gaps
 from include.offsets import TopicPartition
 from include.proof import verify
 from include.settings import settings
-from tests.conftest import Home, wait_for
+from tests.conftest import Home, SetSettings, wait_for
 from tests.support.transactions import transactional_producer
 
 pytestmark = pytest.mark.services
@@ -75,16 +74,13 @@ def test_offsets_are_lost_when_they_are_removed_before_the_second_reader_has_rea
 
 
 @pytest.fixture
-def slow_fetches(in_process: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def slow_fetches(in_process: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, set_settings: SetSettings) -> None:
     """Every fetch takes half a second: the broker waits for more bytes than the log has."""
     properties = tmp_path / "kafka.properties"
     properties.touch(0o600)
     properties.write_text("fetch.min.bytes=100000000\n")
-    monkeypatch.setenv("TIDEMARK_KAFKA_PROPERTIES", str(properties))
     monkeypatch.setattr(client, "_STATISTICS_MS", 50)
-    settings.cache_clear()
-    yield
-    settings.cache_clear()
+    set_settings(TIDEMARK_KAFKA_PROPERTIES=str(properties))
 
 
 def test_aborted_records_are_no_silence_when_fetching_them_takes_longer_than_a_broker_may_be_silent(

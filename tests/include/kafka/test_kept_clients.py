@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from include import kafka
 from include.kafka.client import asking
-from include.settings import settings
+from tests.conftest import SetSettings
 
 
 @pytest.fixture(autouse=True)
-def no_broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("TIDEMARK_KAFKA_BOOTSTRAP", "127.0.0.1:1")
-    settings.cache_clear()
-    yield
-    settings.cache_clear()
+def no_broker(set_settings: SetSettings) -> None:
+    set_settings(TIDEMARK_KAFKA_BOOTSTRAP="127.0.0.1:1")
 
 
 def test_clients_are_made_once_and_closed_at_the_end_when_they_are_kept() -> None:

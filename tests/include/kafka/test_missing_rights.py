@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +15,7 @@ from include.errors import ServiceUnreachable, TopicRecreated, UsageError
 from include.kafka import TopicLimits, topics
 from include.kafka.sources import check_topics_read, describe_source
 from include.pipelines.spec import KafkaTopics
-from include.settings import settings
+from tests.conftest import SetSettings
 
 DENIED = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
 MISSING = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
@@ -59,12 +58,9 @@ BOTH = {"cleanup.policy": SimpleNamespace(value="compact,delete")}
 
 
 @pytest.fixture(autouse=True)
-def no_broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("TIDEMARK_KAFKA_BOOTSTRAP", "127.0.0.1:1")
-    settings.cache_clear()
+def no_broker(set_settings: SetSettings) -> None:
+    set_settings(TIDEMARK_KAFKA_BOOTSTRAP="127.0.0.1:1")
     topics._warn_unreadable.cache_clear()
-    yield
-    settings.cache_clear()
 
 
 def use(monkeypatch: pytest.MonkeyPatch, admin: Admin) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ import pytest
 from include import lake
 from include.erasure.names import Names
 from include.lake.delta_log import forget_values, is_own
-from include.settings import settings
 
 MARK = "Zq7 Person"
 STATS = json.dumps({"numRecords": 2, "minValues": {"user": f"{MARK} 0001"}, "maxValues": {"user": f"{MARK} é"}})
@@ -21,13 +19,10 @@ SAID = '{"tidemark.interval":"2026-11-20T05"}'
 
 
 @pytest.fixture
-def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.setenv("TIDEMARK_LAKE", tmp_path.as_uri())
-    settings.cache_clear()
-    made = tmp_path / "delta" / "somebody" / "_delta_log"
+def log(own_lake: Path) -> Path:
+    made = own_lake / "delta" / "somebody" / "_delta_log"
     made.mkdir(parents=True)
-    yield made
-    settings.cache_clear()
+    return made
 
 
 def write(log: Path, version: int, *actions: dict[str, Any]) -> Path:

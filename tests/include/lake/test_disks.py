@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from uuid import UUID
@@ -18,21 +17,19 @@ from include.errors import DiskFull, ServiceUnreachable
 from include.lake.disks import disks, full_disk
 from include.services import supervisor
 from include.services.process import ServiceStatus
-from include.settings import settings
 from include.spark.submission import submission
+from tests.conftest import SetSettings
 
 FULL = Path("/proc")
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def home(tmp_path: Path, set_settings: SetSettings) -> Path:
     """A home whose broker has a disk of its own, which is full."""
-    monkeypatch.setenv("TIDEMARK_HOME", str(tmp_path))
-    settings.cache_clear()
+    set_settings(TIDEMARK_HOME=str(tmp_path))
     (tmp_path / "kafka").symlink_to(FULL)
     (tmp_path / "postgres").mkdir()
-    yield tmp_path
-    settings.cache_clear()
+    return tmp_path
 
 
 def test_each_disk_is_found_once_when_folders_lie_on_several(home: Path) -> None:

@@ -21,6 +21,7 @@ from include.errors import ServiceUnreachable, UsageError
 from include.lake import files, object_store, scan
 from include.lake.scan import scan_landing
 from include.settings import settings
+from tests.conftest import SetSettings
 from tests.support import s3_server
 
 STATUSES = (301, 307, 400, 401, 403, 408, 429, 500, 503, 507)
@@ -34,18 +35,15 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[s3_server.S3Ser
 
 
 @pytest.fixture(params=["disk", pytest.param("bucket", marks=[pytest.mark.slow, pytest.mark.services])])
-def root(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
+def root(request: pytest.FixtureRequest, set_settings: SetSettings, tmp_path: Path) -> Iterator[str]:
     """An empty lake."""
     where = tmp_path.as_uri()
     if request.param == "bucket":
-        for name, value in request.getfixturevalue("server").environment.items():
-            monkeypatch.setenv(name, value)
+        set_settings(**request.getfixturevalue("server").environment)
         where = f"s3a://{s3_server.BUCKET}/{tmp_path.name}"
-    monkeypatch.setenv("TIDEMARK_LAKE", where)
-    settings.cache_clear()
+    set_settings(TIDEMARK_LAKE=where)
     object_store._store.cache_clear()
     yield where
-    settings.cache_clear()
     object_store._store.cache_clear()
 
 
@@ -66,9 +64,9 @@ def test_files_below_a_hidden_folder_are_no_data(root: str) -> None:
     assert [file.name for file in lake.list_files(f"{root}/landing/_p")] == ["fate=empty/x.parquet"]
 
 
-def test_file_is_whole_when_two_write_it_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TIDEMARK_LAKE", tmp_path.as_uri())
-    settings.cache_clear()
+def test_file_is_whole_when_two_write_it_at_once(
+    own_lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     location, opened = lake.uri("reports", "hour.html"), files.filesystem
 
     class Slow:
@@ -86,15 +84,13 @@ def test_file_is_whole_when_two_write_it_at_once(tmp_path: Path, monkeypatch: py
     lake.write_text(location, "a report")
     assert lake.read_text(location) == "a report"
     assert [each.name for each in (tmp_path / "reports").iterdir()] == ["hour.html"]
-    settings.cache_clear()
 
 
 def test_object_is_whole_when_a_signal_comes_as_it_is_written_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, set_settings: SetSettings
 ) -> None:
     """The stream that a signal leaves behind completes its object, without content."""
-    monkeypatch.setenv("TIDEMARK_LAKE", "s3a://lake")
-    settings.cache_clear()
+    set_settings(TIDEMARK_LAKE="s3a://lake")
     disk, path = fs.LocalFileSystem(), str(tmp_path / "proof.json")
 
     class Interrupted:
@@ -109,7 +105,6 @@ def test_object_is_whole_when_a_signal_comes_as_it_is_written_again(
     with pytest.raises(KeyboardInterrupt):
         lake.write_text("s3a://lake/proof.json", "second")
     assert Path(path).read_text() == "second"
-    settings.cache_clear()
 
 
 def test_folder_keeps_all_its_files_when_moved(root: str) -> None:
@@ -138,13 +133,9 @@ def test_missing_file_is_said_to_be_missing(root: str) -> None:
         lake.read_text(f"{root}/none")
 
 
-def test_folder_goes_when_tasks_still_make_and_remove_files_in_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folder_goes_when_tasks_still_make_and_remove_files_in_it(own_lake: Path) -> None:
     """Like tasks of a failed job: Spark cancels them without waiting for their end."""
-    monkeypatch.setenv("TIDEMARK_LAKE", tmp_path.as_uri())
-    settings.cache_clear()
-    folder, ended = tmp_path / "landing" / "p" / "one", Event()
+    folder, ended = own_lake / "landing" / "p" / "one", Event()
 
     def make_and_remove() -> None:
         for number in count():
@@ -165,7 +156,6 @@ def test_folder_goes_when_tasks_still_make_and_remove_files_in_it(
         task.join()
     lake.delete(folder.as_uri())
     assert not folder.exists()
-    settings.cache_clear()
 
 
 def test_file_outside_of_the_lake_is_not_deleted(root: str) -> None:
@@ -213,12 +203,9 @@ def test_table_is_the_same_when_it_is_scanned_in_parts(root: str, monkeypatch: p
     assert [len(part.revisions) for part in parts] == [2, 2, 0]
 
 
-def test_only_old_folders_without_files_go_however_deep_they_are(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_old_folders_without_files_go_however_deep_they_are(tmp_path: Path, set_settings: SetSettings) -> None:
     root = tmp_path.as_uri()
-    monkeypatch.setenv("TIDEMARK_LAKE", root)
-    settings.cache_clear()
+    set_settings(TIDEMARK_LAKE=root)
     for name in ("old/a/b/x", "new/a/b/x", "held/a/x", "held/b/x"):
         lake.write_text(f"{root}/landing/p/{name}", "x")
     for name in ("old/a/b/x", "new/a/b/x", "held/b/x"):
@@ -229,7 +216,6 @@ def test_only_old_folders_without_files_go_however_deep_they_are(
     assert sorted(each.removeprefix(f"{root}/landing/p/") for each in gone) == ["held/b", "old", "old/a", "old/a/b"]
     left = {entry.name for entry in lake.list_entries(f"{root}/landing/p")}
     assert left == {"new", "new/a", "new/a/b", "held", "held/a", "held/a/x"}
-    settings.cache_clear()
 
 
 def test_folder_with_a_file_stays_when_empty_ones_are_pruned(root: str) -> None:
@@ -306,22 +292,18 @@ def test_store_is_not_blamed_when_a_file_is_missing_or_damaged(text: str) -> Non
 
 
 @pytest.mark.parametrize("lake_uri", ["s3://bucket/lake/", "s3a://bucket/lake"])
-def test_bucket_has_one_name_when_spark_and_others_use_it(monkeypatch: pytest.MonkeyPatch, lake_uri: str) -> None:
-    monkeypatch.setenv("TIDEMARK_LAKE", lake_uri)
-    settings.cache_clear()
+def test_bucket_has_one_name_when_spark_and_others_use_it(set_settings: SetSettings, lake_uri: str) -> None:
+    set_settings(TIDEMARK_LAKE=lake_uri)
     assert settings().lake_uri == "s3a://bucket/lake"
-    settings.cache_clear()
 
 
 @pytest.mark.parametrize(
     "lake_uri", ["s3a://key:hunter2@bucket/lake", "s3a:///lake", "s3a://bucket/a//b", "s3a://b/.x"]
 )
-def test_location_is_refused_when_it_is_not_in_a_bucket(monkeypatch: pytest.MonkeyPatch, lake_uri: str) -> None:
-    monkeypatch.setenv("TIDEMARK_LAKE", lake_uri)
-    settings.cache_clear()
+def test_location_is_refused_when_it_is_not_in_a_bucket(set_settings: SetSettings, lake_uri: str) -> None:
+    set_settings(TIDEMARK_LAKE=lake_uri)
     with pytest.raises(UsageError, match="TIDEMARK_LAKE") as raised:
         settings()
-    settings.cache_clear()
     assert "hunter2" not in str(raised.value)
 
 

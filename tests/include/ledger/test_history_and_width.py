@@ -6,7 +6,7 @@ times more as they have topic partitions. `status` reads of topic partitions wha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 
 import psycopg2
@@ -31,9 +31,8 @@ from include.monitor.missing import summarize_missing
 from include.offsets import OffsetRange, TopicIdentity, TopicPartition
 from include.pipelines import load_pipeline
 from include.reconciliation import ReconciliationCounts
-from include.settings import settings
 from include.times import Interval, format_time
-from tests.conftest import Home
+from tests.conftest import Home, SetSettings
 from tests.support import ledger_month
 from tests.support.ledger_month import PER_HOUR
 from tests.support.ledger_reads import rows_read
@@ -65,11 +64,9 @@ SELECT setval(pg_get_serial_sequence('attempts', 'id'), (SELECT max(id) FROM att
 
 
 @pytest.fixture
-def database(postgres: Home, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    monkeypatch.setenv("TIDEMARK_LEASE_SECONDS", "300")
-    settings.cache_clear()
-    yield postgres.database
-    settings.cache_clear()
+def database(postgres: Home, set_settings: SetSettings) -> str:
+    set_settings(TIDEMARK_LEASE_SECONDS="300")
+    return postgres.database
 
 
 def fill(

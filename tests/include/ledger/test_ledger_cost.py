@@ -24,8 +24,7 @@ from include.ledger.lineage import BuiltRevision
 from include.ledger.streams import losses, writers
 from include.offsets import OffsetRange, TopicPartition
 from include.reconciliation import ReconciliationCounts
-from include.settings import settings
-from tests.conftest import Home
+from tests.conftest import Home, SetSettings
 from tests.support.ledger_reads import rows_read
 from tests.support.topic_log import HOUR, START, Log, hour, new_log
 
@@ -128,9 +127,8 @@ class Past:
 
 
 @pytest.fixture
-def past(in_process: Home, monkeypatch: pytest.MonkeyPatch) -> Past:
-    monkeypatch.setenv("TIDEMARK_LEASE_SECONDS", "300")
-    settings.cache_clear()
+def past(in_process: Home, set_settings: SetSettings) -> Past:
+    set_settings(TIDEMARK_LEASE_SECONDS="300")
     # PostgreSQL reads a table of a few pages whole, even with an index: a missing index must show before it hurts.
     in_process.ledger("ALTER DATABASE ledger SET enable_seqscan = off")
     log = new_log("cost", 2)

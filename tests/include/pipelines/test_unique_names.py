@@ -20,7 +20,7 @@ from include.pipelines.spec import (
     Rows,
 )
 from include.serving.shape import served_shapes
-from include.settings import settings
+from tests.conftest import SetSettings
 from tests.support.shipped import SHIPPED, all_pipelines
 
 NEST, ISP, AUCTION = (load_pipeline(name) for name in ("nest_cameras", "isp_hits", "auction_bids"))
@@ -183,13 +183,11 @@ def test_declaration_is_accepted_when_no_name_of_a_table_in_postgresql_is_cut() 
 
 
 def test_view_without_a_table_is_not_served_when_postgresql_would_cut_its_name(
-    monkeypatch: pytest.MonkeyPatch,
+    set_settings: SetSettings,
 ) -> None:
-    monkeypatch.setenv("TIDEMARK_SERVE", "all")
-    settings.cache_clear()
+    set_settings(TIDEMARK_SERVE="all")
     views = tuple(replace(served(name), sinks=()) for name in (LONGEST, f"{LONGEST}v"))
     assert list(served_shapes(replace(NEST, views=views, reports=()))) == [LONGEST]
-    settings.cache_clear()
 
 
 @pytest.mark.parametrize(

@@ -23,8 +23,8 @@ from include.pipelines import load_pipeline
 from include.pipelines.spec import KafkaTopics, Pipeline, Threshold
 from include.producing import follower, generate, messages
 from include.producing.messages import nest_cameras
-from include.settings import settings
 from include.times import parse_time, time_of
+from tests.conftest import SetSettings
 from tests.support.shipped import SHIPPED, UNUSED
 
 THRESHOLDS = [
@@ -204,7 +204,7 @@ class Enough(Exception):
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[str]]:
+def made(monkeypatch: pytest.MonkeyPatch, set_settings: SetSettings, tmp_path: Path) -> list[str]:
     """The topics that are made; none is written to."""
     topics: list[str] = []
 
@@ -212,11 +212,9 @@ def made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[str]]
         topics.append(topic)
         raise Enough
 
-    monkeypatch.setenv("TIDEMARK_HOME", str(tmp_path))
-    settings.cache_clear()
+    set_settings(TIDEMARK_HOME=str(tmp_path))
     monkeypatch.setattr(kafka, "create_topic", create)
-    yield topics
-    settings.cache_clear()
+    return topics
 
 
 def test_follower_says_that_a_topic_must_be_named_when_the_pipeline_reads_a_pattern(made: list[str]) -> None:

@@ -13,8 +13,8 @@ from include.pipelines import load_pipeline
 from include.producing.event_stream import EventStream
 from include.producing.position import Reached, RefusedEvent, StreamPosition
 from include.producing.refused_position import RefusedPosition, parse_go_on
-from include.settings import settings
 from include.times import format_time
+from tests.conftest import SetSettings
 
 NOW = datetime.now(UTC).replace(microsecond=0)
 
@@ -34,13 +34,11 @@ def test_no_event_before_the_position_comes_again_when_a_gap_is_accepted(days_ag
 
 
 @pytest.fixture
-def position(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StreamPosition]:
-    monkeypatch.setenv("TIDEMARK_HOME", str(tmp_path))
-    settings.cache_clear()
+def position(tmp_path: Path, set_settings: SetSettings) -> Iterator[StreamPosition]:
+    set_settings(TIDEMARK_HOME=str(tmp_path))
     found = StreamPosition("wiki_changes", "http://stream")
     with found.locked():
         yield found
-    settings.cache_clear()
 
 
 @pytest.mark.parametrize("whole", ["", '{"event_id": "6"}\n'])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,21 +20,18 @@ from cryptography.hazmat.primitives.serialization import (
 
 from include.errors import UsageError
 from include.proof import signing
-from include.settings import settings
+from tests.conftest import SetSettings
 
 PASSWORD = BestAvailableEncryption(b"abcd")
 ED25519 = Ed25519PrivateKey.generate()
 
 
 @pytest.fixture
-def key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def key(tmp_path: Path, set_settings: SetSettings) -> Path:
     path = tmp_path / "a key.pem"
     path.touch(0o600)
-    monkeypatch.setenv("TIDEMARK_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("TIDEMARK_PROOF_KEY", str(path))
-    settings.cache_clear()
-    yield path
-    settings.cache_clear()
+    set_settings(TIDEMARK_HOME=str(tmp_path / "home"), TIDEMARK_PROOF_KEY=str(path))
+    return path
 
 
 def commands_of_the_error() -> list[list[str]]:
@@ -67,11 +63,10 @@ def test_key_stays_when_the_command_of_its_error_makes_another(
     assert key.read_bytes() == former
 
 
-def test_former_key_signs_when_its_password_was_taken_off(key: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_former_key_signs_when_its_password_was_taken_off(key: Path, set_settings: SetSettings) -> None:
     key.write_bytes(ED25519.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, PASSWORD))
     command = commands_of_the_error()[0]
     # openssl asks for the password at a terminal.
     subprocess.run([*command, "-passin", "pass:abcd"], cwd=key.parent, check=True)
-    monkeypatch.setenv("TIDEMARK_PROOF_KEY", str(key.parent / command[-1]))
-    settings.cache_clear()
+    set_settings(TIDEMARK_PROOF_KEY=str(key.parent / command[-1]))
     assert signing.own_public_key() == ED25519.public_key().public_bytes_raw().hex()

@@ -13,7 +13,7 @@ from include.errors import ServiceUnreachable, UsageError
 from include.schemas import writer_schemas
 from include.schemas.registry import MAX_ANSWER, RegisteredSchema, SchemaRegistry
 from include.schemas.writer_schemas import Unusable, WriterSchemas
-from include.settings import settings
+from tests.conftest import SetSettings
 from tests.support.json_server import answering
 from tests.support.receivers import tls_in, trust
 
@@ -224,16 +224,11 @@ def test_id_and_right_are_named_when_the_user_must_not_read_its_schema(
     ],
 )
 def test_schemas_are_kept_where_they_always_were_when_the_address_has_a_user(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str, named: str
+    tmp_path: Path, set_settings: SetSettings, address: str, named: str
 ) -> None:
-    monkeypatch.setenv("TIDEMARK_HOME", str(tmp_path))
-    monkeypatch.setenv("TIDEMARK_REGISTRY_URL", address)
     kept = tmp_path / "schemas" / hashlib.sha256(named.encode()).hexdigest()[:16] / "1.json"
     kept.parent.mkdir(parents=True)
     kept.write_text(json.dumps({"schema": FIRST, "kind": "AVRO", "references": 0}))
-    settings.cache_clear()
-    try:
-        # Not the process's own, which is kept in a cache.
-        assert [*writer_schemas.writer_schemas.__wrapped__().resolved()] == [1]
-    finally:
-        settings.cache_clear()
+    set_settings(TIDEMARK_HOME=str(tmp_path), TIDEMARK_REGISTRY_URL=address)
+    # Not the process's own, which is kept in a cache.
+    assert [*writer_schemas.writer_schemas.__wrapped__().resolved()] == [1]

@@ -9,7 +9,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -22,15 +22,12 @@ from include.services.airflow import airflow_environment
 from include.services.process import free_port, log_path, start_detached, write_state
 from include.settings import REPOSITORY, settings
 from include.spark.jars import pyspark_home
+from tests.conftest import SetSettings
 
 
 @pytest.fixture(autouse=True)
-def _own_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("TIDEMARK_HOME", str(tmp_path))
-    monkeypatch.setenv("TIDEMARK_DATABASE_URL", "postgresql://tidemark:secret@127.0.0.1:5432")
-    settings.cache_clear()
-    yield
-    settings.cache_clear()
+def _own_settings(tmp_path: Path, set_settings: SetSettings) -> None:
+    set_settings(TIDEMARK_HOME=str(tmp_path), TIDEMARK_DATABASE_URL="postgresql://tidemark:secret@127.0.0.1:5432")
 
 
 def environment_of_process() -> dict[str, str]:
@@ -139,13 +136,12 @@ def test_own_values_hold_when_the_environment_has_others(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize(("tls", "answer"), [("disable", "."), ("require", "rejected SSL upgrade")])
 def test_tls_of_the_database_holds_for_the_sessions_of_airflow_that_do_not_block(
-    monkeypatch: pytest.MonkeyPatch, tls: str, answer: str
+    set_settings: SetSettings, tls: str, answer: str
 ) -> None:
     """Seen by a server without TLS, which closes every session."""
     with socket.create_server(("127.0.0.1", free_port())) as server:
         url = f"postgresql://tidemark:secret@127.0.0.1:{server.getsockname()[1]}?sslmode={tls}&connect_timeout=5"
-        monkeypatch.setenv("TIDEMARK_DATABASE_URL", url)
-        settings.cache_clear()
+        set_settings(TIDEMARK_DATABASE_URL=url)
 
         def serve() -> bytes:
             with server.accept()[0] as session:

@@ -21,7 +21,7 @@ from include.errors import UsageError
 from include.services import copies, postgres, supervisor
 from include.services.process import ServiceStatus, read_state, start_detached, write_started, write_state
 from include.settings import settings
-from tests.conftest import Home, lives, settings_of
+from tests.conftest import Home, SetSettings, lives, settings_of
 
 ADDRESS = "127.0.0.1:15001"
 
@@ -29,15 +29,9 @@ Use = Callable[[Path], None]
 
 
 @pytest.fixture
-def use(monkeypatch: pytest.MonkeyPatch) -> Iterator[Use]:
+def use(set_settings: SetSettings) -> Use:
     """Makes a folder the home of this process."""
-
-    def change(home: Path) -> None:
-        monkeypatch.setenv("TIDEMARK_HOME", str(home))
-        settings.cache_clear()
-
-    yield change
-    settings.cache_clear()
+    return lambda home: set_settings(TIDEMARK_HOME=str(home))
 
 
 @pytest.fixture

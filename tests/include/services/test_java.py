@@ -15,7 +15,7 @@ from include.ledger.connection import LOCK_SECONDS, SILENT_SECONDS, STATEMENT_SE
 from include.services import registry
 from include.services.java import jdbc_url
 from include.settings import Settings, settings
-from tests.conftest import Home
+from tests.conftest import Home, SetSettings
 
 pytestmark = pytest.mark.services
 
@@ -63,14 +63,12 @@ def test_address_is_in_brackets_when_it_is_of_ip_version_6(monkeypatch: pytest.M
     assert "options=x" not in url
 
 
-def test_registry_demands_tls_when_the_url_does(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("TIDEMARK_HOME", str(tmp_path))
-    monkeypatch.setenv("TIDEMARK_DATABASE_URL", "postgresql://someone:secret@db?sslmode=verify-full&sslrootcert=/c.pem")
-    settings.cache_clear()
-    try:
-        written = registry._write_properties(8080).read_text()
-    finally:
-        settings.cache_clear()
+def test_registry_demands_tls_when_the_url_does(set_settings: SetSettings, tmp_path: Path) -> None:
+    set_settings(
+        TIDEMARK_HOME=str(tmp_path),
+        TIDEMARK_DATABASE_URL="postgresql://someone:secret@db?sslmode=verify-full&sslrootcert=/c.pem",
+    )
+    written = registry._write_properties(8080).read_text()
     (url,) = re.findall(r"^apicurio\.datasource\.url=jdbc:(.*)$", written, re.MULTILINE)
     asked = dict(parse_qsl(urlsplit(url).query))
     assert urlsplit(url)[:3] == ("postgresql", "db:5432", "/registry")

@@ -17,7 +17,7 @@ from include.errors import ServiceUnreachable, UsageError
 from include.services import postgres as service
 from include.services.process import start_detached
 from include.settings import settings
-from tests.conftest import Home, end_of, wait_for
+from tests.conftest import Home, SetSettings, end_of, wait_for
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root runs PostgreSQL as another account")
@@ -60,31 +60,29 @@ def test_server_is_not_started_when_one_that_cannot_be_seen_uses_the_data(
 
 
 def test_nothing_is_started_and_no_password_made_when_the_state_file_of_data_is_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, set_settings: SetSettings
 ) -> None:
-    monkeypatch.setenv("TIDEMARK_HOME", str(tmp_path))
     monkeypatch.setattr(service.process, "start_detached", pytest.fail)
-    settings.cache_clear()
+    set_settings(TIDEMARK_HOME=str(tmp_path))
     (tmp_path / "postgres").mkdir()
     (tmp_path / "postgres" / "PG_VERSION").write_text("16\n")
     with pytest.raises(UsageError, match=r"services/postgres\.json is gone, which alone has their password — put a"):
         service.up()
     assert not (tmp_path / "services" / "postgres.json").exists()
-    settings.cache_clear()
 
 
-def test_refusal_is_told_as_it_is_when_no_right_to_a_database_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refusal_is_told_as_it_is_when_no_right_to_a_database_is_missing(
+    monkeypatch: pytest.MonkeyPatch, set_settings: SetSettings
+) -> None:
     told = 'FATAL:  no pg_hba.conf entry for host "10.0.0.5", user "t", database "postgres", no encryption'
 
     def refuse(address: str) -> None:
         raise psycopg2.OperationalError(told)
 
     monkeypatch.setattr(service, "_connect", refuse)
-    monkeypatch.setenv("TIDEMARK_DATABASE_URL", "postgresql://t:t@db.example.net:5432")
-    settings.cache_clear()
+    set_settings(TIDEMARK_DATABASE_URL="postgresql://t:t@db.example.net:5432")
     with pytest.raises(ServiceUnreachable, match=r"at db\.example\.net:5432: FATAL: +no pg_hba\.conf entry"):
         service.prepare_databases()
-    settings.cache_clear()
 
 
 def ask(home: Home, *statements: str) -> list[tuple[object, ...]]:

@@ -33,8 +33,7 @@ from include.services.process import (
     write_started,
     write_state,
 )
-from include.settings import settings
-from tests.conftest import REPOSITORY, lives, wait_for
+from tests.conftest import REPOSITORY, SetSettings, lives, wait_for
 
 LISTEN_BELOW = """
 import subprocess, sys
@@ -63,15 +62,13 @@ def listening_below(host: str, port: int) -> Iterator[subprocess.Popen[str]]:
 
 @pytest.mark.parametrize(("host", "is_open"), [("127.0.0.1", False), ("0.0.0.0", True)])
 def test_address_is_named_when_other_machines_reach_a_service(
-    host: str, is_open: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    host: str, is_open: bool, tmp_path: Path, set_settings: SetSettings
 ) -> None:
-    monkeypatch.setenv("TIDEMARK_HOME", str(tmp_path))
-    settings.cache_clear()
+    set_settings(TIDEMARK_HOME=str(tmp_path))
     with listening_below(host, port := free_port()) as started:
         write_started("kafka", psutil.Process(started.pid))
         assert open_addresses("kafka") == ([f"{host}:{port}"] if is_open else [])
         [found] = _ports({"kafka": ServiceStatus(f"127.0.0.1:{port}", True, started.pid)})
-    settings.cache_clear()
     assert (found.ok, f"kafka at {host}:{port}" in found.what) == (not is_open, is_open)
 
 
@@ -106,12 +103,11 @@ subprocess.run(wait)
 
 
 @pytest.fixture
-def family(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[psutil.Process]]:
+def family(tmp_path: Path, set_settings: SetSettings) -> Iterator[list[psutil.Process]]:
     """A service, an orphan in its session, and one in a session of its own; a link leads to its home."""
     (tmp_path / "disk").mkdir()
     (tmp_path / "home").symlink_to(tmp_path / "disk")
-    monkeypatch.setenv("TIDEMARK_HOME", str(tmp_path / "home"))
-    settings.cache_clear()
+    set_settings(TIDEMARK_HOME=str(tmp_path / "home"))
     service = start_detached("airflow", [sys.executable, "-c", START_TWO])
     write_started("airflow", service)
     # The process between has ended by its last word: both have lost their parent.
@@ -122,7 +118,6 @@ def family(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[psu
         with suppress(psutil.NoSuchProcess):
             process.kill()
     wait_ended(every, 10)
-    settings.cache_clear()
 
 
 def test_only_its_own_session_ends_when_what_a_killed_service_left_is_ended(family: list[psutil.Process]) -> None:
@@ -244,10 +239,9 @@ def test_parts_of_airflow_end_when_it_is_asked_to_end_twice(tmp_path: Path) -> N
 
 @pytest.mark.parametrize(("name", "remedy"), [("postgres", "put a copy of it there"), ("kafka", "remove it, then")])
 def test_state_file_is_named_when_it_is_damaged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, remedy: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, set_settings: SetSettings, name: str, remedy: str
 ) -> None:
-    monkeypatch.setenv("TIDEMARK_HOME", str(tmp_path))
-    settings.cache_clear()
+    set_settings(TIDEMARK_HOME=str(tmp_path))
     synced: list[int] = []
     monkeypatch.setattr(os, "fsync", synced.append)
     write_state(name, address="127.0.0.1:15001")
@@ -255,4 +249,3 @@ def test_state_file_is_named_when_it_is_damaged(
     (tmp_path / "services" / f"{name}.json").write_text("")
     with pytest.raises(UsageError, match=f"{name}.json is not a whole state file — {remedy}"):
         read_state(name)
-    settings.cache_clear()

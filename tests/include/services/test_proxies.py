@@ -14,8 +14,8 @@ from include.deploy import check_health
 from include.errors import ServiceUnreachable
 from include.schemas.registry import SchemaRegistry
 from include.services import airflow, process, yarn
-from include.settings import settings
 from include.spark import yarn as applications
+from tests.conftest import SetSettings
 from tests.support.json_server import answering
 
 PARTS = ("metadatabase", "scheduler", "triggerer", "dag_processor")
@@ -50,15 +50,11 @@ def address(asked: list[str]) -> Iterator[str]:
 
 
 @pytest.fixture(autouse=True)
-def _own_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("TIDEMARK_HOME", str(tmp_path))
-    monkeypatch.setenv("TIDEMARK_DATABASE_URL", "postgresql://tidemark:secret@127.0.0.1:5432")
+def _own_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, set_settings: SetSettings) -> None:
     for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
-    settings.cache_clear()
-    yield
-    settings.cache_clear()
+    set_settings(TIDEMARK_HOME=str(tmp_path), TIDEMARK_DATABASE_URL="postgresql://tidemark:secret@127.0.0.1:5432")
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])

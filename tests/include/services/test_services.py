@@ -25,10 +25,9 @@ from sqlalchemy.engine import make_url
 from include.doctor import examine
 from include.services.process import ServiceStatus, write_state
 from include.services.supervisor import SERVICES, service_names
-from include.settings import settings
 from include.spark import class_archive
 from include.spark.submission import SPARK_POOL
-from tests.conftest import JVM_OPTIONS, Home, end_of, iso, last_hours, wait_for
+from tests.conftest import JVM_OPTIONS, Home, SetSettings, end_of, iso, last_hours, wait_for
 from tests.support.checkout import copy_checkout
 
 pytestmark = [pytest.mark.services, pytest.mark.own_drivers]
@@ -374,16 +373,14 @@ def test_driver_starts_without_a_word_of_it_when_the_archive_is_damaged(home: Ho
 
 
 def test_database_counts_as_down_and_not_as_stopped_when_its_first_start_was_interrupted(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    set_settings: SetSettings, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("TIDEMARK_HOME", str(tmp_path))
-    settings.cache_clear()
+    set_settings(TIDEMARK_HOME=str(tmp_path))
     address = "postgresql://tidemark:x@127.0.0.1:1/ledger"
     found = []
     for stopped in ({}, {"pid": None}):
         write_state("postgres", address=address, port=1, data=str(tmp_path), **stopped)
         found += examine._services({"postgres": ServiceStatus(address, False, None)})
-    settings.cache_clear()
     assert [(each.ok, each.what, each.remedy) for each in found] == [
         (False, "postgres", "./tidemark up postgres"),
         (True, "postgres: stopped by ./tidemark down", ""),

@@ -21,13 +21,14 @@ from include.ledger.streams import writers
 from include.services import supervisor
 from include.services.process import ServiceStatus, read_state, start_detached, write_started, write_state
 from include.settings import settings, write_private
+from tests.conftest import SetSettings
 
 DEAD = 2**22 + 1
 """No process has this pid."""
 
 
 @pytest.fixture
-def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, set_settings: SetSettings) -> list[str]:
     """The services that were started: of two that have died, and one that was stopped."""
     names: list[str] = []
 
@@ -35,16 +36,14 @@ def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[st
         status = ServiceStatus("127.0.0.1:1", healthy=False, pid=None)
         return SimpleNamespace(status=lambda: status, up=lambda: names.append(name), down=lambda: None)
 
-    monkeypatch.setenv("TIDEMARK_HOME", str(tmp_path))
-    settings.cache_clear()
+    set_settings(TIDEMARK_HOME=str(tmp_path))
     monkeypatch.setattr(supervisor, "SERVICES", {name: service(name) for name in ("kafka", "postgres", "spark")})
     # Only the services are repaired here.
     monkeypatch.setattr(examine, "repair_machine", lambda _: None)
     monkeypatch.setattr(examine, "_lake", lambda: [Finding(False, "the lake")])
     for name, pid in {"kafka": DEAD, "postgres": DEAD, "spark": None}.items():
         write_state(name, port=1, pid=pid)
-    yield names
-    settings.cache_clear()
+    return names
 
 
 def test_only_services_that_died_are_started_when_a_repair_is_asked_for(started: list[str]) -> None:
@@ -109,12 +108,9 @@ def test_streams_of_an_external_ledger_end_when_the_kafka_that_stops_is_the_embe
 
 
 def test_status_names_what_a_pipeline_needs_when_nothing_was_ever_started(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    empty_home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("TIDEMARK_HOME", str(tmp_path))
-    settings.cache_clear()
     services.status(as_json=True)
-    settings.cache_clear()
     listed = json.loads(capsys.readouterr().out)["services"]
     assert list(listed) == ["kafka", "postgres", "registry", "airflow"]
     for each in listed.values():
@@ -122,21 +118,19 @@ def test_status_names_what_a_pipeline_needs_when_nothing_was_ever_started(
 
 
 def test_services_are_listed_and_stopped_when_the_properties_of_kafka_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, set_settings: SetSettings, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_private(tmp_path / "kafka.properties", "bootstrap.servers=cloud:9092\n")
-    monkeypatch.setenv("TIDEMARK_HOME", str(tmp_path))
-    monkeypatch.setenv("TIDEMARK_KAFKA_BOOTSTRAP", "127.0.0.1:1")
-    monkeypatch.setenv("TIDEMARK_KAFKA_PROPERTIES", str(tmp_path / "kafka.properties"))
-    settings.cache_clear()
-    try:
-        services.status(as_json=True)
-        supervisor.down()
-        with pytest.raises(UsageError, match="TIDEMARK_KAFKA_PROPERTIES: it has bootstrap"):
-            supervisor.up(["kafka"])
-        (found,) = (each for each in examine._services(supervisor.status()) if "kafka" in each.what)
-    finally:
-        settings.cache_clear()
+    set_settings(
+        TIDEMARK_HOME=str(tmp_path),
+        TIDEMARK_KAFKA_BOOTSTRAP="127.0.0.1:1",
+        TIDEMARK_KAFKA_PROPERTIES=str(tmp_path / "kafka.properties"),
+    )
+    services.status(as_json=True)
+    supervisor.down()
+    with pytest.raises(UsageError, match="TIDEMARK_KAFKA_PROPERTIES: it has bootstrap"):
+        supervisor.up(["kafka"])
+    (found,) = (each for each in examine._services(supervisor.status()) if "kafka" in each.what)
     listed = json.loads(capsys.readouterr().out)["services"]["kafka"]
     assert (listed["address"], listed["healthy"], listed["external"]) == ("127.0.0.1:1", False, True)
     assert "it has bootstrap.servers=cloud:9092" in listed["detail"]

@@ -50,7 +50,7 @@ from include.serving.live_rows import check_written_live_tables, merge
 from include.serving.relations import ensure
 from include.serving.shape import shape_of
 from include.settings import settings
-from tests.conftest import REPOSITORY, Home
+from tests.conftest import REPOSITORY, Home, SetSettings
 from tests.support.attempts import note_begin
 from tests.support.served import asked
 
@@ -613,20 +613,18 @@ def test_view_is_recreated_and_loaded_again_when_its_declaration_differs(world: 
 
 
 def test_proved_part_is_served_when_the_stream_has_no_table_and_all_views_are_served(
-    postgres: Home, monkeypatch: pytest.MonkeyPatch
+    postgres: Home, set_settings: SetSettings
 ) -> None:
     world = world_of("t_console", Console())
     world.hours = 2
     world.produce("1", DAY, DAY)
     world.register(0)
     assert asked("SELECT to_regclass('live.t_console_hourly_counts')") == [(None,)]
-    monkeypatch.setenv("TIDEMARK_SERVE", "all")
-    settings.cache_clear()
+    set_settings(TIDEMARK_SERVE="all")
     world.follow()
     assert world.answers() == {("1", DAY): (1, "both")}
     world.register(1)
     assert world.answers() == {("1", DAY): (1, "proved")}
-    settings.cache_clear()
 
 
 def test_view_stays_followed_when_a_process_without_the_setting_publishes(

@@ -18,7 +18,7 @@ from include.pipelines.spec.ddl import fields_of
 from include.serving import follow
 from include.serving.shape import Shape, served_shapes, shape_of
 from include.serving.stored import date_text, stored_rows, time_text
-from include.settings import settings
+from tests.conftest import SetSettings
 
 FAR = 1763615107000 * 10**6
 """Microseconds since 1970, in seconds by mistake."""
@@ -70,7 +70,7 @@ LONGEST = "ö" * 31
     ids=["long key", "long part", "long measure", "own key", "% in a part", "own measure", "% in a measure"],
 )
 def test_view_is_refused_when_postgresql_cannot_serve_a_column_by_its_name(
-    key: str, measure: str, words: str, monkeypatch: pytest.MonkeyPatch
+    key: str, measure: str, words: str, set_settings: SetSettings
 ) -> None:
     pipeline = load_pipeline("isp_hits")
     columns = f"{key}, window STRUCT<start: TIMESTAMP, end: TIMESTAMP>, `{measure}` BIGINT"
@@ -80,10 +80,8 @@ def test_view_is_refused_when_postgresql_cannot_serve_a_column_by_its_name(
         shape_of(pipeline, view)
     declared = replace(pipeline, views=(view,), reports=())
     # Without a table it is left out where all views are served.
-    monkeypatch.setenv("TIDEMARK_SERVE", "all")
-    settings.cache_clear()
+    set_settings(TIDEMARK_SERVE="all")
     assert served_shapes(declared) == {}
-    settings.cache_clear()
     with pytest.raises(UsageError, match=f"isp_hits: the table of the view by_zip has {words}") as refused:
         replace(declared, views=(replace(view, sinks=(JdbcTable(),)),))
     assert "or take JdbcTable from the view's sinks" in refused.value.remedy

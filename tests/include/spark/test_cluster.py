@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +16,7 @@ from include.spark import cluster_run, yarn
 from include.spark.cluster_run import Followed
 from include.spark.driver_lines import DriverLines
 from include.spark.submission import submission
+from tests.conftest import SetSettings
 from tests.support.yarn_api import APPLICATION, ended_application, site_of
 
 CANARY = "canary-51ac"
@@ -25,43 +25,36 @@ SITE = "<configuration><property><name>{}</name><value>{}</value></property></co
 
 
 @pytest.fixture(autouse=True)
-def on_yarn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def on_yarn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, set_settings: SetSettings) -> Path:
     """The folder of a cluster's configuration, to which the settings submit in cluster mode."""
     folder = tmp_path / "conf"
     folder.mkdir()
     (folder / "yarn-site.xml").write_text(SITE.format("yarn.resourcemanager.webapp.address", "rm.example.net:8088"))
-    names = {
-        "TIDEMARK_HOME": str(tmp_path),
-        "TIDEMARK_LAKE": "file:///srv/lake",
-        "TIDEMARK_SPARK_MASTER": "yarn",
-        "TIDEMARK_SPARK_DEPLOY_MODE": "cluster",
-        "HADOOP_CONF_DIR": str(folder),
-    }
-    for name, value in names.items():
-        monkeypatch.setenv(name, value)
     monkeypatch.delenv("YARN_CONF_DIR", raising=False)
-    settings.cache_clear()
-    yield folder
-    settings.cache_clear()
+    set_settings(
+        TIDEMARK_HOME=str(tmp_path),
+        TIDEMARK_LAKE="file:///srv/lake",
+        TIDEMARK_SPARK_MASTER="yarn",
+        TIDEMARK_SPARK_DEPLOY_MODE="cluster",
+        HADOOP_CONF_DIR=str(folder),
+    )
+    return folder
 
 
 @pytest.fixture
-def secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def secrets(tmp_path: Path, set_settings: SetSettings) -> Path:
     """A private file with the database's address."""
     file = tmp_path / "secrets.properties"
     file.write_text(f"# of the cluster\nTIDEMARK_DATABASE_URL={URL}\n")
     file.chmod(0o600)
-    monkeypatch.setenv("TIDEMARK_SECRETS", str(file))
-    settings.cache_clear()
+    set_settings(TIDEMARK_SECRETS=str(file))
     return file
 
 
 def test_driver_gets_the_path_of_the_secrets_and_no_secret_when_it_runs_on_the_cluster(
-    secrets: Path, monkeypatch: pytest.MonkeyPatch
+    secrets: Path, set_settings: SetSettings
 ) -> None:
-    monkeypatch.setenv("TIDEMARK_DATABASE_URL", URL)
-    monkeypatch.setenv("TIDEMARK_SOMETHING", CANARY)
-    settings.cache_clear()
+    set_settings(TIDEMARK_DATABASE_URL=URL, TIDEMARK_SOMETHING=CANARY)
     assert settings().database("ledger").password == CANARY
     job = submission("stream", "--pipeline", "isp_hits", name="stream isp_hits")
     command = job.command()
@@ -76,27 +69,24 @@ def test_driver_gets_the_path_of_the_secrets_and_no_secret_when_it_runs_on_the_c
 
 
 def test_secret_of_the_environment_is_refused_when_no_file_takes_it_to_the_cluster(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, set_settings: SetSettings
 ) -> None:
-    monkeypatch.setenv("TIDEMARK_DATABASE_URL", URL)
-    settings.cache_clear()
+    set_settings(TIDEMARK_DATABASE_URL=URL)
     with pytest.raises(UsageError, match=r"TIDEMARK_DATABASE_URL: .*TIDEMARK_SECRETS") as refused:
         submission("stream", name="stream")
     assert CANARY not in str(refused.value)
     file = tmp_path / "secrets"
     file.write_text("")
     file.chmod(0o600)
-    monkeypatch.setenv("TIDEMARK_SECRETS", str(file))
-    settings.cache_clear()
+    set_settings(TIDEMARK_SECRETS=str(file))
     with pytest.raises(UsageError, match="TIDEMARK_DATABASE_URL"):
         submission("stream", name="stream")
 
 
 def test_secret_of_the_environment_is_refused_when_the_cluster_s_file_has_another(
-    secrets: Path, monkeypatch: pytest.MonkeyPatch
+    secrets: Path, set_settings: SetSettings
 ) -> None:
-    monkeypatch.setenv("TIDEMARK_DATABASE_URL", URL.replace("127.0.0.1", "elsewhere"))
-    settings.cache_clear()
+    set_settings(TIDEMARK_DATABASE_URL=URL.replace("127.0.0.1", "elsewhere"))
     with pytest.raises(
         UsageError, match=r"TIDEMARK_DATABASE_URL: differs from the file of TIDEMARK_SECRETS"
     ) as refused:
@@ -104,9 +94,8 @@ def test_secret_of_the_environment_is_refused_when_the_cluster_s_file_has_anothe
     assert CANARY not in str(refused.value)
 
 
-def test_secret_of_the_environment_is_unset_when_it_is_empty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TIDEMARK_REGISTRY_URL", "")
-    settings.cache_clear()
+def test_secret_of_the_environment_is_unset_when_it_is_empty(set_settings: SetSettings) -> None:
+    set_settings(TIDEMARK_REGISTRY_URL="")
     assert submission("stream", name="stream").mode == "cluster"
 
 
@@ -143,9 +132,8 @@ def test_driver_answers_only_its_own_executors_when_it_runs_with_yarn(job: str) 
     assert conf["spark.authenticate"] == conf["spark.network.crypto.enabled"] == "true"
 
 
-def test_cluster_mode_is_refused_when_the_master_is_not_yarn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TIDEMARK_SPARK_MASTER", "spark://127.0.0.1:7077")
-    settings.cache_clear()
+def test_cluster_mode_is_refused_when_the_master_is_not_yarn(set_settings: SetSettings) -> None:
+    set_settings(TIDEMARK_SPARK_MASTER="spark://127.0.0.1:7077")
     with pytest.raises(UsageError, match=r"TIDEMARK_SPARK_DEPLOY_MODE=cluster.*TIDEMARK_SPARK_MASTER=yarn"):
         submission("stream", name="stream")
 

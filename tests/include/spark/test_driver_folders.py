@@ -5,25 +5,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from include.settings import settings
 from include.spark import driver_folders
 from tests.conftest import REPOSITORY, end_of
 
+pytestmark = pytest.mark.usefixtures("empty_home")
+
 DRIVER = "from include.spark import driver_folders; driver_folders.hold(); print('held', flush=True); input()"
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.setenv("TIDEMARK_HOME", str(tmp_path))
-    settings.cache_clear()
-    yield tmp_path
-    settings.cache_clear()
 
 
 def test_folder_stays_while_its_driver_lives_and_goes_when_it_was_killed() -> None:
@@ -59,28 +51,28 @@ def test_folder_stays_while_its_driver_may_be_starting_and_goes_when_it_never_ca
     assert driver_folders.sweep() == [folder]
 
 
-def test_nothing_is_held_when_a_driver_was_given_no_folder(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_held_when_a_driver_was_given_no_folder(empty_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(driver_folders.VARIABLE, raising=False)
     driver_folders.hold()
-    assert not (home / "tmp").exists()
+    assert not (empty_home / "tmp").exists()
     assert driver_folders.sweep() == []
 
 
-def test_each_sweep_ends_when_several_meet_at_folders_of_drivers_that_never_came_up(home: Path) -> None:
+def test_each_sweep_ends_when_several_meet_at_folders_of_drivers_that_never_came_up(empty_home: Path) -> None:
     for _ in range(300):
         os.utime(driver_folders.make("stream"), (0, 0))
     with ThreadPoolExecutor(8) as several:
         swept = [each.result() for each in [several.submit(driver_folders.sweep) for _ in range(8)]]
-    assert list((home / "tmp").iterdir()) == []
+    assert list((empty_home / "tmp").iterdir()) == []
     assert len({folder for each in swept for folder in each}) == 300
 
 
-def test_sweeping_goes_on_when_an_entry_is_not_a_folder(home: Path) -> None:
+def test_sweeping_goes_on_when_an_entry_is_not_a_folder(empty_home: Path) -> None:
     folder = driver_folders.make("stream")
     os.utime(folder, (0, 0))
-    (home / "tmp" / "notes").write_text("of an operator")
+    (empty_home / "tmp" / "notes").write_text("of an operator")
     assert driver_folders.sweep() == [folder]
-    assert (home / "tmp" / "notes").read_text() == "of an operator"
+    assert (empty_home / "tmp" / "notes").read_text() == "of an operator"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a folder that is another user's")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from include.settings import settings
 from include.spark.driver_lines import DriverLines, newest_lines
+from tests.conftest import SetSettings
 
 NOISE = [
     "WARNING: Using incubator modules: jdk.incubator.vector",
@@ -98,22 +97,13 @@ def test_last_own_line_is_known_when_others_follow_it() -> None:
     assert lines.own == "isp_hits: it is back"
 
 
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.setenv("TIDEMARK_HOME", str(tmp_path))
-    settings.cache_clear()
-    yield tmp_path
-    settings.cache_clear()
-
-
 def test_live_driver_s_lines_are_masked_or_not_shown_when_they_hold_a_secret(
-    home: Path, monkeypatch: pytest.MonkeyPatch
+    empty_home: Path, monkeypatch: pytest.MonkeyPatch, set_settings: SetSettings
 ) -> None:
     monkeypatch.setenv("OF_A_TOKEN", "canary-7d1e")
     written = b"one canary-7d1e\n\njdbc:postgresql://u:canary@h\n"
     assert newest_lines(written, "a.log") == ["one ********", "jdbc:postgresql://u:********@h"]
-    monkeypatch.setenv("TIDEMARK_JDBC_PROPERTIES", str(home / "gone.properties"))
-    settings.cache_clear()
+    set_settings(TIDEMARK_JDBC_PROPERTIES=str(empty_home / "gone.properties"))
     [shown] = newest_lines(written, "a.log")
     assert shown.startswith("the log is not shown: TIDEMARK_JDBC_PROPERTIES: ")
     assert newest_lines(b"\n", "a.log") == []

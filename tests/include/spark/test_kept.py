@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,15 +13,15 @@ from include.processes import ProcessIdentity
 from include.settings import settings
 from include.spark import kept
 from include.spark.submission import OWN_SPARK_SUBMIT, driver_jars, submission
+from tests.conftest import SetSettings
 
 Change = Callable[[pytest.MonkeyPatch, Path], None]
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def home(tmp_path: Path, set_settings: SetSettings) -> Path:
     """A home in which this process is the keeper of a JVM."""
-    monkeypatch.setenv("TIDEMARK_HOME", str(tmp_path))
-    settings.cache_clear()
+    set_settings(TIDEMARK_HOME=str(tmp_path))
     services = tmp_path / "services"
     services.mkdir()
     state = {
@@ -33,8 +33,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     }
     (services / "spark.json").write_text(json.dumps(state))
     kept.gateway_file(settings()).write_text("{}")
-    yield tmp_path
-    settings.cache_clear()
+    return tmp_path
 
 
 def test_statement_has_a_jvm_of_its_own_when_its_relative_paths_begin_elsewhere(
@@ -105,11 +104,10 @@ def test_settings_of_who_only_waits_or_tells_do_not_matter(home: Path, monkeypat
     assert program() == kept.STAND_IN
 
 
-def test_task_of_airflow_finds_what_stands_in_by_its_name(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_task_of_airflow_finds_what_stands_in_by_its_name(home: Path, set_settings: SetSettings) -> None:
     from include.airflow.spark import JobOperator
 
-    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[*]"}))
-    settings.cache_clear()
+    set_settings(AIRFLOW_CONN_SPARK_DEFAULT=json.dumps({"conn_type": "spark", "host": "local[*]"}))
     operator = JobOperator(task_id="publish", job="publish", pipeline="nest_cameras", attempt="7")
     operator.take(submission("publish", name="publish nest_cameras"))
     assert operator.env_vars is not None

@@ -17,6 +17,7 @@ from include.settings import REPOSITORY, settings
 from include.spark import cluster_run, compiled_jars, kubernetes
 from include.spark.jars import folder, pyspark_home
 from include.spark.submission import submission
+from tests.conftest import SetSettings
 from tests.support.kubernetes_api import RecordingApi, recording_api
 
 CANARY = "canary-93be"
@@ -33,40 +34,35 @@ def api() -> Iterator[RecordingApi]:
 
 
 @pytest.fixture
-def on_kubernetes(api: RecordingApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RecordingApi]:
+def on_kubernetes(api: RecordingApi, tmp_path: Path, set_settings: SetSettings) -> RecordingApi:
     """The settings submit in cluster mode; each secret has the canary in it."""
     secrets, kafka = tmp_path / "settings", tmp_path / "kafka.properties"
     secrets.write_text(f"TIDEMARK_DATABASE_URL={URL}\n")
     kafka.write_text(f"sasl.password={CANARY}\n")
     for file in (secrets, kafka):
         file.chmod(0o600)
-    names = {
-        "TIDEMARK_HOME": "/var/lib/tidemark",
-        "TIDEMARK_LAKE": "s3a://bucket/lake",
-        "TIDEMARK_SPARK_MASTER": api.master,
-        "TIDEMARK_SPARK_DEPLOY_MODE": "cluster",
-        "TIDEMARK_SPARK_IMAGE": IMAGE,
-        "TIDEMARK_SPARK_EXECUTORS": "3",
-        "TIDEMARK_SECRETS": str(secrets),
-        "TIDEMARK_KAFKA_PROPERTIES": str(kafka),
-        "TIDEMARK_DATABASE_URL": URL,
-        "TIDEMARK_SOMETHING": CANARY,
-        "AWS_SECRET_ACCESS_KEY": CANARY,
+    set_settings(
+        TIDEMARK_HOME="/var/lib/tidemark",
+        TIDEMARK_LAKE="s3a://bucket/lake",
+        TIDEMARK_SPARK_MASTER=api.master,
+        TIDEMARK_SPARK_DEPLOY_MODE="cluster",
+        TIDEMARK_SPARK_IMAGE=IMAGE,
+        TIDEMARK_SPARK_EXECUTORS="3",
+        TIDEMARK_SECRETS=str(secrets),
+        TIDEMARK_KAFKA_PROPERTIES=str(kafka),
+        TIDEMARK_DATABASE_URL=URL,
+        TIDEMARK_SOMETHING=CANARY,
+        AWS_SECRET_ACCESS_KEY=CANARY,
         # Otherwise Spark's client would use the address and the user of this machine's own cluster.
-        "KUBECONFIG": str(tmp_path / "none"),
-    }
-    for name, value in names.items():
-        monkeypatch.setenv(name, value)
-    settings.cache_clear()
-    yield api
-    settings.cache_clear()
+        KUBECONFIG=str(tmp_path / "none"),
+    )
+    return api
 
 
 @pytest.fixture
-def local_lake(on_kubernetes: RecordingApi, monkeypatch: pytest.MonkeyPatch) -> None:
+def local_lake(on_kubernetes: RecordingApi, set_settings: SetSettings) -> None:
     """A lake that needs no connector, which would have to be fetched."""
-    monkeypatch.setenv("TIDEMARK_LAKE", "file:///srv/lake")
-    settings.cache_clear()
+    set_settings(TIDEMARK_LAKE="file:///srv/lake")
 
 
 def allowed(role: str) -> set[tuple[str, str, str]]:
@@ -136,10 +132,9 @@ def test_pod_is_named_as_the_executors_owner_when_the_driver_stays_here(
     ],
 )
 def test_submission_is_refused_when_its_pods_could_not_be_made(
-    variable: str, value: str, says: str, monkeypatch: pytest.MonkeyPatch
+    variable: str, value: str, says: str, set_settings: SetSettings
 ) -> None:
-    monkeypatch.setenv(variable, value)
-    settings.cache_clear()
+    set_settings(**{variable: value})
     with pytest.raises(UsageError, match=says):
         submission("stream", name="stream")
 

@@ -13,10 +13,9 @@ from pathlib import Path
 import pytest
 
 from include.errors import ServiceUnreachable
-from include.settings import settings
 from include.spark.run import run_job, run_stream_job, run_watched_job
 from include.spark.submission import SparkSubmission
-from tests.conftest import REPOSITORY
+from tests.conftest import REPOSITORY, SetSettings
 
 PROGRAM = """#!/bin/sh
 echo "10:11:12 WARN Utils: Set SPARK_LOCAL_IP"
@@ -29,7 +28,7 @@ Runs = Callable[[SparkSubmission], int]
 
 
 @pytest.fixture
-def ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., SparkSubmission]]:
+def ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, set_settings: SetSettings) -> Callable[..., SparkSubmission]:
     """Makes the submission of a driver that ends by these words of a shell, after a line of its own or another."""
 
     def make(words: str, says: str = SAYS) -> SparkSubmission:
@@ -39,10 +38,8 @@ def ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[.
         monkeypatch.setattr(SparkSubmission, "command", lambda job: [str(program)])
         return SparkSubmission("publish", ("--pipeline", "isp_hits", "--attempt", "7"), "publish isp_hits")
 
-    monkeypatch.setenv("TIDEMARK_HOME", str(tmp_path))
-    settings.cache_clear()
-    yield make
-    settings.cache_clear()
+    set_settings(TIDEMARK_HOME=str(tmp_path))
+    return make
 
 
 @pytest.fixture(autouse=True)

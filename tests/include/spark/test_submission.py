@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 
@@ -16,14 +15,9 @@ from include.settings import settings
 from include.spark.compiled_jars import LOG_STORES
 from include.spark.jars import pyspark_home
 from include.spark.submission import AVRO_LIMITS, DELTA, LOGGING, OWN_SPARK_SUBMIT, stream_submission, submission
+from tests.conftest import SetSettings
 
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("TIDEMARK_HOME", str(tmp_path))
-    settings.cache_clear()
-    yield
-    settings.cache_clear()
+pytestmark = pytest.mark.usefixtures("empty_home")
 
 
 @pytest.mark.parametrize("delta", [True, False])
@@ -46,10 +40,8 @@ def test_stream_gets_delta_s_jars_only_when_its_pipeline_declares_the_table(pipe
 
 
 @pytest.mark.parametrize("master", ["local[*]", "spark://host:7077", "k8s://https://host:6443"])
-def test_driver_and_executors_have_utc_and_a_locale_of_utf_8(master: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TIDEMARK_SPARK_MASTER", master)
-    monkeypatch.setenv("TIDEMARK_SPARK_IMAGE", "tidemark")
-    settings.cache_clear()
+def test_driver_and_executors_have_utc_and_a_locale_of_utf_8(master: str, set_settings: SetSettings) -> None:
+    set_settings(TIDEMARK_SPARK_MASTER=master, TIDEMARK_SPARK_IMAGE="tidemark")
     resolved = submission("build_interval", name="build")
     assert resolved.env["TZ"] == "UTC"
     assert resolved.conf["spark.executorEnv.TZ"] == "UTC"
@@ -78,7 +70,7 @@ def test_spark_submit_of_the_settings_is_used_and_refused_when_it_is_no_program(
 
 
 def test_spark_of_this_python_is_started_when_the_shell_exports_another(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, set_settings: SetSettings
 ) -> None:
     monkeypatch.setenv("SPARK_HOME", str(tmp_path / "spark-3.5"))
     environment = submission("stream", name="stream").env
@@ -89,8 +81,7 @@ def test_spark_of_this_python_is_started_when_the_shell_exports_another(
     # One of the settings brings its own.
     program = tmp_path / "spark-submit"
     program.touch(mode=0o755)
-    monkeypatch.setenv("TIDEMARK_SPARK_SUBMIT", str(program))
-    settings.cache_clear()
+    set_settings(TIDEMARK_SPARK_SUBMIT=str(program))
     assert "SPARK_HOME" not in submission("stream", name="stream").env
 
 
@@ -109,10 +100,9 @@ def test_shipped_file_decides_when_a_driver_logs() -> None:
     [("1g", 2**30 // 3), ("1536m", 512 * 2**20), ("3000000K", 1000000 * 2**10)],
 )
 def test_young_generation_is_a_third_of_the_heap_when_a_driver_starts(
-    monkeypatch: pytest.MonkeyPatch, heap: str, third: int
+    set_settings: SetSettings, heap: str, third: int
 ) -> None:
-    monkeypatch.setenv("TIDEMARK_DRIVER_MEMORY", heap)
-    settings.cache_clear()
+    set_settings(TIDEMARK_DRIVER_MEMORY=heap)
 
     def options(*, short: bool) -> list[str]:
         conf = submission("stream", name="stream", short=short).conf

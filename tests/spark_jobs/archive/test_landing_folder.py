@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,7 +17,7 @@ from include.ledger.archive.landing_files import LandingFile
 from include.pipelines import load_line_pipeline, load_pipeline
 from include.pipelines.spec import EventTimeWithin, Json
 from include.producing.generate import messages
-from include.settings import settings
+from tests.conftest import SetSettings
 
 pytestmark = pytest.mark.spark
 
@@ -26,12 +25,9 @@ START = datetime(2026, 11, 20, 5, tzinfo=UTC)
 
 
 @pytest.fixture
-def landing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def landing(own_lake: Path) -> Path:
     """A folder of a lake without services."""
-    monkeypatch.setenv("TIDEMARK_LAKE", tmp_path.as_uri())
-    settings.cache_clear()
-    yield tmp_path / "landing"
-    settings.cache_clear()
+    return own_lake / "landing"
 
 
 def write(path: Path, rows: list[tuple[str | None, int, int]], row_group_size: int | None = None) -> Path:
@@ -136,19 +132,17 @@ def test_large_bad_records_are_moved_in_row_groups_of_bounded_bytes(
 
 
 def test_spark_and_python_mean_one_folder_when_its_path_has_blanks_and_signs(
-    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: Any, tmp_path: Path, set_settings: SetSettings
 ) -> None:
     """Hadoop takes a URI as it is written; what Python looked for elsewhere would be booked as lost."""
     from spark_jobs.archive.landing_folder import read_back, write_landing
 
     # All that may be in the path of a lake, and means something in a URI or to a shell.
     folder = tmp_path / "my löke @2+(1),&=;:~!$|<>^"
-    monkeypatch.setenv("TIDEMARK_LAKE", str(folder))
-    settings.cache_clear()
+    set_settings(TIDEMARK_LAKE=str(folder))
     rows = spark.range(7).selectExpr("id", "'archived' AS fate", "'2026-11-20' AS date")
     write_landing(load_pipeline("nest_cameras"), rows, lake.uri("landing", "p"))
     found = [file for file, _ in read_back(load_pipeline("nest_cameras"), lake.uri("landing", "p"))]
-    settings.cache_clear()
     assert sum(file.rows for file in found) == 7
     assert [each.name for each in tmp_path.iterdir()] == [folder.name]
     assert {file.path for file in found} == {
@@ -253,13 +247,11 @@ def test_records_are_landed_when_their_event_time_is_a_date_or_a_text(
 
 @pytest.mark.spark
 def test_file_is_read_by_its_recorded_path_when_earlier_code_landed_it(
-    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: Any, tmp_path: Path, own_lake: Path
 ) -> None:
     from spark_jobs.archive.files import read_files
     from spark_jobs.spark.schemas import struct_of
 
-    monkeypatch.setenv("TIDEMARK_LAKE", tmp_path.as_uri())
-    settings.cache_clear()
     folders = {"earlier": "outcome=archived/date=2026-11-20", "now": "fate=archived/date=2026-11-20"}
     for word, folder in folders.items():
         rows = spark.createDataFrame([(word,)], "text STRING").coalesce(1)
@@ -268,4 +260,3 @@ def test_file_is_read_by_its_recorded_path_when_earlier_code_landed_it(
     found = read_files(spark, paths, struct_of("text STRING"))
     assert found.columns == ["text"]
     assert sorted(row.text for row in found.collect()) == ["earlier", "now"]
-    settings.cache_clear()

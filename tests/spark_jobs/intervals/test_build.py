@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,7 +19,6 @@ from include.ledger.lineage import BuiltRevision
 from include.pipelines import load_pipeline
 from include.pipelines.spec import Listing, Report
 from include.reconciliation import Reconciliation
-from include.settings import settings
 from include.times import Interval
 from include.versions import view_version
 from spark_jobs.archive.replayed import Replayed
@@ -28,6 +26,7 @@ from spark_jobs.archive.schema import archive_schema
 from spark_jobs.intervals import build, write
 from spark_jobs.intervals.read import Reading
 from spark_jobs.reconciliation.interval_run import IntervalRun
+from tests.conftest import SetSettings
 
 pytestmark = pytest.mark.spark
 
@@ -35,7 +34,7 @@ HOUR = Interval(datetime(2026, 11, 20, 5, tzinfo=UTC), datetime(2026, 11, 20, 6,
 
 
 @pytest.fixture
-def built_here(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def built_here(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, set_settings: SetSettings) -> Path:
     """A lake without services; two hits on two days were read, and the speed view's topic cannot be."""
     schema = archive_schema(load_pipeline("isp_hits"))
     hits = [
@@ -60,10 +59,8 @@ def built_here(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
     monkeypatch.setattr(build, "replayed_rows", lambda *_: Replayed(rows.limit(0), 0, ""))
     monkeypatch.setattr(build, "collect_report", lambda *_: ({"sections": []}, []))
     monkeypatch.setattr(build.revisions, "registered_of_interval", lambda _: [])
-    monkeypatch.setenv("TIDEMARK_LAKE", tmp_path.as_uri())
-    settings.cache_clear()
-    yield tmp_path
-    settings.cache_clear()
+    set_settings(TIDEMARK_LAKE=tmp_path.as_uri())
+    return tmp_path
 
 
 def built(

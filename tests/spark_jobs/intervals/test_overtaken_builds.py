@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ from include import lake
 from include.errors import AnotherWriter, ReconciliationFailed, ServiceUnreachable
 from include.ledger.archive import landing_files
 from include.ledger.intervals.pins import PinnedInterval
-from include.settings import settings
 from spark_jobs import erase_subject, report_ranges
 from spark_jobs.archive.files import while_files_stay
 from spark_jobs.erasure import find
@@ -26,14 +24,6 @@ from tests.spark_jobs.intervals.test_build import HOUR
 
 PINNED = PinnedInterval(1, "isp_hits", HOUR, (), {})
 PATH = "landing/isp_hits/1/fate=archived/part-0.parquet"
-
-
-@pytest.fixture
-def own_lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.setenv("TIDEMARK_LAKE", tmp_path.as_uri())
-    settings.cache_clear()
-    yield tmp_path
-    settings.cache_clear()
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,22 +12,12 @@ import pytest
 from include.errors import TidemarkError
 from include.pipelines import load_pipeline
 from include.pipelines.spec import Archive, Json, Pipeline
-from include.settings import settings
 from include.times import Interval
 
 pytestmark = pytest.mark.spark
 
 START = datetime(2026, 11, 20, 23, tzinfo=UTC)
 LATER = START + timedelta(hours=2)
-
-
-@pytest.fixture
-def lake_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A lake without services."""
-    monkeypatch.setenv("TIDEMARK_LAKE", tmp_path.as_uri())
-    settings.cache_clear()
-    yield
-    settings.cache_clear()
 
 
 def pipeline_of(kind: str) -> Pipeline:
@@ -50,7 +39,7 @@ def pipeline_of(kind: str) -> Pipeline:
     ],
 )
 def test_row_lies_in_the_partition_of_its_record_s_date_when_it_has_no_event_time(
-    spark: Any, lake_here: None, kind: str, event_time: str | None, partition: str, noted: str | None
+    spark: Any, own_lake: Path, kind: str, event_time: str | None, partition: str, noted: str | None
 ) -> None:
     from pyspark.sql import functions as F
 
@@ -75,7 +64,7 @@ def test_row_lies_in_the_partition_of_its_record_s_date_when_it_has_no_event_tim
 
 @pytest.mark.parametrize("counts", [[1, 2, 3], []])
 def test_view_is_not_delivered_when_its_rows_do_not_come_back_from_the_files(
-    spark: Any, lake_here: None, monkeypatch: pytest.MonkeyPatch, counts: list[int]
+    spark: Any, own_lake: Path, monkeypatch: pytest.MonkeyPatch, counts: list[int]
 ) -> None:
     from pyspark.sql import functions as F
 
@@ -107,7 +96,7 @@ def test_view_is_not_delivered_when_its_rows_do_not_come_back_from_the_files(
 
 
 def test_files_are_told_apart_when_columns_have_the_names_that_spark_and_gelf_give_to_theirs(
-    spark: Any, lake_here: None
+    spark: Any, own_lake: Path
 ) -> None:
     from spark_jobs.archive.schema import archive_schema, with_partition_columns
     from spark_jobs.intervals.write import archive_layout, write_counted

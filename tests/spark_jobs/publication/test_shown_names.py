@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,22 +10,12 @@ import pytest
 
 from include.pipelines import load_pipeline
 from include.pipelines.spec import Archive
-from include.settings import settings
 
 pytestmark = pytest.mark.spark
 
 
-@pytest.fixture
-def at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A lake without services."""
-    monkeypatch.setenv("TIDEMARK_HOME", str(tmp_path))
-    settings.cache_clear()
-    yield tmp_path
-    settings.cache_clear()
-
-
 def test_table_shows_a_former_name_when_a_name_inside_of_a_column_needs_quotes(
-    at_home: Path, spark: Any, monkeypatch: pytest.MonkeyPatch
+    empty_home: Path, spark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from spark_jobs.publication import catalog
 

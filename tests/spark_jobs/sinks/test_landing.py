@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,7 +23,6 @@ from include.ledger.streams import lines, writers
 from include.ledger.streams.generations import StreamGeneration
 from include.offsets import Fates, OffsetRange, TopicIdentity, TopicPartition
 from include.pipelines import load_pipeline
-from include.settings import settings
 from spark_jobs.lines.line_sinks import LineLandingSink, LineViewSink
 from spark_jobs.sinks import landing
 from spark_jobs.sinks.speed_view import SpeedViewSink
@@ -79,12 +78,9 @@ def test_write_is_tried_again_and_searched_when_it_fails_otherwise(monkeypatch: 
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def folder(own_lake: Path) -> str:
     """The landing folder of a micro-batch in a lake without services."""
-    monkeypatch.setenv("TIDEMARK_LAKE", tmp_path.as_uri())
-    settings.cache_clear()
-    yield lake.uri("landing", NEST.name, "batch")
-    settings.cache_clear()
+    return lake.uri("landing", NEST.name, "batch")
 
 
 def write_archived(folder: str, **columns: list[Any]) -> None:

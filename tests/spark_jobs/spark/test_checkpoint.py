@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,17 +17,14 @@ FIRST, SECOND = '{"t":{"0":4}}', '{"t":{"0":9}}'
 
 
 @pytest.fixture
-def checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.setenv("TIDEMARK_LAKE", tmp_path.as_uri())
-    settings.cache_clear()
-    made = tmp_path / "checkpoints" / "isp_hits" / "g0" / "archive"
+def checkpoint(own_lake: Path) -> Path:
+    made = own_lake / "checkpoints" / "isp_hits" / "g0" / "archive"
     (made / "offsets").mkdir(parents=True)
     (made / "sources" / "0").mkdir(parents=True)
     (made / "sources" / "0" / "0").write_text('\0v1\n{"t":{"0":1}}')
     for batch, end in enumerate((FIRST, SECOND)):
         (made / "offsets" / str(batch)).write_text(f'v1\n{{"batchWatermarkMs":0}}\n{end}')
-    yield made
-    settings.cache_clear()
+    return made
 
 
 def test_ranges_are_those_of_the_plan_when_it_is_whole(checkpoint: Path) -> None:

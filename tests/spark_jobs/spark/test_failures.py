@@ -25,7 +25,7 @@ from include.errors import (
 )
 from include.lake.checkpoints import check_logs
 from include.services.process import free_port
-from include.settings import settings
+from tests.conftest import SetSettings
 
 pytestmark = pytest.mark.spark
 
@@ -67,22 +67,20 @@ def records(spark: Any, text: str) -> Any:
 
 @pytest.mark.parametrize("text", WORDS)
 def test_words_of_a_record_are_no_outage_when_an_expression_throws_them(
-    spark: Any, text: str, monkeypatch: pytest.MonkeyPatch
+    spark: Any, text: str, set_settings: SetSettings
 ) -> None:
     from pyspark.sql import functions as F
 
     from spark_jobs.decoding.poison import thrown_by
     from spark_jobs.spark.failures import translate, unresolved_id
 
-    monkeypatch.setenv("TIDEMARK_LAKE", "s3a://bucket/lake")
-    settings.cache_clear()
+    set_settings(TIDEMARK_LAKE="s3a://bucket/lake")
     throwing = records(spark, text).select(F.raise_error(F.col("text")))
     failed = failure_of(computed(throwing))
     assert translate(failed) is None
     assert unresolved_id(failed) is None
     # What a search for the record does with it: blame the record.
     assert thrown_by(throwing)
-    settings.cache_clear()
 
 
 def test_words_of_a_record_are_no_outage_when_a_function_of_a_transform_throws_them(spark: Any) -> None:
@@ -263,14 +261,12 @@ def answered(spark: Any, state: str, message: str) -> Exception:
     ],
 )
 def test_database_is_named_when_it_is_full_or_ends(
-    spark: Any, monkeypatch: pytest.MonkeyPatch, state: str, message: str, remedy: str
+    spark: Any, set_settings: SetSettings, state: str, message: str, remedy: str
 ) -> None:
     from spark_jobs.spark.failures import translate
 
-    monkeypatch.setenv("TIDEMARK_DATABASE_URL", "postgresql://u:secret@db:5432")
-    settings.cache_clear()
+    set_settings(TIDEMARK_DATABASE_URL="postgresql://u:secret@db:5432")
     meaning = translate(answered(spark, state, message))
-    settings.cache_clear()
     assert isinstance(meaning, ServiceUnreachable)
     assert str(meaning) == f"PostgreSQL at db:5432: ERROR: {message} — {remedy}; ./tidemark up postgres"
 

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from include.settings import settings
 from include.times import parse_time
 from spark_jobs.spark.log import configure, log_of
+from tests.conftest import SetSettings
 
-
-@pytest.fixture(autouse=True)
-def fresh_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    monkeypatch.setenv("TIDEMARK_HOME", str(tmp_path))
-    settings.cache_clear()
-    yield
-    settings.cache_clear()
+pytestmark = pytest.mark.usefixtures("empty_home")
 
 
 def test_line_names_pipeline_and_query_when_it_has_them(capsys: pytest.CaptureFixture[str]) -> None:
@@ -41,20 +34,21 @@ def test_line_is_one_and_harmless_when_data_is_quoted(capsys: pytest.CaptureFixt
 
 
 def test_secret_is_masked_when_a_line_has_it(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    capsys: pytest.CaptureFixture[str], set_settings: SetSettings, tmp_path: Path
 ) -> None:
     properties = tmp_path / "kafka.properties"
     properties.touch(mode=0o600)
     properties.write_text("sasl.username=reader\nsasl.password=k4fka-canary\n")
-    monkeypatch.setenv("TIDEMARK_KAFKA_PROPERTIES", str(properties))
     connections = tmp_path / "jdbc.properties"
     connections.touch(mode=0o600)
     connections.write_text("crm.url=jdbc:postgresql://h/db?password=url-canary\ncrm.password=jdbc-canary\n")
-    monkeypatch.setenv("TIDEMARK_JDBC_PROPERTIES", str(connections))
-    monkeypatch.setenv("TIDEMARK_DATABASE_URL", "postgresql://u:d4tabase%2Dcanary@127.0.0.1:1")
-    monkeypatch.setenv("TIDEMARK_REGISTRY_URL", "https://u:r3gistry-canary@registry.invalid")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "aw5-canary")
-    settings.cache_clear()
+    set_settings(
+        AWS_SECRET_ACCESS_KEY="aw5-canary",
+        TIDEMARK_KAFKA_PROPERTIES=str(properties),
+        TIDEMARK_JDBC_PROPERTIES=str(connections),
+        TIDEMARK_DATABASE_URL="postgresql://u:d4tabase%2Dcanary@127.0.0.1:1",
+        TIDEMARK_REGISTRY_URL="https://u:r3gistry-canary@registry.invalid",
+    )
     configure()
     try:
         raise ValueError("in a traceback: d4tabase-canary")
@@ -68,28 +62,28 @@ def test_secret_is_masked_when_a_line_has_it(
 
 
 def test_quoted_password_is_masked_when_the_options_have_a_jaas_line(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    capsys: pytest.CaptureFixture[str], set_settings: SetSettings, tmp_path: Path
 ) -> None:
     properties = tmp_path / "kafka.properties"
     properties.touch(mode=0o600)
     properties.write_text(r"""sasl.jaas.config=Module required username="u" password="ja\"s-canary";""")
-    monkeypatch.setenv("TIDEMARK_KAFKA_PROPERTIES", str(properties))
-    settings.cache_clear()
+    set_settings(TIDEMARK_KAFKA_PROPERTIES=str(properties))
     configure()
     log_of("p").error(r"""refused ja\"s-canary and ja"s-canary of u""")
     assert capsys.readouterr().err == "tidemark: p: refused *** and *** of u\n"
 
 
 def test_secrets_of_one_file_are_masked_when_the_other_cannot_be_read(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    capsys: pytest.CaptureFixture[str], set_settings: SetSettings, tmp_path: Path
 ) -> None:
     connections = tmp_path / "jdbc.properties"
     connections.touch(mode=0o600)
     connections.write_text("crm.password=jdbc-canary\n")
-    monkeypatch.setenv("TIDEMARK_KAFKA_PROPERTIES", str(tmp_path / "gone.properties"))
-    monkeypatch.setenv("TIDEMARK_JDBC_PROPERTIES", str(connections))
-    monkeypatch.setenv("AIRFLOW__API_AUTH__JWT_SECRET", "airflow-canary")
-    settings.cache_clear()
+    set_settings(
+        TIDEMARK_KAFKA_PROPERTIES=str(tmp_path / "gone.properties"),
+        TIDEMARK_JDBC_PROPERTIES=str(connections),
+        AIRFLOW__API_AUTH__JWT_SECRET="airflow-canary",
+    )
     configure()
     log_of("p").error("jdbc-canary airflow-canary")
     assert capsys.readouterr().err == "tidemark: p: *** ***\n"

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from include.errors import ServiceUnreachable
-from include.settings import settings
 from spark_jobs.spark import failures
 from spark_jobs.spark.failures import translate
 from spark_jobs.spark.thrown import Thrown
+from tests.conftest import SetSettings
 
 KAFKA = "org.apache.kafka.common.errors."
 ABOVE = (f"{KAFKA}ApiException", "org.apache.kafka.common.KafkaException", "java.lang.RuntimeException")
 
 
 @pytest.fixture(autouse=True)
-def address(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("TIDEMARK_KAFKA_BOOTSTRAP", "broker.invalid:9092")
-    settings.cache_clear()
-    yield
-    settings.cache_clear()
+def address(set_settings: SetSettings) -> None:
+    set_settings(TIDEMARK_KAFKA_BOOTSTRAP="broker.invalid:9092")
 
 
 def meaning_of(monkeypatch: pytest.MonkeyPatch, *kinds: str, message: str) -> ServiceUnreachable:

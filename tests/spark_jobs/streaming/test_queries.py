@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
@@ -17,8 +16,7 @@ import pytest
 
 from include.errors import ServiceUnreachable
 from include.ledger.streams.generations import StreamGeneration
-from include.settings import settings
-from tests.conftest import wait_for
+from tests.conftest import SetSettings, wait_for
 
 pytestmark = pytest.mark.spark
 
@@ -26,11 +24,8 @@ NUMBERS = count()
 
 
 @pytest.fixture(autouse=True)
-def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("TIDEMARK_LAKE", f"{tmp_path.as_uri()}/lake")
-    settings.cache_clear()
-    yield
-    settings.cache_clear()
+def lake(tmp_path: Path, set_settings: SetSettings) -> None:
+    set_settings(TIDEMARK_LAKE=f"{tmp_path.as_uri()}/lake")
 
 
 def query_in_a_micro_batch(fails_with: Exception | None = None, name: str = "archive") -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,8 +11,8 @@ import pytest
 
 from include.ledger.streams.launches import UNSUBMITTED, Launch
 from include.monitor.streams.driver_log import LINES, driver_log
-from include.settings import settings
 from include.spark.driver_lines import END
+from tests.conftest import SetSettings
 
 CANARY = "canary-{}-9f8e7d"
 
@@ -23,29 +22,29 @@ def launched(path: Path) -> Launch:
 
 
 @pytest.fixture
-def secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+def secrets(tmp_path: Path, set_settings: SetSettings) -> list[str]:
     names = ("database", "kafka", "jaas", "registry", "aws", "airflow", "jdbc", "lineage")
     values = [CANARY.format(name) for name in names]
     database, kafka, jaas, registry, aws, airflow, jdbc, lineage = values
     connections = tmp_path / "jdbc.properties"
     connections.touch(0o600)
     connections.write_text(f"crm.password={jdbc}\n")
-    monkeypatch.setenv("TIDEMARK_OPENLINEAGE_URL", f"https://:{lineage}@h")
-    monkeypatch.setenv("TIDEMARK_JDBC_PROPERTIES", str(connections))
     properties = tmp_path / "client.properties"
     properties.touch(0o600)
     properties.write_text(
         f"sasl.password={kafka}\nssl.key.password={kafka}x\n"
         f'sasl.jaas.config=o.a.k.PlainLoginModule required username="u" password="{jaas}";\n'
     )
-    monkeypatch.setenv("TIDEMARK_DATABASE_URL", f"postgresql://u:{database}@h:5432")
-    monkeypatch.setenv("TIDEMARK_REGISTRY_URL", f"http://u:{registry}@h:8081")
-    monkeypatch.setenv("TIDEMARK_KAFKA_PROPERTIES", str(properties))
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", aws)
-    monkeypatch.setenv("AIRFLOW__API_AUTH__JWT_SECRET", airflow)
-    settings.cache_clear()
-    yield values
-    settings.cache_clear()
+    set_settings(
+        AWS_SECRET_ACCESS_KEY=aws,
+        AIRFLOW__API_AUTH__JWT_SECRET=airflow,
+        TIDEMARK_OPENLINEAGE_URL=f"https://:{lineage}@h",
+        TIDEMARK_JDBC_PROPERTIES=str(connections),
+        TIDEMARK_DATABASE_URL=f"postgresql://u:{database}@h:5432",
+        TIDEMARK_REGISTRY_URL=f"http://u:{registry}@h:8081",
+        TIDEMARK_KAFKA_PROPERTIES=str(properties),
+    )
+    return values
 
 
 def test_secret_of_the_settings_is_masked_when_a_line_has_it(tmp_path: Path, secrets: list[str]) -> None:
@@ -58,12 +57,11 @@ def test_secret_of_the_settings_is_masked_when_a_line_has_it(tmp_path: Path, sec
 
 @pytest.mark.parametrize("variable", ["TIDEMARK_KAFKA_PROPERTIES", "TIDEMARK_JDBC_PROPERTIES"])
 def test_log_is_not_shown_when_a_file_of_secrets_cannot_be_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, secrets: list[str], variable: str
+    tmp_path: Path, set_settings: SetSettings, secrets: list[str], variable: str
 ) -> None:
     log = tmp_path / "driver.log"
     log.write_text(f"read with {secrets[1]}")
-    monkeypatch.setenv(variable, str(tmp_path / "gone.properties"))
-    settings.cache_clear()
+    set_settings(**{variable: str(tmp_path / "gone.properties")})
     shown = driver_log(launched(log))
     assert shown.lines == ()
     why = f"{variable}: {tmp_path}/gone.properties: No such file"

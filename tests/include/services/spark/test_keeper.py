@@ -15,7 +15,7 @@ from include.spark import driver_folders
 from include.spark.kept import as_note, gateway_file, read_note
 from spark_jobs.kept import keeper
 from spark_jobs.kept.forks import Forks
-from tests.conftest import JVM_OPTIONS, wait_for
+from tests.conftest import JVM_OPTIONS, SetSettings, wait_for
 
 
 class Keeper(keeper.Keeper):
@@ -36,26 +36,20 @@ class Keeper(keeper.Keeper):
 
 
 @pytest.fixture
-def kept(tmp_path: Path, short_folder: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Keeper]:
-    for name, value in (
-        ("TIDEMARK_HOME", str(tmp_path)),
-        (
-            "PYSPARK_SUBMIT_ARGS",
-            f"--driver-memory 256m --driver-java-options '-XX:+UseSerialGC {JVM_OPTIONS}' pyspark-shell",
-        ),
-        (driver_folders.VARIABLE, short_folder),
-    ):
-        monkeypatch.setenv(name, value)
+def kept(
+    tmp_path: Path, short_folder: str, monkeypatch: pytest.MonkeyPatch, set_settings: SetSettings
+) -> Iterator[Keeper]:
+    arguments = f"--driver-memory 256m --driver-java-options '-XX:+UseSerialGC {JVM_OPTIONS}' pyspark-shell"
+    folder = {driver_folders.VARIABLE: short_folder}
+    set_settings(TIDEMARK_HOME=str(tmp_path), PYSPARK_SUBMIT_ARGS=arguments, **folder)
     # Nothing is forked.
     monkeypatch.setattr(keeper, "LIBRARIES", ())
-    settings.cache_clear()
     gateway_file(settings()).parent.mkdir()
     made = Keeper(tmp_path / "keeper.log")
     thread = Thread(target=made.keep)
     thread.start()
     yield made
     thread.join(60)
-    settings.cache_clear()
 
 
 def note(**told: int) -> None:

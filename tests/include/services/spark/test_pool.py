@@ -17,7 +17,7 @@ from include.pipelines import load_pipeline
 from include.services import airflow
 from include.services.process import ServiceStatus
 from include.services.spark import pool
-from include.settings import settings
+from tests.conftest import SetSettings
 from tests.support.json_server import answering
 
 POOL = "/api/v2/pools/tidemark_spark"
@@ -46,9 +46,8 @@ class Airflow:
 
 
 @pytest.fixture
-def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Airflow]:
-    monkeypatch.setenv("TIDEMARK_HOME", str(tmp_path))
-    settings.cache_clear()
+def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, set_settings: SetSettings) -> Iterator[Airflow]:
+    set_settings(TIDEMARK_HOME=str(tmp_path))
     declared = load_pipeline("isp_hits")
     pipelines = (declared, replace(declared, name="nightly", spark_slots=MANY))
     monkeypatch.setattr(pool, "declarations", lambda: SimpleNamespace(loaded=pipelines))
@@ -56,7 +55,6 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Airflow]
 
     with answering(there.answer) as there.address:
         yield there
-    settings.cache_clear()
 
 
 def test_pool_has_slots_for_the_largest_driver_when_it_is_made(
