@@ -11,11 +11,10 @@ from typing import Any
 
 from include.alerts.channels import configured_channels, failure_of
 from include.errors import UsageError
-from include.ledger.alerts import DISMISSED, Alert, noted
+from include.ledger.alerts import DISMISSED, noted
+from include.ledger.alerts import Alert as Alert
 
 _log = logging.getLogger(__name__)
-
-__all__ = ["Alert", "dismiss", "raise_alert", "recover", "send_unsent", "sent_together"]
 
 MOST_FAILURES = 10
 """For how many alerts, of those sent together, a receiver may answer with a failure before it is not tried further.

@@ -16,7 +16,6 @@ from include.errors import ArchiveBehind, OffsetsLost, UsageError
 from include.intervals.archive_wait import await_archive
 from include.intervals.boundaries import Offsets, SourceLog, odd_timestamps_of, read_log
 from include.intervals.lake_of_ledger import check_lake
-from include.intervals.rest import pin_gaps, rest_of
 from include.kafka.timestamps import Boundary
 from include.kafka.truncation import check_unchanged
 from include.ledger.archive.committed import first_committed_offsets
@@ -31,8 +30,6 @@ from include.offsets import OffsetRange, TopicPartition
 from include.pipelines.spec import Pipeline, Schedule
 from include.settings import settings
 from include.times import Interval, format_time, parse_duration
-
-__all__ = ["NEAR", "check_apart", "check_repin", "near_steps", "pin_gaps", "pin_interval", "rest_of"]
 
 NEAR = 48
 """How many intervals between the wanted and the nearest pinned one are pinned too, at most: two days of hours."""

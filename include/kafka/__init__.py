@@ -2,7 +2,6 @@
 
 from include.kafka.bounds import (
     END_TRANSACTION,
-    Isolation,
     check_retained,
     end_offsets,
     first_timestamp,
@@ -25,9 +24,7 @@ from include.kafka.client import (
 )
 from include.kafka.refusals import TIMEOUT, reaching_kafka
 from include.kafka.topics import (
-    TopicIdentity,
     TopicLimits,
-    check_same_topic,
     cleanup_policy,
     create_topic,
     describe_topics,
@@ -37,38 +34,4 @@ from include.kafka.topics import (
     topic_names,
     topic_partitions_of,
 )
-
-__all__ = [
-    "END_TRANSACTION",
-    "TIMEOUT",
-    "Isolation",
-    "TopicIdentity",
-    "TopicLimits",
-    "admin",
-    "check_retained",
-    "check_same_topic",
-    "cleanup_policy",
-    "consumer",
-    "create_topic",
-    "describe_topics",
-    "end_offsets",
-    "enqueue",
-    "few_records",
-    "first_timestamp",
-    "is_compacted",
-    "kept_clients",
-    "newest_timestamp",
-    "next_message",
-    "offset_bounds",
-    "offsets_at",
-    "producer",
-    "reaching_kafka",
-    "record_times",
-    "send",
-    "topic_config",
-    "topic_limits",
-    "topic_names",
-    "topic_partitions_of",
-    "topics_of",
-    "unread_error",
-]
+from include.offsets import TopicIdentity, check_same_topic

@@ -15,23 +15,8 @@ from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
 from include.errors import UsageError
 from include.kafka.client import BATCH_SIZE, CLIENT_LIMIT, admin, undelivered
 from include.kafka.refusals import TIMEOUT, is_denied, reaching_kafka
-from include.offsets import TopicIdentity, TopicPartition, check_same_topic
+from include.offsets import TopicIdentity, TopicPartition
 from include.settings import settings
-
-__all__ = [
-    "TopicIdentity",
-    "TopicLimits",
-    "check_same_topic",
-    "cleanup_policy",
-    "create_topic",
-    "describe_topics",
-    "is_compacted",
-    "placed_at",
-    "topic_config",
-    "topic_limits",
-    "topic_names",
-    "topic_partitions_of",
-]
 
 MAX_MESSAGE_BYTES = "max.message.bytes"
 """A topic's option: the largest batch of records that it takes."""

@@ -16,20 +16,3 @@ from include.quarantine.records import (
     select,
 )
 from include.quarantine.selection import Selection
-
-__all__ = [
-    "Latest",
-    "Quarantined",
-    "Selection",
-    "check_there",
-    "discard",
-    "find",
-    "initial_counts",
-    "latest_records",
-    "pending",
-    "printable",
-    "records",
-    "records_within",
-    "replay",
-    "select",
-]

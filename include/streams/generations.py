@@ -14,9 +14,9 @@ from typing import Any
 from include import kafka
 from include.catalog.declared import check_storage_early
 from include.errors import TopicRecreated, UsageError
-from include.intervals import pinning
 from include.intervals.boundaries import check_sources
 from include.intervals.lake_of_ledger import check_lake
+from include.intervals.rest import pin_gaps, rest_of
 from include.kafka.sources import describe_source, source_topic_partitions
 from include.kafka.truncation import timestamps_at
 from include.lake.checkpoints import generation_folders
@@ -154,8 +154,8 @@ def adopt(pipeline: Pipeline, topic: str, *, reason: str, adopted_by: str, read_
         others = {tp: at for tp, at in micro_batches.positions(pipeline.name).items() if tp.topic != topic}
         ranges = [OffsetRange(tp, at, at, stored[tp.topic]) for tp, at in others.items()]
         ranges += [OffsetRange(tp, low, low, successor.topic_id) for tp, low in begins.items()]
-        gaps = pinning.pin_gaps(pipeline, topic, pinned_by=adopted_by)
-        rest = pinning.rest_of(pipeline, topic)
+        gaps = pin_gaps(pipeline, topic, pinned_by=adopted_by)
+        rest = rest_of(pipeline, topic)
         number, pinned = generations.open_with_topic(
             lease, successor, rest, ranges, adopted_by=adopted_by, reason=reason
         )

@@ -14,30 +14,16 @@ from sqlalchemy.orm import Session
 from include.crash_points import crash_point
 from include.errors import TidemarkError
 from include.ledger.archive.landing_files import LandingFile, row_of
-from include.ledger.archive.positions import ARCHIVE, check_topics, of_query, position_rows, positions, stored_topics
+from include.ledger.archive.positions import ARCHIVE as ARCHIVE
+from include.ledger.archive.positions import check_topics, of_query, position_rows
+from include.ledger.archive.positions import positions as positions
+from include.ledger.archive.positions import stored_topics as stored_topics
 from include.ledger.database import session
 from include.ledger.models import DivertedRecord, MicroBatch, MicroBatchRange, Position, QuarantineCount
 from include.ledger.patience import repeatable, tried_again
 from include.ledger.streams import outages, writers
 from include.ledger.streams.outages import StateChange
 from include.offsets import Coordinates, Fates, OffsetRange, TopicIdentity, TopicPartition
-
-__all__ = [
-    "ARCHIVE",
-    "BatchCommit",
-    "CommittedBatch",
-    "commit",
-    "committed_ranges",
-    "is_committed",
-    "last_batch",
-    "last_batch_id",
-    "move_query",
-    "positions",
-    "put_query_at",
-    "stored_topics",
-    "token_of",
-    "write",
-]
 
 
 @dataclass(frozen=True)

@@ -8,23 +8,9 @@ from datetime import timedelta
 
 from include.errors import AnotherWriter, LockLost, ServiceUnreachable, UsageError
 from include.ledger.connection import await_ledger
-from include.ledger.held_locks import NO_WAIT, Check, held_by, held_lock, held_names
+from include.ledger.held_locks import NO_WAIT as NO_WAIT
+from include.ledger.held_locks import Check, held_by, held_lock, held_names
 from include.times import Interval
-
-__all__ = [
-    "NO_WAIT",
-    "PATIENCE",
-    "announcing",
-    "attempt_held_by",
-    "attempt_under_way",
-    "await_replaced_rows",
-    "no_attempt_under_way",
-    "publishing",
-    "publishing_delta",
-    "replacing_rows",
-    "with_attempts",
-    "with_publications",
-]
 
 PATIENCE = timedelta(minutes=10)
 """How long a step waits for another that works on the same interval."""

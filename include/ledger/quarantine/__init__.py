@@ -2,8 +2,6 @@
 
 from include.ledger.quarantine.decisions import (
     Decisions,
-    Note,
-    Replayed,
     deciding,
     decisions,
     is_being_decided,
@@ -25,31 +23,3 @@ from include.ledger.quarantine.replays import (
     replayed_within,
     replays_into,
 )
-
-__all__ = [
-    "REPLAY",
-    "Decisions",
-    "LandedReplay",
-    "Note",
-    "Origin",
-    "QuarantineFile",
-    "RecordKey",
-    "Replayed",
-    "ReplayedInto",
-    "assign_replays",
-    "check_namesakes",
-    "deciding",
-    "decisions",
-    "discarded",
-    "diverted",
-    "files",
-    "is_being_decided",
-    "latest_batches",
-    "next_replay",
-    "pinned_fates",
-    "record_discards",
-    "record_replay",
-    "replayed_into",
-    "replayed_within",
-    "replays_into",
-]

@@ -19,7 +19,7 @@ from include.pipelines.spec.archive import (
     SafeValue,
 )
 from include.pipelines.spec.decoders import Avro, Csv, Decoder, Json, KafkaDeserializer, Text, UserDefined
-from include.pipelines.spec.names import IDENTIFIER, IDENTITY, KAFKA_COLUMNS, OWN_COLUMNS, check_identifier, check_topic
+from include.pipelines.spec.names import IDENTITY, KAFKA_COLUMNS, OWN_COLUMNS, check_topic
 from include.pipelines.spec.outputs import DatabaseTable, Flags, KafkaTopic, Limit, Rows
 from include.pipelines.spec.pipeline import Pipeline
 from include.pipelines.spec.references import CatalogTable, JdbcQuery, LakePath, Reference
@@ -37,7 +37,6 @@ from include.times import Schedule, TimeWindow, every, hourly
 
 __all__ = [
     "EVENT_TIMES",
-    "IDENTIFIER",
     "IDENTITY",
     "KAFKA_COLUMNS",
     "OWN_COLUMNS",
@@ -82,7 +81,6 @@ __all__ = [
     "TimeWindow",
     "Top",
     "UserDefined",
-    "check_identifier",
     "check_topic",
     "every",
     "hourly",
