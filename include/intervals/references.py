@@ -91,26 +91,27 @@ def as_file(pipeline: Pipeline, name: str, digest: str) -> Reference:
         "take what its source holds now: ./tidemark interval … --new-references, for a stream "
         f'./tidemark new-generation {pipeline.name} --reason "…"'
     )
+    needed = f"the content {digest[:12]} of the reference {name} is needed"
     file = settings().home / "references" / f"{digest}.csv"
     if not file.is_file() or hashlib.sha256(file.read_bytes()).hexdigest() != digest:
-        location = _location(pipeline, name, digest)
-        content = lake.read_bytes(location) if lake.exists(location) else None
-        if content is None or hashlib.sha256(content).hexdigest() != digest:
-            raise UsageError(
-                f"the content {digest[:12]} of the reference {name} is needed, and {location} "
-                f"{'is gone' if content is None else 'was altered'}",
-                remedy=f"restore it, or {now}",
-                pipeline=pipeline.name,
-            )
-        write_private(file, content.decode())
+        write_private(file, _kept_content(pipeline, name, digest, needed, now).decode())
     kept = replace(pipeline.references[name], path=file)
     if other := _other_columns(name, kept):
+        raise UsageError(f"{needed}, and {other}", remedy=now, pipeline=pipeline.name)
+    return kept
+
+
+def _kept_content(pipeline: Pipeline, name: str, digest: str, needed: str, instead: str) -> bytes:
+    """Return a kept content. Raises UsageError when it is gone or altered, with why it is needed and what to do."""
+    location = _location(pipeline, name, digest)
+    content = lake.read_bytes(location) if lake.exists(location) else None
+    if content is None or hashlib.sha256(content).hexdigest() != digest:
         raise UsageError(
-            f"the content {digest[:12]} of the reference {name} is needed, and {other}",
-            remedy=now,
+            f"{needed}, and {location} {'is gone' if content is None else 'was altered'}",
+            remedy=f"restore it, or {instead}",
             pipeline=pipeline.name,
         )
-    return kept
+    return content
 
 
 def _other_columns(name: str, kept: Reference) -> str:
@@ -144,23 +145,16 @@ def _as_kept(pipeline: Pipeline, pinned: PinnedInterval, name: str, digest: str,
     """Return the reference with a file that holds the kept content."""
     bounds = [format_time(each) for each in (pinned.interval.from_time, pinned.interval.to_time)]
     built = (
-        f"{pinned.interval} was built with another content of the reference {name} ({digest[:12]}) than its file has"
+        f"{pinned.interval} was built with another content of the reference {name} ({digest[:12]}) than its file has "
+        "now"
     )
     now = (
         "build the interval with what the references hold now: ./tidemark interval "
         f"{pipeline.name} --from {bounds[0]} --to {bounds[1]} --new-references"
     )
-    location = _location(pipeline, name, digest)
-    content = lake.read_bytes(location) if lake.exists(location) else None
-    if content is None or hashlib.sha256(content).hexdigest() != digest:
-        raise UsageError(
-            f"{built} now, and {location} {'is gone' if content is None else 'was altered'}",
-            remedy=f"restore it, or {now}",
-            pipeline=pipeline.name,
-        )
     file = folder / f"{name}.csv"
-    file.write_bytes(content)
+    file.write_bytes(_kept_content(pipeline, name, digest, built, now))
     kept = replace(pipeline.references[name], path=file)
     if other := _other_columns(name, kept):
-        raise UsageError(f"{built} now: that content {other}", remedy=now, pipeline=pipeline.name)
+        raise UsageError(f"{built}: that content {other}", remedy=now, pipeline=pipeline.name)
     return kept
