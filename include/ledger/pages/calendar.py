@@ -46,7 +46,6 @@ class KnownInterval:
     run_by: str | None
     unexplained: int | None
     late: int | None
-    passed: bool | None
     is_built: bool
     is_published: bool
     """Whether the latest build was published."""
@@ -98,7 +97,6 @@ def _known(row: Row[Any], is_lost: bool, delivered: dict[str, Delivered]) -> Kno
         row.run_by,
         row.unexplained,
         row.late,
-        row.passed,
         row.build is not None,
         row.published_at is not None,
         row.question,
@@ -163,7 +161,6 @@ def intervals_query(pipelines: Sequence[str], since: datetime, until: datetime) 
             build.c.id.label("build"),
             build.c.unexplained,
             build.c.late,
-            build.c.passed,
             build.c.published_at,
             case((and_(question.c.approved.is_(None), build.c.passed.is_(False)), question.c.id)).label("question"),
         )

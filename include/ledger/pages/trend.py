@@ -30,11 +30,9 @@ class IntervalFacts:
     to_time: datetime
     state: str
     build: int
-    matched: int | None
     pending: int | None
     late: int | None
     unexplained: int | None
-    passed: bool | None
     columns: Mapping[str, Mapping[str, str]] | None
     """By table, its columns with their types; None if the build did not keep them."""
 
@@ -90,11 +88,9 @@ def builds_query(pipeline: str, since: datetime, until: datetime) -> Select:
             IntervalRow.to_time,
             IntervalRow.state,
             Build.id.label("build"),
-            Build.matched,
             Build.pending,
             Build.late,
             Build.unexplained,
-            Build.passed,
             Build.columns,
         )
         .select_from(IntervalRow)

@@ -42,7 +42,6 @@ class StreamOverview:
     """The last fencing token; 0 when no driver ever ran."""
     last_holder_seen: datetime | None
     """The last sign of life of any driver."""
-    stop_requested: bool
     generation: int | None
     generation_reason: str
     committed_at: datetime | None
@@ -88,7 +87,6 @@ def overview(pipeline: str) -> StreamOverview:
             live_at(row, now) if row else None,
             row.token if row else 0,
             row.renewed_at if row else None,
-            bool(row and row.stop_requested),
             generation.number if generation else None,
             generation.reason if generation else "",
             ledger.scalar(select(func.max(MicroBatch.committed_at)).where(of_archive)),

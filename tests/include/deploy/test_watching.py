@@ -59,7 +59,7 @@ EXPRESSIONS = [rule["expr"] for rule in RULES] + [
 def observed(*queries: QueryProgress, is_live: bool = True) -> Observed:
     """What is read of a stream with all features, whose driver took its lease an hour ago."""
     writer = LiveWriter(ProcessOnHost("host", ProcessIdentity(1)), 7, NOW - timedelta(hours=1), NOW, "local-1")
-    known = StreamOverview("nest_cameras", NOW, writer if is_live else None, 7, NOW, False, 0, "first", NOW, 100, 3)
+    known = StreamOverview("nest_cameras", NOW, writer if is_live else None, 7, NOW, 0, "first", NOW, 100, 3)
     lag = Lag("nest_cameras", "archive", "nest-logs", 0, 5, 9)
     state = assess(load_pipeline("nest_cameras"), known, BrokerView((lag,), NOW - timedelta(seconds=2), "steady", NOW))
     missing = MissingSummary("nest_cameras", 1, None, None, 2)

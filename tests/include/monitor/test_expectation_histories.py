@@ -11,9 +11,7 @@ from include.monitor.history.expectations import expectation_histories
 BEGIN = datetime(2026, 11, 1, tzinfo=UTC)
 HOURS = 100
 BUILDS = [
-    IntervalFacts(
-        n, BEGIN + timedelta(hours=n), BEGIN + timedelta(hours=n + 1), "registered", n, 1, 0, 0, 0, True, None
-    )
+    IntervalFacts(n, BEGIN + timedelta(hours=n), BEGIN + timedelta(hours=n + 1), "registered", n, 0, 0, 0, None)
     for n in range(HOURS)
 ]
 BETWEEN, LATEST = "expect_table_row_count_to_be_between", "expect_column_max_to_be_between"

@@ -25,7 +25,7 @@ NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 def known(pipeline: Pipeline, from_time: datetime, *, exit_code: int = 0) -> KnownInterval:
     return KnownInterval(
         pipeline.name, from_time, from_time + HOUR, "failed" if exit_code else "registered", 1, False, False, exit_code,
-        "test", 0, 0, True, True, True, None, {},
+        "test", 0, 0, True, True, None, {},
     )  # fmt: skip
 
 

@@ -27,7 +27,7 @@ def ago(seconds: float) -> datetime:
 
 
 LIVE = LiveWriter(ProcessOnHost("host-1", ProcessIdentity(4711)), 7, ago(3600), ago(1), "local-1")
-KNOWN = StreamOverview("nest_cameras", NOW, LIVE, 7, ago(1), False, 2, "first", ago(2), 1000, 0)
+KNOWN = StreamOverview("nest_cameras", NOW, LIVE, 7, ago(1), 2, "first", ago(2), 1000, 0)
 
 
 def seen(offsets: int, seconds: float | None = None, **more: object) -> BrokerView:
