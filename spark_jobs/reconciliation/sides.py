@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from operator import and_
 
-from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from include.pipelines.spec import AdditiveView
-from include.reconciliation import EXAMPLES
+from include.reconciliation import EXAMPLES, Difference, DifferenceClass, Reconciliation
 
 
 def all_sides(sides: Mapping[str, DataFrame]) -> DataFrame:
@@ -44,24 +42,30 @@ def every_measure(view: AdditiveView, condition: Callable[[str], Column]) -> Col
     return reduce(and_, (condition(measure) for measure in view.measures))
 
 
-@dataclass(frozen=True)
-class OfClass:
-    """The keys of one class."""
-
-    count: int = 0
-    first: Sequence[Row] = ()
-    """The first ones with all their columns, where the class is explained."""
+Explanation = tuple[str, str, str]
+"""What, where and the evidence of a key that is not matched."""
 
 
-def by_class(
-    classed: DataFrame, weight: Column, order: Sequence[str], explained: Iterable[str]
-) -> defaultdict[str, OfClass]:
-    """Return the keys of a frame by its column `class`: what they count, and the first `EXAMPLES` of those explained.
+def reconciled(
+    classed: DataFrame,
+    weight: Column,
+    order: Sequence[str],
+    explanations: Mapping[DifferenceClass, Callable[..., Explanation]],
+    *about: object,
+) -> Reconciliation:
+    """Count the keys of a frame by its column `class`, each by its weight, and name the first `EXAMPLES` of a class.
 
-    In one pass: keeping all keys, with what each side holds of them, would take longer than comparing them.
+    `explanations`: by class, in the order in which keys are named; each takes a key's row, and `about`. In one pass:
+    keeping all keys, with what each side holds of them, would take longer than comparing them.
     """
-    place = F.when(F.col("class").isin(*explained), F.struct(*order))
+    place = F.when(F.col("class").isin(*explanations), F.struct(*order))
     firsts = F.min_by(F.struct(*classed.columns), place, EXAMPLES)
     counted = classed.groupBy("class").agg(F.sum(weight).alias("n"), firsts.alias("first")).collect()
-    found = {row["class"]: OfClass(int(row["n"]), row["first"] or ()) for row in counted}
-    return defaultdict(OfClass, found)
+    found = {row["class"]: row for row in counted}
+    named = [
+        Difference(cls, *explain(row, *about))
+        for cls, explain in explanations.items()
+        if cls in found
+        for row in found[cls]["first"] or ()
+    ]
+    return Reconciliation.of(named, {name: int(row["n"]) for name, row in found.items()})

@@ -38,15 +38,15 @@ from include.ledger.streams.incarnations import closed
 from include.offsets import OffsetRange, without
 from include.pipelines.spec import AdditiveView
 from include.pipelines.spec.views import EXACT
-from include.reconciliation import MATCHED, Difference, DifferenceClass, Reconciliation, against_archive
+from include.reconciliation import MATCHED, DifferenceClass, Reconciliation, against_archive
 from include.versions import code_version, decoder_version, view_version
 from spark_jobs.archive.files import read_files, within
 from spark_jobs.archive.reader import read_archived, read_replayed
 from spark_jobs.archive.replayed import Replayed
 from spark_jobs.decoding.records import load_references
 from spark_jobs.reconciliation.interval_run import IntervalRun
-from spark_jobs.reconciliation.sides import all_sides, by_class, every_measure, summed, summed_by_side
-from spark_jobs.reconciliation.views import BASE_IS_AWAITED, Explanation, against_topic, await_archive, with_causes
+from spark_jobs.reconciliation.sides import Explanation, all_sides, every_measure, reconciled, summed, summed_by_side
+from spark_jobs.reconciliation.views import BASE_IS_AWAITED, against_topic, await_archive, with_causes
 from spark_jobs.spark.frames import empty_frame
 from spark_jobs.spark.log import log_of
 from spark_jobs.spark.schemas import struct_of
@@ -216,13 +216,7 @@ def classify(compared: DataFrame, view: AdditiveView, context: Context) -> Recon
         "batch_holds": every_measure(view, lambda m: F.col(f"batch_{m}") == F.col(f"own_{m}")),
     }
     classed = compared.withColumns(holds).withColumn("class", _class(view, context))
-    found = by_class(classed, F.lit(1), ["key"], _EXPLANATIONS)
-    named = [
-        Difference(cls, *explain(row, view, context))
-        for cls, explain in _EXPLANATIONS.items()
-        for row in found[cls].first
-    ]
-    return Reconciliation.of(named, {cls: each.count for cls, each in found.items()})
+    return reconciled(classed, F.lit(1), ["key"], _EXPLANATIONS, view, context)
 
 
 def _class(view: AdditiveView, context: Context) -> Column:

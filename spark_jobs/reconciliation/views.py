@@ -33,7 +33,7 @@ from include.versions import decoder_version, view_version
 from include.waiting import wait_for
 from spark_jobs.archive.replayed import Replayed
 from spark_jobs.reconciliation.interval_run import IntervalRun
-from spark_jobs.reconciliation.sides import all_sides, by_class, every_measure, summed, summed_by_side
+from spark_jobs.reconciliation.sides import Explanation, all_sides, every_measure, reconciled, summed, summed_by_side
 from spark_jobs.reconciliation.view_parts import BATCH_HOLDS, PARTS, SPEED_HOLDS, Meeting
 from spark_jobs.spark.frames import frame_of
 from spark_jobs.spark.log import log_of
@@ -187,13 +187,7 @@ def _classify(compared: DataFrame, view: AdditiveView, context: _Context) -> Rec
     # The first measure of an additive view counts rows.
     weight = F.when(F.col("class") == DifferenceClass.LATE, F.col(f"late_{view.measures[0]}")).otherwise(1)
     classed = compared.withColumns(holds).withColumn("class", _class(view, context))
-    found = by_class(classed, weight, ["start", "key"], _EXPLANATIONS)
-    named = [
-        Difference(cls, *explain(row, view, context))
-        for cls, explain in _EXPLANATIONS.items()
-        for row in found[cls].first
-    ]
-    return Reconciliation.of(named, {cls: each.count for cls, each in found.items()})
+    return reconciled(classed, weight, ["start", "key"], _EXPLANATIONS, view, context)
 
 
 def _class(view: AdditiveView, context: _Context) -> Column:
@@ -220,10 +214,6 @@ def _class(view: AdditiveView, context: _Context) -> Column:
         .when(has_more, DifferenceClass.PENDING)
         .otherwise(MATCHED)
     )
-
-
-Explanation = tuple[str, str, str]
-"""What, where and the evidence of a key that is not matched."""
 
 
 def against_topic(view: AdditiveView) -> str:
