@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StringType, StructField, StructType
 
@@ -41,7 +41,7 @@ from spark_jobs.spark.frames import empty_frame
 from spark_jobs.spark.log import log_of
 from spark_jobs.spark.schemas import struct_of
 from spark_jobs.streaming.heartbeat import Heartbeat, leased
-from spark_jobs.streaming.queries import Stop, StreamQueries
+from spark_jobs.streaming.queries import Sink, Stop, StreamQueries
 from spark_jobs.streaming.started_code import StreamVersions, load_code, versions_of
 from spark_jobs.views.aggregate import aggregate_stream
 
@@ -179,22 +179,11 @@ class _LineQueries(StreamQueries):
         since = lines.position(self._pipeline.name, ARCHIVE)
         decoded = decode_lines(self._pipeline, read_lines(self._spark, self._pipeline, since))
 
-        def land(batch: DataFrame, batch_id: int) -> None:
-            self._sinks_of(
-                ARCHIVE,
-                batch,
-                lambda query_id, checkpoint: LineLandingSink(
-                    self._pipeline,
-                    self._lease,
-                    query_id,
-                    checkpoint,
-                    self._versions.decoder,
-                    since,
-                    self._on_commit,
-                ).land(batch, batch_id),
-            )
+        def sink_of(query_id: str, checkpoint: str) -> Sink:
+            options = (self._versions.decoder, since, self._on_commit)
+            return LineLandingSink(self._pipeline, self._lease, query_id, checkpoint, *options).land
 
-        return self._start(decoded.writeStream.outputMode("append"), ARCHIVE, land)
+        return self._start(decoded.writeStream.outputMode("append"), ARCHIVE, sink_of)
 
     def _start_view(self, view: AdditiveView) -> StreamingQuery:
         """Start a view, in each generation at the first line: all lines are still stored."""
@@ -203,24 +192,12 @@ class _LineQueries(StreamQueries):
         rows = archive_rows(self._pipeline, decode(self._pipeline, read_lines(self._spark, self._pipeline, since=0)))
         aggregates = aggregate_stream(self._spark, self._pipeline, view, rows)
 
-        def emit(batch: DataFrame, batch_id: int) -> None:
-            self._sinks_of(
-                view.name,
-                batch,
-                lambda query_id, checkpoint: LineViewSink(
-                    self._pipeline,
-                    view,
-                    self._lease,
-                    self._generation,
-                    None,
-                    query_id,
-                    checkpoint,
-                    self._versions.views[view.name],
-                    self._targets[view.name],
-                ).emit(batch, batch_id),
-            )
+        def sink_of(query_id: str, checkpoint: str) -> Sink:
+            written = (self._pipeline, view, self._lease, self._generation, None)
+            options = (self._versions.views[view.name], self._targets[view.name])
+            return LineViewSink(*written, query_id, checkpoint, *options).emit
 
-        return self._start(aggregates.writeStream.outputMode(view.mode), view.name, emit)
+        return self._start(aggregates.writeStream.outputMode(view.mode), view.name, sink_of)
 
     def _clear(self, view: AdditiveView) -> None:
         """Empty the view's targets: keys of an older generation would stay there."""

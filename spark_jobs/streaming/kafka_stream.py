@@ -36,7 +36,7 @@ from spark_jobs.spark.log import log_of
 from spark_jobs.streaming.flag_query import FlagQuery
 from spark_jobs.streaming.heartbeat import leased
 from spark_jobs.streaming.progress import ProgressNotes
-from spark_jobs.streaming.queries import Stop, StreamQueries
+from spark_jobs.streaming.queries import Sink, Stop, StreamQueries
 from spark_jobs.streaming.restarts import PoisonRestarts, SchemaRestarts, with_losses
 from spark_jobs.streaming.row_outputs import LAST, RowOutputs
 from spark_jobs.streaming.speed_base import Bases
@@ -226,22 +226,11 @@ class _Queries(StreamQueries):
     def _start_archive(self) -> StreamingQuery:
         decoded = decode(self._pipeline, self._read(ARCHIVE))
 
-        def land(batch: DataFrame, batch_id: int) -> None:
-            self._sinks_of(
-                ARCHIVE,
-                batch,
-                lambda query_id, checkpoint: LandingSink(
-                    self._pipeline,
-                    self._lease,
-                    query_id,
-                    checkpoint,
-                    self._versions.decoder,
-                    self._on_commit,
-                    self._searching,
-                ).land(batch, batch_id),
-            )
+        def sink_of(query_id: str, checkpoint: str) -> Sink:
+            options = (self._versions.decoder, self._on_commit, self._searching)
+            return LandingSink(self._pipeline, self._lease, query_id, checkpoint, *options).land
 
-        return self._start(decoded.writeStream.outputMode("append"), ARCHIVE, land)
+        return self._start(decoded.writeStream.outputMode("append"), ARCHIVE, sink_of)
 
     def _start_beside(self, name: str) -> StreamingQuery:
         """Start a query that runs beside the archive query."""
@@ -254,24 +243,12 @@ class _Queries(StreamQueries):
         rows = archive_rows(self._pipeline, decoded)
         aggregates = aggregate_stream(self._spark, self._pipeline, view, rows)
 
-        def emit(batch: DataFrame, batch_id: int) -> None:
-            self._sinks_of(
-                view.name,
-                batch,
-                lambda query_id, checkpoint: SpeedViewSink(
-                    self._pipeline,
-                    view,
-                    self._lease,
-                    self._generation,
-                    self._bases[view.name],
-                    query_id,
-                    checkpoint,
-                    self._versions.views[view.name],
-                    self._targets[view.name],
-                ).emit(batch, batch_id),
-            )
+        def sink_of(query_id: str, checkpoint: str) -> Sink:
+            written = (self._pipeline, view, self._lease, self._generation, self._bases[view.name])
+            options = (self._versions.views[view.name], self._targets[view.name])
+            return SpeedViewSink(*written, query_id, checkpoint, *options).emit
 
-        return self._start(aggregates.writeStream.outputMode(view.mode), view.name, emit)
+        return self._start(aggregates.writeStream.outputMode(view.mode), view.name, sink_of)
 
     def _on_commit(self, batch: BatchCommit) -> None:
         records = sum(fates.records for fates in batch.fates.values())

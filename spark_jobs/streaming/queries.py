@@ -8,6 +8,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from types import FrameType
 
 from py4j.protocol import Py4JError, Py4JJavaError
@@ -33,6 +34,12 @@ _STOP_SECONDS = 10
 """How long a query may take to stop in the middle of a micro-batch."""
 
 _STOP_TIMEOUT = "spark.sql.streaming.stopTimeout"
+
+Sink = Callable[[DataFrame, int], None]
+"""Takes a micro-batch and its number."""
+
+SinkOf = Callable[[str, str], Sink]
+"""Takes a query's id and its checkpoint; returns the sink of its next micro-batch."""
 
 
 class Stop:
@@ -159,10 +166,10 @@ class StreamQueries(ABC):
             "%s %s, and does not stop within %s s: it ends with the driver", name, why, _STOP_SECONDS
         )
 
-    def _sinks_of(self, query: str, batch: DataFrame, run: Callable[[str, str], None]) -> None:
+    def _run_sink(self, query: str, sink_of: SinkOf, batch: DataFrame, batch_id: int) -> None:
         query_id = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
         try:
-            run(str(query_id), checkpoint_uri(self._generation, query))
+            sink_of(str(query_id), checkpoint_uri(self._generation, query))(batch, batch_id)
         except TidemarkError as error:
             # Spark hands back only the text of an exception; the exit code needs the error itself.
             self._errors.append(error)
@@ -183,14 +190,14 @@ class StreamQueries(ABC):
         """Return the error that ended a query, unless the next start may withhold the record that it comes from."""
         return self._failure(ARCHIVE, query) if query is self._queries[0] else None
 
-    def _start(self, writer: DataStreamWriter, query: str, run: Callable[[DataFrame, int], None]) -> StreamingQuery:
+    def _start(self, writer: DataStreamWriter, query: str, sink_of: SinkOf) -> StreamingQuery:
         trigger = {"availableNow": True} if self._until_caught_up else {"processingTime": "1 second"}
         self._thrown.pop(query, None)
         return (
             writer.queryName(f"{self._pipeline.name}.{query}")
             .option("checkpointLocation", checkpoint_uri(self._generation, query))
             .trigger(**trigger)
-            .foreachBatch(run)
+            .foreachBatch(partial(self._run_sink, query, sink_of))
             .start()
         )
 

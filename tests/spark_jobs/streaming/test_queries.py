@@ -159,16 +159,12 @@ def failure_of(spark: Any, folder: Path, text: str, *, raised: Exception | None 
     queries = Queries(spark, pipeline, None, generation, until_caught_up=True)  # type: ignore[arg-type]
 
     def land(batch: Any, batch_id: int) -> None:
-        def run(query_id: str, checkpoint: str) -> None:
-            if raised is not None:
-                raise raised
-            throwing.save()
-
-        throwing = batch.select(F.raise_error(F.col("value"))).write.format("noop").mode("overwrite")
-        queries._sinks_of("archive", batch, run)
+        if raised is not None:
+            raise raised
+        batch.select(F.raise_error(F.col("value"))).write.format("noop").mode("overwrite").save()
 
     lines = spark.readStream.text(files.as_uri())
-    query = queries._start(lines.writeStream, "archive", land)
+    query = queries._start(lines.writeStream, "archive", lambda query_id, checkpoint: land)
     with suppress(StreamingQueryException):
         query.awaitTermination(60)
     failed = queries._failure("archive", query)
@@ -198,7 +194,7 @@ def test_stream_ends_when_a_sink_waits_for_longer_than_it_is_given(
 
     files = Path(mkdtemp(dir=tmp_path))
     (files / "record.txt").write_text("a record")
-    query = queries._start(spark.readStream.text(files.as_uri()).writeStream, "archive", land)
+    query = queries._start(spark.readStream.text(files.as_uri()).writeStream, "archive", lambda *_: land)
     queries._queries = [query]
     assert waits.wait(60)
     began = time.monotonic()
