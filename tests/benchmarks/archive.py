@@ -11,7 +11,7 @@ from tests.benchmarks.targets import Target
 def run(events: int = 200_000, rounds: int = 5, bad_fraction: float = 0.01, **settings: str) -> dict[str, Any]:
     """Return the seconds of each side per round, and the ratio of their throughputs."""
     with bench_home(TIDEMARK_DRIVER_MEMORY="3g", **settings) as home:
-        home.run("produce", "nest_cameras", "--events", str(events), "--bad-fraction", str(bad_fraction))
+        home.produce("nest_cameras", events, bad_fraction)
         return run_queries(home, "nest_cameras", rounds)
 
 

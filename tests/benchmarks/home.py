@@ -7,11 +7,16 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
+
+from include.pipelines import load_pipeline
+from include.pipelines.spec import Avro
+from include.times import format_time
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -40,6 +45,11 @@ class BenchHome:
             raise SystemExit(f"{' '.join(arguments)} ended with {done.returncode}")
         return done.stdout
 
+    def produce(self, pipeline: str, events: int, bad_fraction: float, hour: datetime | None = None) -> None:
+        """Write generated messages to the pipeline's topic, of this hour, by default of the last three."""
+        bounds = ("--start", format_time(hour), "--span", "1h") if hour else ()
+        self.run("produce", pipeline, "--events", str(events), "--bad-fraction", str(bad_fraction), *bounds)
+
     def measured(self, script: str, pipeline: str, rounds: int, *options: str) -> dict[str, Any]:
         """Run a script of this folder under spark-submit, in a driver of its own; return what it measured."""
         result = self.path / "result.json"
@@ -59,13 +69,23 @@ class BenchHome:
         return found
 
 
+def by_pipeline(names: Iterable[str], measure: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
+    """Measure each pipeline. Each takes minutes, so results so far are printed even if the run is ended early."""
+    found = {}
+    for name in names:
+        found[name] = measure(name)
+        print(f"{name}: {json.dumps(found[name])}", file=sys.stderr, flush=True)
+    return found
+
+
 @contextmanager
-def bench_home(**settings: str) -> Iterator[BenchHome]:
-    """Fresh embedded Kafka and PostgreSQL, stopped and removed at the end."""
+def bench_home(pipeline: str = "nest_cameras", **settings: str) -> Iterator[BenchHome]:
+    """Fresh embedded Kafka and PostgreSQL, and what else the pipeline needs, stopped and removed at the end."""
     with tempfile.TemporaryDirectory(prefix="tidemark-bench-", ignore_cleanup_errors=True) as folder:
         home = BenchHome(Path(folder), settings)
         try:
-            home.run("up")
+            registry = ("registry",) if isinstance(load_pipeline(pipeline).decoder, Avro) else ()
+            home.run("up", "kafka", "postgres", *registry)
             yield home
         finally:
             home.run("down")

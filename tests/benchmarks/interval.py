@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from include.pipelines import load_pipeline
-from include.pipelines.spec import Avro
 from include.times import format_time
 from tests.benchmarks.home import BenchHome, bench_home
 from tests.benchmarks.targets import Target
@@ -33,16 +32,25 @@ def targets(found: dict[str, Any]) -> list[Target]:
 
 
 def _of(name: str, events: int, rounds: int, bad_fraction: float) -> dict[str, Any]:
-    with bench_home(TIDEMARK_DRIVER_MEMORY="3g") as home:
-        if isinstance(load_pipeline(name).decoder, Avro):
-            home.run("up", "registry")
-        start = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - 3 * HOUR
-        hours = [start, start + HOUR]
-        for hour, count in zip(hours, (events // SMALLER, events), strict=True):
-            what = ("--events", str(count), "--bad-fraction", str(bad_fraction))
-            home.run("produce", name, *what, "--start", format_time(hour), "--span", "1h")
+    hours = two_hours()
+    with produced(name, hours, events, bad_fraction) as home:
         home.run("stream", name, "--until-caught-up")
         return run_parts(home, name, hours, rounds)
+
+
+def two_hours() -> list[datetime]:
+    """Begins of two past hours."""
+    start = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - 3 * HOUR
+    return [start, start + HOUR]
+
+
+@contextmanager
+def produced(name: str, hours: Sequence[datetime], events: int, bad_fraction: float) -> Iterator[BenchHome]:
+    """A home with a quarter of the messages in the first hour, and all in the second."""
+    with bench_home(name, TIDEMARK_DRIVER_MEMORY="3g") as home:
+        for hour, count in zip(hours, (events // SMALLER, events), strict=True):
+            home.produce(name, count, bad_fraction, hour)
+        yield home
 
 
 def run_parts(home: BenchHome, name: str, hours: Sequence[datetime], rounds: int) -> dict[str, Any]:

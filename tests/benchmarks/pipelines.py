@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import resource
-import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from include.pipelines import load_pipeline, pipeline_names
-from include.pipelines.spec import Avro
+from include.pipelines import pipeline_names
 from include.times import format_time
 from tests.benchmarks.archive import run_queries
-from tests.benchmarks.home import BenchHome, bench_home
+from tests.benchmarks.home import BenchHome, bench_home, by_pipeline
 from tests.benchmarks.targets import Target
 
 HOUR = timedelta(hours=1)
@@ -27,12 +24,7 @@ def run(
 
     Of fewer events, what a query's start costs would be most of what is measured.
     """
-    found = {}
-    for name in pipelines or pipeline_names():
-        found[name] = _of(name, events, rounds, bad_fraction)
-        # Each takes minutes, so results so far are printed even if the run is ended early.
-        print(f"{name}: {json.dumps(found[name])}", file=sys.stderr, flush=True)
-    return found
+    return by_pipeline(pipelines or pipeline_names(), lambda name: _of(name, events, rounds, bad_fraction))
 
 
 def targets(found: dict[str, Any]) -> list[Target]:
@@ -46,18 +38,12 @@ def targets(found: dict[str, Any]) -> list[Target]:
 
 
 def _of(name: str, events: int, rounds: int, bad_fraction: float) -> dict[str, Any]:
-    what = ("--events", str(events), "--bad-fraction", str(bad_fraction))
-    with bench_home(TIDEMARK_DRIVER_MEMORY="3g") as home:
-        if isinstance(load_pipeline(name).decoder, Avro):
-            home.run("up", "registry")
-        start = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - 2 * HOUR
-        bounds = ("--start", format_time(start), "--span", "1h")
-        home.run("produce", name, *what, *bounds)
+    start = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - 2 * HOUR
+    with bench_home(name, TIDEMARK_DRIVER_MEMORY="3g") as home:
+        home.produce(name, events, bad_fraction, start)
         found = run_queries(home, name, rounds, "--speed")
-    with bench_home() as home:
-        if isinstance(load_pipeline(name).decoder, Avro):
-            home.run("up", "registry")
-        home.run("produce", name, *what, *bounds)
+    with bench_home(name) as home:
+        home.produce(name, events, bad_fraction, start)
         home.run("stream", name, "--until-caught-up")
         full, empty = (_interval(home, name, begun) for begun in (start, start + HOUR))
     per_million = round((full - empty) / events * 1_000_000)

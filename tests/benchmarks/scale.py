@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import math
-import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from include.pipelines import load_pipeline, pipeline_names
-from include.pipelines.spec import Avro
-from include.times import format_time
+from include.pipelines import pipeline_names
 from tests.benchmarks.archive import run_queries
-from tests.benchmarks.home import BenchHome, bench_home
-from tests.benchmarks.interval import run_parts
+from tests.benchmarks.home import BenchHome, bench_home, by_pipeline
+from tests.benchmarks.interval import SMALLER, produced, run_parts, two_hours
 from tests.benchmarks.targets import Target
 from tests.support.standalone import standalone_cluster
 
-HOUR = timedelta(hours=1)
-SMALLER = 4
-"""How many times fewer messages the smaller of two runs has: their difference does not include what a start costs."""
 RATES = (1_000, 10_000, 100_000)
 """Records a second."""
 EXECUTOR_CORES = 4
@@ -40,12 +31,8 @@ def run(
 
     Also the slope on clusters, if SLOPE is among the pipelines.
     """
-    found: dict[str, Any] = {"pipelines": {}}
     names = pipelines or pipeline_names()
-    for name in names:
-        found["pipelines"][name] = _of(name, events, rounds, bad_fraction)
-        # Each takes minutes, so results so far are printed even if the run is ended early.
-        print(f"{name}: {json.dumps(found['pipelines'][name])}", file=sys.stderr, flush=True)
+    found = {"pipelines": by_pipeline(names, lambda name: _of(name, events, rounds, bad_fraction))}
     if SLOPE in names:
         found["executors"] = _slope(events, rounds)
     return found
@@ -74,12 +61,11 @@ def per_core(stream: float, interval: float) -> dict[str, Any]:
 
 def _of(name: str, events: int, rounds: int, bad_fraction: float) -> dict[str, Any]:
     """CPU seconds per million records in warm drivers, and what one core carries by them. Flags are not included."""
-    start = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - 3 * HOUR
-    hours = [start, start + HOUR]
-    with _produced(name, hours, events, bad_fraction) as home:
+    hours = two_hours()
+    with produced(name, hours, events, bad_fraction) as home:
         queries = run_queries(home, name, rounds, "--alone")
     # The queries above committed to a ledger whose checkpoints are gone.
-    with _produced(name, hours, events, bad_fraction) as home:
+    with produced(name, hours, events, bad_fraction) as home:
         home.run("stream", name, "--until-caught-up")
         interval = run_parts(home, name, hours, rounds)["cpu_per_million"]
     if interval <= 0:
@@ -90,18 +76,6 @@ def _of(name: str, events: int, rounds: int, bad_fraction: float) -> dict[str, A
         "cpu_seconds_per_million": {part: round(used, 1) for part, used in {**parts, "interval": interval}.items()},
         "records_a_second_of_one_core": per_core(sum(parts.values()), interval),
     }
-
-
-@contextmanager
-def _produced(name: str, hours: Sequence[datetime], events: int, bad_fraction: float) -> Iterator[BenchHome]:
-    """A home with a quarter of the messages in the first hour, and all in the second."""
-    with bench_home(TIDEMARK_DRIVER_MEMORY="3g") as home:
-        if isinstance(load_pipeline(name).decoder, Avro):
-            home.run("up", "registry")
-        for hour, count in zip(hours, (events // SMALLER, events), strict=True):
-            what = ("--events", str(count), "--bad-fraction", str(bad_fraction))
-            home.run("produce", name, *what, "--start", format_time(hour), "--span", "1h")
-        yield home
 
 
 def _slope(events: int, rounds: int) -> dict[str, Any]:
