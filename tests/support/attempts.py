@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 
 from sqlalchemy.orm import Session
 
 from include.ledger.erasures.coordinates import last_erasure
 from include.ledger.intervals import attempts, builds, pins
-from include.ledger.intervals.builds import Changes
+from include.ledger.intervals.builds import Changes, Registration
 from include.ledger.intervals.findings import BuildFindings, FateCounts, RecordCounts, Validation
 from include.ledger.lineage import BuiltRevision
 from include.ledger.listings import ListedReport
@@ -28,6 +28,12 @@ def hour(number: int = 0) -> Interval:
     """The hour so many hours after START."""
     begin = START + timedelta(hours=number)
     return Interval(begin, begin + timedelta(hours=1))
+
+
+def scheduled_run(interval: Interval) -> SimpleNamespace:
+    """Airflow's scheduled run of an interval, as its tasks see it."""
+    begin, end = interval.from_time, interval.to_time
+    return SimpleNamespace(run_type="scheduled", logical_date=begin, data_interval_start=begin, data_interval_end=end)
 
 
 def begin_attempt(
@@ -87,9 +93,14 @@ def note_build(
 
 def register(attempt: int, built: BuiltRevision, validation: Validation | None = None) -> None:
     """Return the result of a publication that passed."""
+    builds.finish_registration(begin_to_register(attempt, built, validation))
+
+
+def begin_to_register(attempt: int, built: BuiltRevision, validation: Validation | None = None) -> Registration:
+    """Begin a publication that passed."""
     spec = attempts.load_attempt(attempt)
     passed = validation or Validation(True, spec.pinned.pipeline)
-    builds.finish_registration(builds.begin_registration(spec, passed, Changes(points=(built,))))
+    return builds.begin_registration(spec, passed, Changes(points=(built,)))
 
 
 def note_begin(ledger: Session, pipeline: str, table: str, begin: datetime) -> None:

@@ -44,14 +44,14 @@ def topics(bootstrap: str) -> set[str]:
     return found
 
 
-def read_topic(bootstrap: str, topic: str) -> dict[Coordinates, Record]:
-    """All visible records of a topic by their coordinates."""
+def read_topic(bootstrap: str, topic: str, *, isolation: str = "read_committed") -> dict[Coordinates, Record]:
+    """All visible records of a topic by their coordinates; `read_uncommitted`: aborted ones, too."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
             "group.id": "audit",
             "enable.auto.commit": False,
-            "isolation.level": "read_committed",
+            "isolation.level": isolation,
             "enable.partition.eof": True,
         }
     )

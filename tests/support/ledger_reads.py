@@ -10,6 +10,7 @@ from typing import Any
 import psycopg2
 from sqlalchemy import Engine, event
 
+from include.ledger.database import engine
 from tests.conftest import wait_for
 
 _OTHERS = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
@@ -17,10 +18,9 @@ _ROWS = "SELECT relname, seq_tup_read + coalesce(idx_tup_fetch, 0) FROM pg_stat_
 
 
 def rows_read(database: str, work: Callable[[], object]) -> dict[str, int]:
-    """Rows that PostgreSQL read of each table of the database for the work, those without a row left out.
-
-    `work` closes its connections: a backend publishes its counts when it ends.
-    """
+    """Rows that PostgreSQL read of each table of the database for the work, those without a row left out."""
+    # A backend publishes its counts when it ends.
+    engine().dispose()
     connection = psycopg2.connect(database)
     connection.autocommit = True
     try:
@@ -40,6 +40,7 @@ def rows_read(database: str, work: Callable[[], object]) -> dict[str, int]:
             cursor.execute("VACUUM ANALYZE")
             before = counts()
             work()
+            engine().dispose()
             after = counts()
     finally:
         connection.close()
@@ -47,30 +48,30 @@ def rows_read(database: str, work: Callable[[], object]) -> dict[str, int]:
 
 
 @contextmanager
-def statements_of(engine: Engine) -> Iterator[list[str]]:
-    """The statements that the engine executes during the block, as they are sent."""
+def statements_of(used: Engine) -> Iterator[list[str]]:
+    """The statements that an engine executes during the block, as they are sent."""
     sent: list[str] = []
 
     def note(_connection: object, _cursor: object, statement: str, *_: object) -> None:
         sent.append(statement)
 
-    event.listen(engine, "before_cursor_execute", note)
+    event.listen(used, "before_cursor_execute", note)
     try:
         yield sent
     finally:
-        event.remove(engine, "before_cursor_execute", note)
+        event.remove(used, "before_cursor_execute", note)
 
 
 @contextmanager
-def rows_fetched(engine: Engine) -> Iterator[list[int]]:
+def rows_fetched(used: Engine) -> Iterator[list[int]]:
     """The rows that each statement of the block brings into this process, or changes."""
     rows: list[int] = []
 
     def note(_connection: object, cursor: Any, *_: object) -> None:
         rows.append(cursor.rowcount)
 
-    event.listen(engine, "after_cursor_execute", note)
+    event.listen(used, "after_cursor_execute", note)
     try:
         yield rows
     finally:
-        event.remove(engine, "after_cursor_execute", note)
+        event.remove(used, "after_cursor_execute", note)

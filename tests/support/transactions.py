@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import Producer
 
 from include.pipelines import load_pipeline
 from include.producing.generate import messages
-from tests.support.audit import Coordinates
+from tests.support.audit import Coordinates, read_topic
 
 Message = tuple[int, bytes, bytes]
 """Timestamp in milliseconds, key and value."""
@@ -47,25 +47,4 @@ def write_transaction(
 
 def all_offsets(bootstrap: str, topic: str) -> set[Coordinates]:
     """Coordinates of every record in the log, aborted ones included."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": "everything",
-            "enable.auto.commit": False,
-            "isolation.level": "read_uncommitted",
-            "enable.partition.eof": True,
-        }
-    )
-    partitions = consumer.list_topics(topic, timeout=15).topics[topic].partitions
-    consumer.assign([TopicPartition(topic, p, OFFSET_BEGINNING) for p in partitions])
-    found, ended = set(), set()
-    while len(ended) < len(partitions):
-        message = consumer.poll(30)
-        assert message is not None, "the broker stopped answering"
-        if message.error():
-            assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
-            ended.add(message.partition())
-        else:
-            found.add((topic, message.partition(), message.offset()))
-    consumer.close()
-    return found
+    return {*read_topic(bootstrap, topic, isolation="read_uncommitted")}

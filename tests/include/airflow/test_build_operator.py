@@ -23,7 +23,7 @@ from include.ledger.intervals import attempts, builds
 from include.ledger.intervals.findings import ExpectationResult, Validation
 from include.ledger.validation import approvals
 from tests.conftest import Home
-from tests.support.attempts import begin_attempt, hour, note_build, register
+from tests.support.attempts import begin_attempt, hour, note_build, register, scheduled_run
 
 pytestmark = pytest.mark.services
 
@@ -36,15 +36,7 @@ SUBMITTED = "tidemark: isp_hits: validating"
 
 def run(operator: Any, **params: object) -> list[str]:
     """Execute a task of a run with these parameters, and return what its log says."""
-    of_run = {
-        "params": params,
-        "dag_run": SimpleNamespace(
-            run_type="scheduled",
-            logical_date=hour().from_time,
-            data_interval_start=hour().from_time,
-            data_interval_end=hour().to_time,
-        ),
-    }
+    of_run = {"params": params, "dag_run": scheduled_run(hour())}
     instance = SimpleNamespace(id="ti", run_id="test", xcom_push=lambda **_: None, get_template_context=lambda: of_run)
     with structlog.testing.capture_logs() as logged:
         operator.execute({"ti": instance, "params": params})

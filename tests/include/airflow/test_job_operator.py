@@ -21,7 +21,7 @@ from include.ledger.database import session
 from include.ledger.intervals import attempts, builds
 from include.ledger.intervals.findings import ExpectationResult, Validation
 from include.ledger.models import Attempt
-from tests.support.attempts import begin_attempt, hour, note_build, register
+from tests.support.attempts import begin_attempt, hour, note_build, register, scheduled_run
 
 pytestmark = pytest.mark.services
 
@@ -31,13 +31,7 @@ FAILED = ExpectationResult(NAME, "expect_set", "isp", "isp is a", False, "x", 3)
 
 def publish(attempt: int) -> None:
     """Run the task, which links to its interval."""
-    run = SimpleNamespace(
-        run_type="scheduled",
-        logical_date=hour().from_time,
-        data_interval_start=hour().from_time,
-        data_interval_end=hour().to_time,
-    )
-    of_run = {"params": {}, "dag_run": run}
+    of_run = {"params": {}, "dag_run": scheduled_run(hour())}
     links: dict[str, str] = {}
     instance = SimpleNamespace(
         run_id="test", xcom_push=lambda key, value: links.update({key: value}), get_template_context=lambda: of_run

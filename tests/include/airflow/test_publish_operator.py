@@ -42,7 +42,7 @@ from include.ledger.models import Approval
 from include.ledger.validation import approvals
 from include.ledger.validation.approvals import Decision
 from tests.conftest import Home
-from tests.support.attempts import begin_attempt, hour, note_build, register
+from tests.support.attempts import begin_attempt, hour, note_build, register, scheduled_run
 
 pytestmark = pytest.mark.services
 
@@ -63,13 +63,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def context() -> dict[str, Any]:
-    run = SimpleNamespace(
-        run_type="scheduled",
-        logical_date=hour().from_time,
-        data_interval_start=hour().from_time,
-        data_interval_end=hour().to_time,
-    )
-    of_run = {"params": {}, "dag_run": run}
+    of_run = {"params": {}, "dag_run": scheduled_run(hour())}
     instance = SimpleNamespace(id="ti", run_id="test", xcom_push=lambda **_: None, get_template_context=lambda: of_run)
     return {"ti": instance}
 

@@ -52,7 +52,7 @@ from include.pipelines import Declarations, load_pipeline
 from include.settings import settings
 from include.times import Interval, every, format_time
 from tests.conftest import Home, settings_of
-from tests.support.attempts import START, begin_attempt, hour, note_build, register
+from tests.support.attempts import START, begin_attempt, hour, note_build, register, scheduled_run
 from tests.support.committed import commit
 from tests.support.receivers import Received, listening
 
@@ -341,11 +341,8 @@ def test_alert_of_a_task_is_over_when_another_run_has_registered_its_interval_si
     first, later = hour(4), hour(5)
 
     def fail(interval: Interval, task: str) -> None:
-        begin, end = interval.from_time, interval.to_time
-        run = SimpleNamespace(
-            run_type="scheduled", logical_date=begin, data_interval_start=begin, data_interval_end=end
-        )
         instance = SimpleNamespace(dag_id="interval__nest_cameras", run_id=interval.label, task_id=task)
+        run = scheduled_run(interval)
         context: Any = {"ti": instance, "dag_run": run, "params": {}, "exception": "the archive is behind"}
         AlertNotifier("nest_cameras").notify(context)
 
@@ -752,16 +749,11 @@ def test_task_that_was_marked_as_successful_has_recovered_only_when_its_interval
 ) -> None:
     marked = dict.fromkeys(("publish", "announce"), "success")
     interval, now = hour(3), datetime.now(UTC)
-    run = SimpleNamespace(
-        run_type="scheduled",
-        logical_date=interval.from_time,
-        data_interval_start=interval.from_time,
-        data_interval_end=interval.to_time,
-    )
     attempt = begin_attempt("nest_cameras", interval)
     built = note_build(attempt)
     for task in marked:
         instance = SimpleNamespace(dag_id="interval__nest_cameras", run_id="by hand", task_id=task)
+        run = scheduled_run(interval)
         context: Any = {"ti": instance, "dag_run": run, "params": {}, "exception": "the catalog is away"}
         AlertNotifier("nest_cameras").notify(context)
     assert [each["interval"] for each in receivers.posts] == [str(interval)] * 2

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from functools import partial
 
@@ -38,15 +38,6 @@ def database(postgres: Home) -> Iterator[str]:
     engine().dispose()
 
 
-def reads(database: str, work: Callable[[], object]) -> dict[str, int]:
-    def closing() -> None:
-        work()
-        engine().dispose()
-
-    engine().dispose()
-    return rows_read(database, closing)
-
-
 def assert_no_more(rows: dict[str, int], *, than: dict[str, int]) -> None:
     """After ten times as much history, of which there are hundreds of rows; small tables' plans may differ by some."""
     assert sum(rows.values()) > 0
@@ -78,7 +69,7 @@ def test_erasure_reads_no_more_ranges_when_2000_micro_batches_are_committed(data
             assert set(unfinished.files_to_look_at(begun)) == {f"landing/{each}.parquet" for each in offsets}
             assert unfinished.twins_of(erasure) == {}
 
-        counted = reads(database, partial(erase, lease, Found(landed, registered, set(), many), offsets))
+        counted = rows_read(database, partial(erase, lease, Found(landed, registered, set(), many), offsets))
         found[hours] = of_tables(counted, "micro_batch_ranges", "micro_batches", "interval_ranges", "landing_files")
         own = [(1 + 2 * each, partition, 1) for each in offsets for partition in (0, 1)]
         assert erased_in(database, "micro_batch_ranges", "micro_batch_id") == own
@@ -152,7 +143,7 @@ def test_publication_reads_no_more_batches_when_an_interval_was_given_up_long_ag
             # Nothing has come in the other one since.
             where = f"topic_partition = 1 AND until_offset > {failed * BATCHES}"
             ledger_history.change(database, f"DELETE FROM micro_batch_ranges WHERE {where}")
-        counted = reads(database, lambda: since.update(state=served_state(PIPELINE, VIEW, VIEW_TABLE)))
+        counted = rows_read(database, lambda: since.update(state=served_state(PIPELINE, VIEW, VIEW_TABLE)))
         assert since["state"].unsettled == failed * BATCHES
         found[behind] = of_tables(counted, "micro_batch_ranges", "micro_batches")
     assert_no_more(found[50], than=found[5])
@@ -186,7 +177,7 @@ def test_beginning_of_an_archive_is_found_as_soon_when_another_pipeline_read_the
             begins = committed.first_committed_offsets("another")
             assert begins == {TopicPartition(TOPIC, 0): first, TopicPartition(TOPIC, 1): first}
 
-        found[hours] = of_tables(reads(database, look), "micro_batch_ranges", "micro_batches")
+        found[hours] = of_tables(rows_read(database, look), "micro_batch_ranges", "micro_batches")
     assert_no_more(found[LONG], than=found[SHORT])
 
 
@@ -200,7 +191,7 @@ def test_run_of_flags_reads_no_more_runs_when_2000_began_before(database: str) -
         def look(pinned: list[OffsetRange] = pinned, hours: int = hours) -> None:
             assert [each.version for each in flags.in_force(PIPELINE, pinned)] == [hours, hours]
 
-        found[hours] = reads(database, look)
+        found[hours] = rows_read(database, look)
     assert_no_more(found[LONG], than=found[SHORT])
 
 
@@ -223,7 +214,7 @@ def test_look_for_the_states_of_a_part_of_a_table_reads_no_others_when_100_hours
             unknown = f"{part[0]}-unknown"
             assert inventory.states_at(VIEW_TABLE, [*part, unknown]) == dict.fromkeys(part, RevisionState.REGISTERED)
 
-        found[hours] = of_tables(reads(database, look), "revisions")
+        found[hours] = of_tables(rows_read(database, look), "revisions")
     assert_no_more(found[LONG], than=found[SHORT])
 
 
@@ -238,7 +229,7 @@ def test_look_for_new_limits_reads_the_last_revisions_only_when_1000_are_registe
             assert sorted(flags.registered_keys(PIPELINE, [VIEW_TABLE], over)) == sorted(wanted)
 
         with statements_of(engine()) as sent:
-            found[hours] = reads(database, look)
+            found[hours] = rows_read(database, look)
         assert [each for each in sent if re.search(r"\bfiles\b", each)] == []
         rows = flags.registered_within(PIPELINE, [VIEW_TABLE], over)
         assert [(each.table, each.partition, each.revision) for each in rows] == sorted(wanted)

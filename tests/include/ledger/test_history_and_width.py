@@ -6,7 +6,7 @@ times more as they have topic partitions. `status` reads of topic partitions wha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 import psycopg2
@@ -21,7 +21,6 @@ from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit, Fates
 from include.ledger.completeness import completeness, partition_completeness
 from include.ledger.completeness.properties import UNTIL, properties_after, table_properties
 from include.ledger.completeness.served import served_state
-from include.ledger.database import engine
 from include.ledger.intervals import attempts, builds, evidence, pins
 from include.ledger.intervals.builds import Changes
 from include.ledger.intervals.findings import BuildFindings, FateCounts, RecordCounts, Validation
@@ -152,15 +151,6 @@ def register(pipeline: str, attempt: int) -> None:
     assert proofs.unproved(pipeline, 20) == []
 
 
-def reads(database: str, work: Callable[[], object]) -> dict[str, int]:
-    def closing() -> None:
-        work()
-        engine().dispose()
-
-    engine().dispose()
-    return rows_read(database, closing)
-
-
 def written(database: str, size: tuple[int, int]) -> dict[str, int]:
     """Rows read by each writer, in all tables."""
     hours, width = size
@@ -171,12 +161,12 @@ def written(database: str, size: tuple[int, int]) -> dict[str, int]:
         def commit(number: int, pipeline: str = pipeline, partitions: int = partitions, lease: writers.Lease = lease):
             return lambda: micro_batches.commit(lease, batch(pipeline, hours, partitions, number))
 
-        found[f"{pipeline} commit"] = sum(reads(database, commit(0)).values())
+        found[f"{pipeline} commit"] = sum(rows_read(database, commit(0)).values())
         found[f"{pipeline} interval"] = sum(
-            reads(database, lambda p=pipeline, n=partitions: interval(p, hours, n)).values()
+            rows_read(database, lambda p=pipeline, n=partitions: interval(p, hours, n)).values()
         )
         generations.open_generation(lease, started_by="test", reason="its cost")
-        found[f"{pipeline} commit in a new generation"] = sum(reads(database, commit(1)).values())
+        found[f"{pipeline} commit in a new generation"] = sum(rows_read(database, commit(1)).values())
     return found
 
 
@@ -184,11 +174,13 @@ def looked(database: str) -> dict[str, dict[str, int]]:
     """Return the rows of each table that read-only commands read."""
     declared = all_pipelines()
     return {
-        "status": reads(database, lambda: [(summarize_missing(each), completeness(each.name)) for each in declared]),
-        "lag": reads(database, lambda: [committed_offsets(each.name) for each in declared]),
-        "partitions": reads(database, lambda: partition_completeness(load_pipeline(WIDE).name)),
-        "served": reads(database, served),
-        "other code": reads(database, lambda: [counted_otherwise(NARROW, version) for version in ("v1", "v2")]),
+        "status": rows_read(
+            database, lambda: [(summarize_missing(each), completeness(each.name)) for each in declared]
+        ),
+        "lag": rows_read(database, lambda: [committed_offsets(each.name) for each in declared]),
+        "partitions": rows_read(database, lambda: partition_completeness(load_pipeline(WIDE).name)),
+        "served": rows_read(database, served),
+        "other code": rows_read(database, lambda: [counted_otherwise(NARROW, version) for version in ("v1", "v2")]),
     }
 
 
@@ -224,7 +216,7 @@ def test_completeness_of_a_pipeline_reads_the_same_rows_when_other_pipelines_hav
     found = []
     for pipelines in ([NARROW], [each.name for each in all_pipelines()]):
         fill(database, monkeypatch, *SMALL, pipelines)
-        found.append(reads(database, lambda: (completeness(NARROW), partition_completeness(NARROW))))
+        found.append(rows_read(database, lambda: (completeness(NARROW), partition_completeness(NARROW))))
     alone, among_others = found
     assert sum(alone.values()) < SMALL[0], alone
     assert among_others == alone

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -16,7 +16,6 @@ from include.ledger.archive.decoders import decoded_otherwise, decoders_of
 from include.ledger.archive.landing_files import LandingFile
 from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit
 from include.ledger.archive.other_code import other_code
-from include.ledger.database import engine
 from include.ledger.intervals import attempts, builds, evidence, revisions
 from include.ledger.intervals.builds import Changes
 from include.ledger.intervals.findings import BuildFindings, FateCounts, RecordCounts, Validation
@@ -141,24 +140,12 @@ def past(in_process: Home, set_settings: SetSettings) -> Past:
 def test_micro_batch_and_interval_read_no_more_of_the_ledger_with_2000_micro_batches_behind_them(
     in_process: Home, past: Past
 ) -> None:
-    def closing(work: Callable[[], None]) -> Callable[[], None]:
-        def run() -> None:
-            work()
-            engine().dispose()
-
-        return run
-
-    def of_next() -> tuple[dict[str, int], dict[str, int]]:
-        engine().dispose()
-        stream = rows_read(in_process.database, closing(past.stream))
-        return stream, rows_read(in_process.database, closing(past.run_interval))
-
     found = {}
     for behind in (SHORT, LONG):
         while past.intervals < behind:
             past.stream()
             past.run_interval()
-        found[behind] = of_next()
+        found[behind] = [rows_read(in_process.database, work) for work in (past.stream, past.run_interval)]
     for short, long in zip(found[SHORT], found[LONG], strict=True):
         assert sum(short.values()) > 0
         assert sum(long.values()) <= 1.1 * sum(short.values()), f"{short} has become {long}"

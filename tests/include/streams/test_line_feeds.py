@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -32,13 +32,9 @@ pytestmark = pytest.mark.services
 
 
 @pytest.fixture(scope="module", autouse=True)
-def in_this_process(new_home: Callable[..., Home]) -> Iterator[None]:
-    """A ledger, and this process's settings are those of its home."""
-    home = new_home()
-    home.run("up", "postgres")
-    with settings_of(home, TIDEMARK_LEASE_SECONDS="60"):
+def in_this_process(postgres: Home) -> Iterator[None]:
+    with settings_of(postgres, TIDEMARK_LEASE_SECONDS="60"):
         yield
-    home.end()
 
 
 @pytest.fixture

@@ -26,11 +26,18 @@ from include.ledger.lineage import BuiltRevision
 from include.ledger.models import Build, Erasure, Revision
 from include.offsets import Fates
 from include.reconciliation import ReconciliationCounts
-from tests.support.attempts import begin_attempt, hour, note_build, register
+from tests.support.attempts import begin_attempt, begin_to_register, hour, note_build, register
 from tests.support.ledger_reads import rows_fetched
 from tests.support.ledger_waits import waits_with
 
 pytestmark = pytest.mark.services
+
+
+def registering(pipeline: str) -> tuple[AttemptSpec, builds.Registration]:
+    """An attempt's build whose registration was begun, and not finished."""
+    attempt = begin_attempt(pipeline)
+    begun = begin_to_register(attempt, note_build(attempt))
+    return attempts.load_attempt(attempt), begun
 
 
 def build_otherwise(attempt: int) -> BuiltRevision:
@@ -113,10 +120,7 @@ def test_code_that_counted_the_told_fates_is_of_the_registered_build_and_before_
 def test_fates_stay_as_an_erasure_counted_them_when_a_registration_that_was_begun_before_is_finished(
     pipeline: str,
 ) -> None:
-    first = begin_attempt(pipeline)
-    built = note_build(first)
-    spec = attempts.load_attempt(first)
-    begun = builds.begin_registration(spec, Validation(True, pipeline), Changes(points=(built,)))
+    spec, begun = registering(pipeline)
     told = {
         "columns": ["device_id"],
         "reason": "test",
@@ -134,10 +138,7 @@ def test_fates_stay_as_an_erasure_counted_them_when_a_registration_that_was_begu
 
 
 def test_interval_stays_open_when_it_was_pinned_again_before_its_begun_registration_is_finished(pipeline: str) -> None:
-    attempt = begin_attempt(pipeline)
-    built = note_build(attempt)
-    spec = attempts.load_attempt(attempt)
-    begun = builds.begin_registration(spec, Validation(True, pipeline), Changes(points=(built,)))
+    spec, begun = registering(pipeline)
     longer = [replace(each, until_offset=each.until_offset + 50) for each in spec.pinned.ranges]
     again = pins.replace_ranges(spec.pinned, longer, repinned_by="test")
     assert again is not None
@@ -165,10 +166,7 @@ def test_no_fates_are_told_when_the_interval_was_pinned_again_during_its_build(p
 
 
 def test_interval_stays_open_when_its_begun_registration_is_finished_while_it_is_pinned_again(pipeline: str) -> None:
-    attempt = begin_attempt(pipeline)
-    built = note_build(attempt)
-    spec = attempts.load_attempt(attempt)
-    begun = builds.begin_registration(spec, Validation(True, pipeline), Changes(points=(built,)))
+    spec, begun = registering(pipeline)
     longer = [replace(each, until_offset=each.until_offset + 50) for each in spec.pinned.ranges]
 
     def pin_again(other: Session) -> None:
@@ -186,10 +184,7 @@ def test_interval_stays_open_when_its_begun_registration_is_finished_while_it_is
 def test_interval_stays_open_when_the_clock_was_set_back_between_the_build_and_its_being_pinned_again(
     pipeline: str,
 ) -> None:
-    attempt = begin_attempt(pipeline)
-    built = note_build(attempt)
-    spec = attempts.load_attempt(attempt)
-    begun = builds.begin_registration(spec, Validation(True, pipeline), Changes(points=(built,)))
+    spec, begun = registering(pipeline)
     with session() as ledger:
         ledger.get_one(Build, begun.build).noted_at += timedelta(hours=1)
     longer = [replace(each, until_offset=each.until_offset + 50) for each in spec.pinned.ranges]
@@ -207,10 +202,7 @@ def test_interval_stays_open_when_the_clock_was_set_back_between_the_build_and_i
 def test_registration_that_is_finished_twice_changes_nothing_when_a_later_build_was_registered_in_between(
     pipeline: str,
 ) -> None:
-    first = begin_attempt(pipeline)
-    built = note_build(first)
-    spec = attempts.load_attempt(first)
-    begun = builds.begin_registration(spec, Validation(True, pipeline), Changes(points=(built,)))
+    spec, begun = registering(pipeline)
     builds.finish_registration(begun)
     later = begin_attempt(pipeline)
     register(later, build_otherwise(later))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from types import SimpleNamespace
@@ -27,12 +27,9 @@ AT = datetime(2026, 11, 20, tzinfo=UTC)
 
 
 @pytest.fixture(scope="module", autouse=True)
-def in_this_process(new_home: Callable[..., Home]) -> Iterator[None]:
-    home = new_home()
-    home.run("up", "postgres")
-    with settings_of(home, TIDEMARK_LEASE_SECONDS="60"):
+def in_this_process(postgres: Home) -> Iterator[None]:
+    with settings_of(postgres, TIDEMARK_LEASE_SECONDS="60"):
         yield
-    home.end()
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ from datetime import UTC, datetime, timedelta
 import psycopg2
 import pytest
 
-from include.ledger.database import engine
 from include.monitor.streams.metrics import Scrape, read
 from include.pipelines import load_pipeline
 from tests.conftest import Home
@@ -38,9 +37,7 @@ def scraped(database: str, hours: int) -> tuple[Scrape, dict[str, int]]:
 
     def work() -> None:
         found.append(read([PIPELINE]))
-        engine().dispose()
 
-    engine().dispose()
     # Some counts of a backend that has just ended were seen missing: the most of three are taken.
     rows = max((rows_read(database, work) for _ in range(3)), key=lambda each: sum(each.values()))
     return found[0], rows
