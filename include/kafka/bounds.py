@@ -125,12 +125,12 @@ def first_timestamp(earliest: Mapping[TopicPartition, tuple[int, int]]) -> datet
     return min(times, default=None)
 
 
-def record_times(offsets: Mapping[TopicPartition, int], patience: float = 3.0) -> dict[TopicPartition, datetime]:
+def record_times(offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, datetime]:
     """Return the timestamp of the first visible record at or after each offset, as far as they came in time.
 
     A record without a timestamp, or with one beyond the calendar, is left out, too. Raises ServiceUnreachable.
     """
-    found = first_messages(offsets, patience)
+    found = first_messages(offsets, patience=3.0)
     times = {tp: time_of(each.timestamp()[1]) for tp, each in found.items() if each.error() is None}
     return {tp: moment for tp, moment in times.items() if moment is not None and moment > _NO_TIME}
 

@@ -44,7 +44,7 @@ class Headline:
     reason: str
 
 
-def render_report(verdict: dict[str, Any], data: dict[str, Any], *, generated_at: str | None = None) -> str:
+def render_report(verdict: dict[str, Any], data: dict[str, Any]) -> str:
     """Return the page of an interval as HTML.
 
     `verdict` is `Verdict.as_json()`; `data` holds `description`, `sections` (title, note, columns, rows,
@@ -64,7 +64,6 @@ def render_report(verdict: dict[str, Any], data: dict[str, Any], *, generated_at
         interval_to=cell(interval.get("to")),
         source=cell(verdict.get("source")),
         code_version=cell(verdict.get("code_version")),
-        generated_at=cell(generated_at) if generated_at else "",
         headline=headline(verdict),
         figures=_figures(verdict, expectations),
         records=records_part(verdict.get("records") or {}),

@@ -243,6 +243,6 @@ def _differing(kafka: Mapping[str, object], landed: Mapping[str, object]) -> str
     return f": {named}{more}" if named else ""
 
 
-def _short(value: object, limit: int = 60) -> str:
+def _short(value: object) -> str:
     text = repr(value)
-    return text if len(text) <= limit else f"{text[:limit]}…"
+    return text if len(text) <= 60 else f"{text[:60]}…"
