@@ -208,8 +208,7 @@ def test_version_is_named_when_the_ledger_is_of_other_code(postgres: Home) -> No
 def test_status_and_metrics_tell_it_when_the_ledger_is_of_other_code(
     postgres: Home, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with engine().begin() as ledger:
-        ledger.execute(text("ALTER TABLE alerts RENAME TO alerts_of_later"))
+    postgres.ledger("ALTER TABLE alerts RENAME TO alerts_of_later")
     try:
         status(as_json=True)
         told = json.loads(capsys.readouterr().out)
@@ -217,8 +216,7 @@ def test_status_and_metrics_tell_it_when_the_ledger_is_of_other_code(
         shown = capsys.readouterr().out
         assert "tidemark_ledger_up 0.0" in metrics_text([]).decode()
     finally:
-        with engine().begin() as ledger:
-            ledger.execute(text("ALTER TABLE alerts_of_later RENAME TO alerts"))
+        postgres.ledger("ALTER TABLE alerts_of_later RENAME TO alerts")
     assert {name for name, value in told.items() if value is not None} == {
         "services", "refused_pipelines", "ledger_error"
     }  # fmt: skip
@@ -262,15 +260,13 @@ CHANGE_OR_DECIDE = [begin_housekeeping, open_a_generation, discard_records, repa
 @pytest.mark.parametrize("ask", [*ASK_THE_LEDGER, *CHANGE_OR_DECIDE])
 def test_older_code_refuses_a_ledger_when_newer_code_has_migrated_it(postgres: Home, ask: Callable[[], None]) -> None:
     ask()
-    with engine().begin() as ledger:
-        before = ledger.scalar(text("SELECT version_num FROM alembic_version"))
-        ledger.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    [(before,)] = postgres.ledger("SELECT version_num FROM alembic_version")
+    postgres.ledger("UPDATE alembic_version SET version_num = '9999'")
     try:
         with pytest.raises(UsageError, match=r"migrated by newer code \(9999; .* — deploy that code again, or restore"):
             ask()
     finally:
-        with engine().begin() as ledger:
-            ledger.execute(text("UPDATE alembic_version SET version_num = :before"), {"before": before})
+        postgres.ledger("UPDATE alembic_version SET version_num = %s", before)
 
 
 def test_older_ledger_is_not_migrated_while_a_driver_of_its_code_runs(
@@ -281,34 +277,28 @@ def test_older_ledger_is_not_migrated_while_a_driver_of_its_code_runs(
     with settings_of(postgres, TIDEMARK_LEASE_SECONDS="2"):
         lease = writers.acquire("of_older_code")
         host, pid, start = lease.holder.rsplit(":", 2)
-        with engine().begin() as ledger:
-            before = ledger.scalar(text("SELECT version_num FROM alembic_version"))
+        [(before,)] = postgres.ledger("SELECT version_num FROM alembic_version")
         migrate()
         assert upgraded.pop()
-        with engine().begin() as ledger:
-            ledger.execute(text("UPDATE alembic_version SET version_num = '0001'"))
+        postgres.ledger("UPDATE alembic_version SET version_num = '0001'")
         try:
             # Else it lapses while it is waited for, as of a driver that was killed on another host.
-            with engine().begin() as ledger:
-                ledger.execute(text("UPDATE writers SET expires_at = now() + interval '1 min'"))
+            postgres.ledger("UPDATE writers SET expires_at = now() + interval '1 min'")
             with pytest.raises(UsageError, match=rf"older code write of_older_code \({host}:{pid}\).*{before}"):
                 migrate()
             assert not upgraded
             # One that has ended here is not waited for.
-            with engine().begin() as ledger:
-                ledger.execute(text("UPDATE writers SET holder = :dead"), {"dead": f"{host}:4194305:{start}"})
+            postgres.ledger("UPDATE writers SET holder = %s", f"{host}:4194305:{start}")
             migrate()
             assert upgraded.pop()
-            with engine().begin() as ledger:
-                ledger.execute(text("UPDATE writers SET expires_at = now() + interval '1 s'"))
+            postgres.ledger("UPDATE writers SET expires_at = now() + interval '1 s'")
             migrate()
             assert upgraded.pop()
             writers.release(lease)
             migrate()
             assert upgraded.pop()
         finally:
-            with engine().begin() as ledger:
-                ledger.execute(text("UPDATE alembic_version SET version_num = :before"), {"before": before})
+            postgres.ledger("UPDATE alembic_version SET version_num = %s", before)
 
 
 def test_migration_ends_and_names_who_uses_the_tables_when_another_transaction_stays_open(
@@ -357,14 +347,12 @@ def test_migration_tells_that_it_waits_when_another_process_migrates(
 
 
 def test_migrating_fails_when_the_ledger_lacks_what_it_counts_as_having(postgres: Home) -> None:
-    with engine().begin() as ledger:
-        ledger.execute(text("ALTER TABLE limits_versions RENAME COLUMN erased_rules TO other"))
-        ledger.execute(text("ALTER TABLE alerts RENAME TO other"))
+    postgres.ledger("ALTER TABLE limits_versions RENAME COLUMN erased_rules TO other")
+    postgres.ledger("ALTER TABLE alerts RENAME TO other")
     try:
         with pytest.raises(TidemarkError, match=r"there is no alerts, no limits_versions\.erased_rules"):
             migrate()
     finally:
-        with engine().begin() as ledger:
-            ledger.execute(text("ALTER TABLE limits_versions RENAME COLUMN other TO erased_rules"))
-            ledger.execute(text("ALTER TABLE other RENAME TO alerts"))
+        postgres.ledger("ALTER TABLE limits_versions RENAME COLUMN other TO erased_rules")
+        postgres.ledger("ALTER TABLE other RENAME TO alerts")
     migrate()
