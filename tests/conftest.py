@@ -504,15 +504,20 @@ SetSettings = Callable[..., None]
 
 @pytest.fixture
 def set_settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[SetSettings]:
-    """Sets variables of this process, and lets its settings be read again, now and after the test."""
+    """Sets variables of this process, or unsets them, and lets its settings be read again, now and after the test."""
     from include.settings import settings
 
-    def change(**variables: str) -> None:
+    def change(**variables: str | None) -> None:
         for name, value in variables.items():
-            monkeypatch.setenv(name, value)
+            if value is None:
+                monkeypatch.delenv(name)
+            else:
+                monkeypatch.setenv(name, value)
         settings.cache_clear()
 
     yield change
+    # What ends after this, as a lease that a fixture took, reads the others' settings.
+    monkeypatch.undo()
     settings.cache_clear()
 
 

@@ -28,7 +28,7 @@ from pyiceberg.table.update import (
 from include.iceberg import catalog as iceberg_catalog
 from include.iceberg.examine import deviations
 from include.lake import object_store
-from include.settings import settings
+from tests.conftest import SetSettings
 from tests.support import s3_server
 from tests.support.open_tables import OpenTable, pipeline_named, rows_of
 
@@ -161,12 +161,10 @@ def test_metadata_is_written_to_the_store_of_the_lake_when_it_is_self_hosted(mon
 
 @pytest.mark.slow
 def test_table_in_a_bucket_has_its_rows_when_intervals_are_registered(
-    pipeline: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pipeline: str, tmp_path: Path, set_settings: SetSettings
 ) -> None:
     with s3_server.serving(tmp_path) as server:
-        for name, value in {**server.environment, "TIDEMARK_LAKE": f"s3a://{s3_server.BUCKET}/lake"}.items():
-            monkeypatch.setenv(name, value)
-        settings.cache_clear()
+        set_settings(**server.environment, TIDEMARK_LAKE=f"s3a://{s3_server.BUCKET}/lake")
         object_store._store.cache_clear()
         table = OpenTable(pipeline_named(f"t_{pipeline[-40:]}"))
         for hour, rows in ((0, 3), (1, 4), (0, 5)):
@@ -174,6 +172,4 @@ def test_table_in_a_bucket_has_its_rows_when_intervals_are_registered(
         assert table.load().scan().to_arrow().num_rows == 9
         assert table.load().metadata_location.startswith(f"s3a://{s3_server.BUCKET}/lake/iceberg/")
         assert list(deviations(table.pipeline)) == []
-    monkeypatch.undo()
-    settings.cache_clear()
     object_store._store.cache_clear()

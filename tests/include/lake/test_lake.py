@@ -229,17 +229,12 @@ def test_folder_with_a_file_stays_when_empty_ones_are_pruned(root: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.services
-def test_store_that_refuses_is_named_without_its_secret(
-    server: s3_server.S3Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_store_that_refuses_is_named_without_its_secret(server: s3_server.S3Server, set_settings: SetSettings) -> None:
     where = f"s3a://{s3_server.BUCKET}/x"
-    settings.cache_clear()
     object_store._store.cache_clear()
-    for name, value in {**server.environment, "AWS_SECRET_ACCESS_KEY": "wrong-canary", "TIDEMARK_LAKE": where}.items():
-        monkeypatch.setenv(name, value)
+    set_settings(**{**server.environment, "AWS_SECRET_ACCESS_KEY": "wrong-canary", "TIDEMARK_LAKE": where})
     with pytest.raises(ServiceUnreachable) as raised:
         lake.read_footer(f"{where}/file.parquet")
-    settings.cache_clear()
     object_store._store.cache_clear()
     error = raised.value
     assert f"the lake {where}: " in str(error)

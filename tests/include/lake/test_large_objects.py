@@ -15,7 +15,7 @@ import pytest
 from include import lake
 from include.errors import ServiceUnreachable
 from include.lake import large_objects, object_store
-from include.settings import settings
+from tests.conftest import SetSettings
 from tests.support import s3_server
 from tests.support.watched_store import Watched, watching
 
@@ -34,22 +34,18 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[s3_server.S3Ser
 
 
 @pytest.fixture
-def watched(server: s3_server.S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
+def watched(
+    server: s3_server.S3Server, set_settings: SetSettings, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Watched]:
     """The traffic between this process and the store, where more than 5 MiB is too large for a single copy."""
     with watching(server.endpoint) as listener:
         where = {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{listener.port}", "AWS_MAX_ATTEMPTS": "1"}
         lake_uri = {"TIDEMARK_LAKE": f"s3a://{s3_server.BUCKET}/lake"}
-        for name, value in {**server.environment, **where, **lake_uri}.items():
-            monkeypatch.setenv(name, value)
+        set_settings(**{**server.environment, **where, **lake_uri})
         monkeypatch.setattr(large_objects, "COPIED_AT_ONCE", LIMIT)
         monkeypatch.setattr(large_objects, "PART_BYTES", LIMIT)
-        forget_settings()
+        object_store._store.cache_clear()
         yield listener
-    forget_settings()
-
-
-def forget_settings() -> None:
-    settings.cache_clear()
     object_store._store.cache_clear()
 
 

@@ -22,9 +22,8 @@ from include.ledger.patience import patient
 from include.ledger.streams import writers
 from include.offsets import OffsetRange, TopicIdentity, TopicPartition
 from include.pipelines import load_pipeline
-from include.settings import settings
 from spark_jobs import build_interval, publish
-from tests.conftest import Home, wait_for
+from tests.conftest import Home, SetSettings, wait_for
 from tests.support.attempts import hour
 
 pytestmark = [pytest.mark.services, pytest.mark.own_services]
@@ -34,12 +33,9 @@ LONG = 60.0
 
 
 @pytest.fixture
-def lease(pipeline: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[writers.Lease]:
-    monkeypatch.setenv("TIDEMARK_LEASE_SECONDS", "300")
-    settings.cache_clear()
-    yield writers.acquire(pipeline)
-    monkeypatch.undo()
-    settings.cache_clear()
+def lease(pipeline: str, set_settings: SetSettings) -> writers.Lease:
+    set_settings(TIDEMARK_LEASE_SECONDS="300")
+    return writers.acquire(pipeline)
 
 
 @pytest.fixture
@@ -190,10 +186,9 @@ def test_intervals_and_erasures_wait_for_postgresql_when_it_is_restarted_as_they
 
 
 def test_step_waits_a_bounded_time_when_postgresql_stays_away(
-    postgres: Home, killed: None, monkeypatch: pytest.MonkeyPatch
+    postgres: Home, killed: None, set_settings: SetSettings
 ) -> None:
-    monkeypatch.setenv("TIDEMARK_LEASE_SECONDS", "3")
-    settings.cache_clear()
+    set_settings(TIDEMARK_LEASE_SECONDS="3")
     began = time.monotonic()
     with pytest.raises(ServiceUnreachable, match="PostgreSQL at"), locks.attempt_under_way("isp_hits", hour(0)):
         pass
@@ -201,8 +196,6 @@ def test_step_waits_a_bounded_time_when_postgresql_stays_away(
     # A command that only reads does not wait.
     with pytest.raises(ServiceUnreachable), reading():
         pass
-    monkeypatch.undo()
-    settings.cache_clear()
 
 
 def test_step_is_not_repeated_and_fails_when_postgresql_is_restarted_in_it(

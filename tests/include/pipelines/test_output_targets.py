@@ -14,7 +14,7 @@ from include.outputs.table import OutputTable
 from include.pipelines import load_pipeline
 from include.pipelines.spec import DatabaseTable, KafkaTopic, Rows
 from include.pipelines.spec.outputs import is_same_target, target_of
-from include.settings import settings
+from tests.conftest import SetSettings
 
 
 def named(to: KafkaTopic | DatabaseTable) -> str:
@@ -92,18 +92,16 @@ def test_column_of_an_output_is_refused_when_no_table_of_postgresql_can_have_it(
 
 @pytest.mark.parametrize("column", UNFIT, ids=["own", "as well", "long"])
 def test_output_writes_nothing_when_its_connection_leads_to_postgresql_which_cannot_have_its_columns(
-    column: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    column: str, tmp_path: Path, set_settings: SetSettings
 ) -> None:
     to, lease, unsent = DatabaseTable("shop"), Lease("isp_hits", 1, ""), Unsent(1, (), {}, 0)
     output = Rows("clean", to=to, rows="made", columns=f"a STRING, {column} STRING")
     isp = replace(load_pipeline("isp_hits"), outputs=(output,))
     file = tmp_path / "jdbc.properties"
-    monkeypatch.setenv("TIDEMARK_JDBC_PROPERTIES", str(file))
     # Nobody listens there.
     for kind, raised in (("postgresql", UsageError), ("mariadb", ServiceUnreachable)):
         file.write_text(f"shop.url=jdbc:{kind}://127.0.0.1:9/hits\n")
         file.chmod(0o600)
-        settings.cache_clear()
+        set_settings(TIDEMARK_JDBC_PROPERTIES=str(file))
         with pytest.raises(raised, match=f"has the column {column}, whose" if raised is UsageError else "MariaDB at"):
             OutputTable(isp, output, to, lease, lambda: None).merge([], unsent)
-    settings.cache_clear()

@@ -29,7 +29,7 @@ from include.proof import signing, verify
 from include.proof.check import check_proof
 from include.proof.write import prove_registered
 from include.settings import settings, write_private
-from tests.conftest import REPOSITORY, Home, settings_of
+from tests.conftest import REPOSITORY, Home, SetSettings, settings_of
 from tests.support.attempts import hour
 from tests.support.proved import PIPELINE, register_hour
 
@@ -684,15 +684,12 @@ def test_proof_waits_for_the_key_when_those_before_it_are_signed(
 
 
 def test_proof_is_unsigned_and_says_so_when_no_key_is_set(
-    signed: list[Path], postgres: Home, monkeypatch: pytest.MonkeyPatch
+    signed: list[Path], postgres: Home, set_settings: SetSettings
 ) -> None:
     postgres.ledger("UPDATE proofs SET signed_by = NULL")
-    monkeypatch.delenv("TIDEMARK_PROOF_KEY")
-    settings.cache_clear()
+    set_settings(TIDEMARK_PROOF_KEY=None)
     proof = prove(register_hour(40))
     told = verify.check(proof.read_bytes(), verify.open_lake(str(proof.parents[2])))
-    monkeypatch.undo()
-    settings.cache_clear()
     assert "the proof is unsigned: no key is set: TIDEMARK_PROOF_KEY" in told.notes
     assert json.loads(proof.read_text())["signature"] == {
         "algorithm": "none", "why": "no key is set: TIDEMARK_PROOF_KEY",
@@ -708,16 +705,12 @@ def test_proof_is_unsigned_and_says_so_when_no_key_is_set(
     ],
 )
 def test_key_is_refused_when_it_cannot_be_used(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, content: bytes | None, mode: int, message: str
+    set_settings: SetSettings, tmp_path: Path, content: bytes | None, mode: int, message: str
 ) -> None:
     path = tmp_path / "key"
     if content is not None:
         path.write_bytes(content)
         path.chmod(mode)
-    monkeypatch.setenv("TIDEMARK_PROOF_KEY", str(path))
-    settings.cache_clear()
-    try:
-        with pytest.raises(UsageError, match=message):
-            signing.signature_of(b"x")
-    finally:
-        settings.cache_clear()
+    set_settings(TIDEMARK_PROOF_KEY=str(path))
+    with pytest.raises(UsageError, match=message):
+        signing.signature_of(b"x")

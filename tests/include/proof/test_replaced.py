@@ -36,7 +36,7 @@ from include.proof.replace import replace_proofs, replaced_by
 from include.proof.signing import own_public_key
 from include.proof.write import prove_registered
 from include.settings import settings
-from tests.conftest import Home, settings_of
+from tests.conftest import Home, SetSettings, settings_of
 from tests.support.proved import PIPELINE, register_hour
 
 pytestmark = [pytest.mark.services]
@@ -265,14 +265,9 @@ def test_replacement_is_named_by_the_former_proof_when_it_was_forged(
 
 @pytest.mark.parametrize("chain", ["signed"], indirect=True)
 def test_signed_proofs_are_not_replaced_when_no_key_is_set(
-    postgres: Home, chain: list[Path], copies: list[bytes], monkeypatch: pytest.MonkeyPatch
+    postgres: Home, chain: list[Path], copies: list[bytes], set_settings: SetSettings
 ) -> None:
-    monkeypatch.delenv("TIDEMARK_PROOF_KEY")
-    settings.cache_clear()
-    try:
-        with pytest.raises(UsageError, match="no key is set"):
-            replace_proofs(NAMES, 3, ERASED)
-    finally:
-        monkeypatch.undo()
-        settings.cache_clear()
+    set_settings(TIDEMARK_PROOF_KEY=None)
+    with pytest.raises(UsageError, match="no key is set"):
+        replace_proofs(NAMES, 3, ERASED)
     assert [each.read_bytes() for each in chain] == copies

@@ -16,7 +16,6 @@ from sqlalchemy.engine import make_url
 from include.errors import ServiceUnreachable, UsageError
 from include.services import postgres as service
 from include.services.process import start_detached
-from include.settings import settings
 from tests.conftest import Home, SetSettings, end_of, wait_for
 
 
@@ -36,11 +35,9 @@ def test_server_reads_its_configuration_when_root_keeps_files_to_itself(tmp_path
 
 
 def test_server_is_not_started_when_one_that_cannot_be_seen_uses_the_data(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empty_home: Path
 ) -> None:
-    monkeypatch.setenv("TIDEMARK_HOME", str(tmp_path))
     monkeypatch.setattr(service, "_ENDING", 0.2)
-    settings.cache_clear()
     data = tmp_path / "postgres"
     with service._locked(data) as descriptor:
         server = start_detached("postgres", ["sleep", "600"], descriptors=[descriptor])
@@ -56,7 +53,6 @@ def test_server_is_not_started_when_one_that_cannot_be_seen_uses_the_data(
     server.wait(10)
     with service._locked(data):
         pass
-    settings.cache_clear()
 
 
 def test_nothing_is_started_and_no_password_made_when_the_state_file_of_data_is_lost(

@@ -33,7 +33,7 @@ from spark_jobs.outputs.table import TableTarget
 from spark_jobs.spark.frames import frame_of
 from spark_jobs.streaming import row_outputs as sender
 from spark_jobs.streaming.row_outputs import RowOutputs
-from tests.conftest import Home
+from tests.conftest import Home, SetSettings
 from tests.support import mariadb_server
 from tests.support.committed import TP, commit
 
@@ -87,13 +87,6 @@ def place(postgres: Home, request: pytest.FixtureRequest, tmp_path_factory: pyte
                 return found
 
             yield Place("postgresql", ask)
-    settings.cache_clear()
-
-
-@pytest.fixture(autouse=True)
-def settings_of_each_test() -> Iterator[None]:
-    """After a test that had settings of its own, the others' are read again."""
-    yield
     settings.cache_clear()
 
 
@@ -296,15 +289,14 @@ def test_output_stops_when_most_rows_do_not_fit(spark: Any, place: Place, lease:
 
 
 def test_secret_is_not_told_when_the_database_refuses_or_is_away(
-    place: Place, lease: writers.Lease, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    place: Place, lease: writers.Lease, tmp_path: Path, set_settings: SetSettings
 ) -> None:
     scheme = {"postgresql": "postgresql", "mariadb": "mysql"}[place.kind]
     file = tmp_path / "jdbc.properties"
-    monkeypatch.setenv("TIDEMARK_JDBC_PROPERTIES", str(file))
     for url in (f"jdbc:{scheme}://127.0.0.1:9/hits", settings_url(place)):
         file.write_text(f"shop.url={url}\nshop.user=nobody\nshop.password=told-{SECRET}\n")
         file.chmod(0o600)
-        settings.cache_clear()
+        set_settings(TIDEMARK_JDBC_PROPERTIES=str(file))
         pipeline = declared("away", "name STRING")
         (output,) = pipeline.outputs
         assert isinstance(output.to, DatabaseTable)

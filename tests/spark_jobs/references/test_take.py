@@ -24,7 +24,7 @@ from include.settings import settings
 from include.streams.checkpoints import checkpoint_uri, contents_of_generation
 from include.streams.new_code import fit_now
 from include.versions import code_version
-from tests.conftest import Home
+from tests.conftest import Home, SetSettings
 
 pytestmark = [pytest.mark.spark, pytest.mark.services]
 
@@ -47,15 +47,14 @@ def declare(postgres: Home, tmp_path: Path) -> Callable[..., Pipeline]:
 
 
 @pytest.fixture
-def crm(postgres: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def crm(postgres: Home, tmp_path: Path, set_settings: SetSettings) -> Iterator[Any]:
     """A cursor on the table `places`, which the connection `crm` reaches."""
     url = settings().database("serving")
     address = f"jdbc:postgresql://{url.host}:{url.port}/serving"
     file = tmp_path / "jdbc.properties"
     file.write_text(f"crm.url={address}\ncrm.user={url.username}\ncrm.password={url.password}\n")
     file.chmod(0o600)
-    monkeypatch.setenv("TIDEMARK_JDBC_PROPERTIES", str(file))
-    settings.cache_clear()
+    set_settings(TIDEMARK_JDBC_PROPERTIES=str(file))
     connection = psycopg2.connect(url.set(drivername="postgresql").render_as_string(hide_password=False))
     connection.autocommit = True
     with connection.cursor() as cursor:
@@ -63,8 +62,6 @@ def crm(postgres: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
         cursor.execute("INSERT INTO places VALUES ('cam-2', 10001, 'x'), ('cam-1', 94103, 'y')")
         yield cursor
     connection.close()
-    monkeypatch.undo()
-    settings.cache_clear()
 
 
 def loaded(spark: Any, pipeline: Pipeline) -> list[tuple[Any, ...]]:
@@ -262,7 +259,7 @@ def test_source_is_refused_when_table_or_folder_does_not_exist(spark: Any, decla
 
 
 def test_outage_is_no_wrong_declaration_when_the_store_of_a_file_or_a_table_does_not_answer(
-    spark: Any, declare: Callable[..., Pipeline], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: Any, declare: Callable[..., Pipeline], tmp_path: Path, set_settings: SetSettings
 ) -> None:
     spark._jsc.hadoopConfiguration().set("ipc.client.connect.max.retries", "0")
     away = "hdfs://127.0.0.1:1/lake"
@@ -272,16 +269,13 @@ def test_outage_is_no_wrong_declaration_when_the_store_of_a_file_or_a_table_does
         spark.sql(f"ALTER TABLE places_away SET LOCATION '{away}/places'")
     by_table = declare(CatalogTable("places_away"))
     by_path = declare(LakePath("places", "parquet"))
-    monkeypatch.setenv("TIDEMARK_LAKE", away)
-    settings.cache_clear()
+    set_settings(TIDEMARK_LAKE=away)
     try:
         for pipeline in (by_table, by_path):
             with pytest.raises(ServiceUnreachable, match=r"the reference places \(.*\) cannot be read: .* refused"):
                 taken(spark, pipeline)
     finally:
         spark.sql("DROP TABLE places_away")
-        monkeypatch.undo()
-        settings.cache_clear()
 
 
 def test_secrets_of_a_connection_are_not_told_when_its_database_fails(

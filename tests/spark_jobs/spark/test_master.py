@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,8 +10,8 @@ import pytest
 from py4j.protocol import Py4JJavaError
 
 from include.errors import ServiceUnreachable
-from include.settings import settings
 from spark_jobs.spark import session
+from tests.conftest import SetSettings
 
 ILLEGAL_STATE = "java.lang.IllegalStateException"
 
@@ -28,13 +28,6 @@ class Refused(Py4JJavaError):
         return "Cannot call methods on a stopped SparkContext."
 
 
-@pytest.fixture(autouse=True)
-def own_settings() -> Iterator[None]:
-    settings.cache_clear()
-    yield
-    settings.cache_clear()
-
-
 @pytest.mark.parametrize(
     ("master", "kind", "expected"),
     [
@@ -44,13 +37,17 @@ def own_settings() -> Iterator[None]:
     ],
 )
 def test_service_is_unreachable_when_spark_stops_at_its_start_with_a_standalone_master(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Any, master: str, kind: str, expected: type[Exception]
+    monkeypatch: pytest.MonkeyPatch,
+    set_settings: SetSettings,
+    tmp_path: Path,
+    master: str,
+    kind: str,
+    expected: type[Exception],
 ) -> None:
     def refuse(_: Any) -> None:
         raise Refused(kind)
 
-    monkeypatch.setenv("TIDEMARK_HOME", str(tmp_path))
-    monkeypatch.setenv("TIDEMARK_SPARK_MASTER", master)
+    set_settings(TIDEMARK_HOME=str(tmp_path), TIDEMARK_SPARK_MASTER=master)
     monkeypatch.setattr(session.SparkSession.Builder, "getOrCreate", refuse)
     with pytest.raises(expected) as raised:
         session.build_session("x")
@@ -64,7 +61,7 @@ def test_service_is_unreachable_when_spark_stops_at_its_start_with_a_standalone_
     [("local[*]", "true"), ("local[2,4]", "true"), ("spark://127.0.0.1:9", None), ("yarn", None)],
 )
 def test_driver_asks_who_connects_when_spark_makes_the_secret_for_it_alone(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Any, master: str, authenticate: str | None
+    monkeypatch: pytest.MonkeyPatch, set_settings: SetSettings, tmp_path: Path, master: str, authenticate: str | None
 ) -> None:
     made = []
 
@@ -72,8 +69,7 @@ def test_driver_asks_who_connects_when_spark_makes_the_secret_for_it_alone(
         made.append(builder._options)
         raise Refused("java.lang.IllegalArgumentException")
 
-    monkeypatch.setenv("TIDEMARK_HOME", str(tmp_path))
-    monkeypatch.setenv("TIDEMARK_SPARK_MASTER", master)
+    set_settings(TIDEMARK_HOME=str(tmp_path), TIDEMARK_SPARK_MASTER=master)
     monkeypatch.setattr(session.SparkSession.Builder, "getOrCreate", refuse)
     with pytest.raises(Refused):
         session.build_session("x")

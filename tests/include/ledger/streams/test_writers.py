@@ -32,8 +32,8 @@ from include.ledger.streams.overview import overview
 from include.offsets import OffsetRange, TopicIdentity, TopicPartition
 from include.pipelines import load_pipeline
 from include.processes import ProcessIdentity
-from include.settings import REPOSITORY, settings
-from tests.conftest import Home, wait_for
+from include.settings import REPOSITORY
+from tests.conftest import Home, SetSettings, wait_for
 from tests.support.ledger_waits import waiting_query
 
 pytestmark = pytest.mark.services
@@ -48,13 +48,9 @@ def driver() -> Iterator[subprocess.Popen[bytes]]:
 
 
 @pytest.fixture
-def impatient(pipeline: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def impatient(pipeline: str, set_settings: SetSettings) -> None:
     """A driver that finds the lease taken gives up soon."""
-    monkeypatch.setenv("TIDEMARK_LEASE_SECONDS", "2")
-    settings.cache_clear()
-    yield
-    monkeypatch.undo()
-    settings.cache_clear()
+    set_settings(TIDEMARK_LEASE_SECONDS="2")
 
 
 def held_by(pipeline: str, process: ProcessIdentity, host: str | None = None, ahead: timedelta = timedelta(0)) -> int:
