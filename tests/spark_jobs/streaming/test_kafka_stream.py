@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
 from types import SimpleNamespace
@@ -53,11 +53,7 @@ def test_lost_offsets_are_accepted_only_when_the_pipeline_declares_it(
     def begin(pipeline: Any) -> Any:
         raise OffsetsLost("removed before they were archived", remedy="accept it")
 
-    @contextmanager
-    def leased(pipeline: str) -> Iterator[tuple[Lease, Any]]:
-        yield LEASE, SimpleNamespace()
-
-    monkeypatch.setattr(kafka_stream, "leased", leased)
+    monkeypatch.setattr(kafka_stream, "leased", lambda pipeline: nullcontext((LEASE, SimpleNamespace())))
     monkeypatch.setattr(kafka_stream, "has_sources", lambda pipeline: False)
     monkeypatch.setattr(kafka_stream, "begin", begin)
     monkeypatch.setattr(kafka_stream.generations, "accept_losses", accept_losses)

@@ -67,30 +67,35 @@ class Began(Exception):
     """The queries are about to start."""
 
 
-def test_versions_of_the_started_code_are_handed_on_when_code_is_deployed_before_the_first_commit(
-    disk: Disk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    old = disk.versions()
-    given: list[Any] = []
-
-    @contextmanager
-    def leased(pipeline: str) -> Iterator[tuple[Lease, Any]]:
-        yield LEASE, SimpleNamespace(note_application=lambda spark: None)
+@pytest.fixture
+def given(monkeypatch: pytest.MonkeyPatch) -> list[StreamVersions]:
+    """The versions that a driver which holds the lease gives to its queries; then it ends."""
+    given: list[StreamVersions] = []
+    beating = SimpleNamespace(note_application=lambda spark: None, stop_requested=lambda: False)
 
     def queries(*arguments: Any, **_: Any) -> Any:
         given.extend(each for each in arguments if isinstance(each, StreamVersions))
         raise Began
 
+    for stream, name in ((kafka_stream, "_Queries"), (line_stream, "_LineQueries")):
+        monkeypatch.setattr(stream, "Stop", lambda: SimpleNamespace(requested=False))
+        monkeypatch.setattr(stream, "leased", lambda pipeline: nullcontext((LEASE, beating)))
+        monkeypatch.setattr(stream, "has_sources", lambda pipeline: False)
+        monkeypatch.setattr(stream, name, queries)
+    return given
+
+
+def test_versions_of_the_started_code_are_handed_on_when_code_is_deployed_before_the_first_commit(
+    disk: Disk, given: list[StreamVersions], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = disk.versions()
+
     def begin(pipeline: Pipeline) -> Any:
         disk.deploy()
         return SimpleNamespace(generation=StreamGeneration("nest_cameras", 0, {}, {}))
 
-    monkeypatch.setattr(kafka_stream, "Stop", SimpleNamespace)
-    monkeypatch.setattr(kafka_stream, "leased", leased)
-    monkeypatch.setattr(kafka_stream, "has_sources", lambda pipeline: False)
     monkeypatch.setattr(kafka_stream, "begin", begin)
     monkeypatch.setattr(kafka_stream, "RowOutputs", lambda *_: None)
-    monkeypatch.setattr(kafka_stream, "_Queries", queries)
     with pytest.raises(Began):
         kafka_stream.run_stream(lambda: None, load_pipeline("nest_cameras"), until_caught_up=True)  # type: ignore[arg-type,return-value]
     assert given == [old]
@@ -98,26 +103,12 @@ def test_versions_of_the_started_code_are_handed_on_when_code_is_deployed_before
 
 
 def test_line_stream_hands_on_the_versions_of_the_started_code_when_code_is_deployed_later(
-    disk: Disk, monkeypatch: pytest.MonkeyPatch
+    disk: Disk, given: list[StreamVersions], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = disk.versions()
-    given: list[Any] = []
-
-    @contextmanager
-    def leased(pipeline: str) -> Iterator[tuple[Lease, Any]]:
-        yield LEASE, SimpleNamespace(note_application=lambda spark: None, stop_requested=lambda: False)
-
-    def queries(*arguments: Any, **_: Any) -> Any:
-        given.extend(each for each in arguments if isinstance(each, StreamVersions))
-        raise Began
-
     feed = SimpleNamespace(start=disk.deploy, is_alive=lambda: False, check=lambda: None, end=lambda: None)
-    monkeypatch.setattr(line_stream, "Stop", lambda: SimpleNamespace(requested=False))
-    monkeypatch.setattr(line_stream, "leased", leased)
-    monkeypatch.setattr(line_stream, "has_sources", lambda pipeline: False)
     monkeypatch.setattr(line_stream, "_begin", lambda *_: StreamGeneration("nest_cameras", 0, {}, {}))
     monkeypatch.setattr(line_stream, "feed_of", lambda *_, **__: feed)
-    monkeypatch.setattr(line_stream, "_LineQueries", queries)
     source = parse_line_source("socket://localhost:9999")
     with pytest.raises(Began):
         line_stream.run_line_stream(lambda: None, load_pipeline("nest_cameras"), source, until_caught_up=True)  # type: ignore[arg-type,return-value]
