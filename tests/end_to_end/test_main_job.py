@@ -18,6 +18,7 @@ import pytest
 from include.producing.messages import format_milliseconds
 from tests.conftest import Home, end_of, iso, last_hours, settings_of
 from tests.support import audit
+from tests.support.leases import held_lease
 
 pytestmark = pytest.mark.services
 
@@ -322,14 +323,8 @@ def test_stream_is_refused_with_exit_code_6_when_its_lake_is_elsewhere(landed: H
 
 
 def test_stream_is_refused_with_exit_code_5_when_another_driver_holds_the_lease(landed: Home) -> None:
-    from include.ledger.streams import writers
-
-    with settings_of(landed, TIDEMARK_LEASE_SECONDS="600"):
-        lease = writers.acquire("nest_cameras")
-        try:
-            refused = landed.run("stream", "nest_cameras", "--until-caught-up", expect=5, TIDEMARK_LEASE_SECONDS="2")
-        finally:
-            writers.release(lease)
+    with settings_of(landed, TIDEMARK_LEASE_SECONDS="600"), held_lease("nest_cameras") as lease:
+        refused = landed.run("stream", "nest_cameras", "--until-caught-up", expect=5, TIDEMARK_LEASE_SECONDS="2")
     assert f"another driver writes this pipeline: {lease.holder} (fencing token {lease.token})" in refused.stderr
 
 

@@ -19,11 +19,11 @@ from include.ledger.intervals.builds import Changes, TableColumns
 from include.ledger.intervals.findings import BuildFindings, ExpectationResult, FateCounts, RecordCounts, Validation
 from include.ledger.intervals.pins import PinnedInterval
 from include.ledger.lineage import BuiltRevision
-from include.ledger.streams import writers
 from include.offsets import Fate, OffsetRange, TopicIdentity, TopicPartition
 from include.pipelines.spec import Pipeline
 from include.reconciliation import ReconciliationCounts
 from include.times import Interval
+from tests.support.leases import held_lease
 
 PER_HOUR = 10
 TOPIC_ID = "a-topic-id"
@@ -66,14 +66,13 @@ class World:
         reasons: dict[str, int] = {}
         for each in bad:
             reasons[each.reason] = reasons.get(each.reason, 0) + 1
-        lease = writers.acquire(name)
-        identity = {self.topic: TopicIdentity(self.topic, TOPIC_ID, 1)}
-        fates = {self.tp: Fates(archived=PER_HOUR - len(bad), quarantined=len(bad))}
-        batch = BatchCommit(
-            name, ARCHIVE, f"query-{name}", hour, [self.range(hour)], identity, fates, files, reasons=reasons
-        )
-        micro_batches.commit(lease, batch)
-        writers.release(lease)
+        with held_lease(name) as lease:
+            identity = {self.topic: TopicIdentity(self.topic, TOPIC_ID, 1)}
+            fates = {self.tp: Fates(archived=PER_HOUR - len(bad), quarantined=len(bad))}
+            batch = BatchCommit(
+                name, ARCHIVE, f"query-{name}", hour, [self.range(hour)], identity, fates, files, reasons=reasons
+            )
+            micro_batches.commit(lease, batch)
         self.hours += 1
         return hour
 

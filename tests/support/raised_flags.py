@@ -24,6 +24,7 @@ from include.streams.start import begin
 from include.versions import rules_version
 from tests.conftest import Home, settings_of
 from tests.support import attempts as made
+from tests.support.leases import held_lease
 
 NAME = "auction_bids"
 FLAGS = "auction-flags"
@@ -115,15 +116,13 @@ def raising(home: Home, spark: Any, *, topic_partitions: int = 1) -> Iterator[Ra
     from spark_jobs.reconciliation.interval_run import IntervalRun
 
     # Nothing renews the lease here.
-    with settings_of(home, TIDEMARK_LEASE_SECONDS="1200"):
-        lease = writers.acquire(NAME)
+    with settings_of(home, TIDEMARK_LEASE_SECONDS="1200"), held_lease(NAME) as lease:
         attempt = made.begin_attempt(NAME, topic_partitions=1)
         version = flag_ledger.note_limits(lease, [], LIMITS)
         kafka.create_topic(FLAGS, topic_partitions)
         found = Raised(IntervalRun(spark, load_pipeline(NAME), attempts.load_attempt(attempt)), lease, version)
         found.begin(0)
         yield found
-        writers.release(lease)
 
 
 def raise_flags(spark: Any, pipeline: Pipeline) -> dict[TopicPartition, int]:
@@ -132,14 +131,13 @@ def raise_flags(spark: Any, pipeline: Pipeline) -> dict[TopicPartition, int]:
     from spark_jobs.streaming.restarts import PoisonRestarts
     from spark_jobs.streaming.started_code import load_code, versions_of
 
-    lease = writers.acquire(pipeline.name)
-    start = begin(pipeline)
-    begins = start.note(pipeline, flag_ledger.FLAGS)
-    restarts = PoisonRestarts(pipeline.name, threading.Event())
-    versions = versions_of(pipeline, load_code(pipeline))
-    flags = FlagQuery(spark, pipeline, lease, start.generation, restarts, versions, until_caught_up=True)
-    query = flags.start(begins)
-    query.awaitTermination()
-    flags.commit_finished()
-    writers.release(lease)
+    with held_lease(pipeline.name) as lease:
+        start = begin(pipeline)
+        begins = start.note(pipeline, flag_ledger.FLAGS)
+        restarts = PoisonRestarts(pipeline.name, threading.Event())
+        versions = versions_of(pipeline, load_code(pipeline))
+        flags = FlagQuery(spark, pipeline, lease, start.generation, restarts, versions, until_caught_up=True)
+        query = flags.start(begins)
+        query.awaitTermination()
+        flags.commit_finished()
     return begins

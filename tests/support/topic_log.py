@@ -16,13 +16,13 @@ from include.ledger.archive.landing_files import LandingFile
 from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit
 from include.ledger.intervals import pinned
 from include.ledger.intervals.pins import PinnedInterval
-from include.ledger.streams import writers
 from include.offsets import Fates, OffsetRange
 from include.pipelines import load_pipeline
 from include.pipelines.spec import KafkaTopics, Pipeline
 from include.settings import settings
 from include.times import Interval
 from tests.conftest import last_hours, wait_for
+from tests.support.leases import held_lease
 
 START = last_hours(8)
 HOUR = timedelta(hours=1)
@@ -93,13 +93,12 @@ class Log:
         known = bool(at)
         firsts = {tp: 0 if known else high if from_latest else low for tp, (low, high) in bounds.items()}
         ranges = [OffsetRange(tp, at.get(tp, firsts[tp]), high) for tp, (_, high) in bounds.items()]
-        lease = writers.acquire(self.pipeline.name)
-        query_id = f"query-{self.pipeline.name}"
-        fates = {each.topic_partition: Fates(archived=len(each)) for each in ranges if has_records}
-        micro_batches.commit(
-            lease, BatchCommit(self.pipeline.name, query, query_id, self.batches, ranges, identities, fates, files)
-        )
-        writers.release(lease)
+        with held_lease(self.pipeline.name) as lease:
+            query_id = f"query-{self.pipeline.name}"
+            fates = {each.topic_partition: Fates(archived=len(each)) for each in ranges if has_records}
+            micro_batches.commit(
+                lease, BatchCommit(self.pipeline.name, query, query_id, self.batches, ranges, identities, fates, files)
+            )
         # What a stream would have left.
         landing, path = lake.filesystem(lake.uri("landing", self.pipeline.name))
         landing.create_dir(path)

@@ -14,6 +14,7 @@ from include.ledger.streams import writers
 from include.ledger.streams.writers import Lease
 from include.versions.loaded_modules import loaded_code
 from tests.conftest import Home, settings_of
+from tests.support.leases import held_lease
 
 pytestmark = pytest.mark.services
 
@@ -25,10 +26,8 @@ OLDER = "0123456789ab"
 @pytest.fixture
 def lease(postgres: Home) -> Iterator[Lease]:
     # Longer than a busy machine takes for the test.
-    with settings_of(postgres, TIDEMARK_LEASE_SECONDS="600"):
-        taken = writers.acquire(DECLARED)
+    with settings_of(postgres, TIDEMARK_LEASE_SECONDS="600"), held_lease(DECLARED) as taken:
         yield taken
-        writers.release(taken)
 
 
 def age(lease: Lease, by: timedelta) -> None:
@@ -66,8 +65,7 @@ def test_replacement_waits_when_a_deployment_is_going_on(lease: Lease) -> None:
 
 
 def test_driver_is_left_alone_when_its_pipeline_does_not_declare_it(postgres: Home) -> None:
-    lease = writers.acquire(NOT_DECLARED)
-    writers.note_code(lease, {**loaded_code(), MODULE: OLDER})
-    looks = Deployments(NOT_DECLARED)
-    assert [looks.event() for _ in range(3)] == [None] * 3
-    writers.release(lease)
+    with held_lease(NOT_DECLARED) as lease:
+        writers.note_code(lease, {**loaded_code(), MODULE: OLDER})
+        looks = Deployments(NOT_DECLARED)
+        assert [looks.event() for _ in range(3)] == [None] * 3

@@ -37,6 +37,7 @@ from include.services.process import session_of
 from include.streams.generations import no_stream
 from tests.conftest import Home, lives, wait_for
 from tests.support.committed import DAY, commit
+from tests.support.leases import held_lease
 
 pytestmark = [pytest.mark.services]
 
@@ -76,13 +77,12 @@ class Driver(threading.Thread):
     def run(self) -> None:
         if self.starts_after is not None:
             assert self.starts_after.wait(60)
-        lease = writers.acquire(NAME)
-        try:
-            while not self.was_asked or self.hangs:
-                self.was_asked = writers.renew(lease, self.application)
-        except AnotherWriter:
-            self.was_shut_out = True
-        writers.release(lease)
+        with held_lease(NAME) as lease:
+            try:
+                while not self.was_asked or self.hangs:
+                    self.was_asked = writers.renew(lease, self.application)
+            except AnotherWriter:
+                self.was_shut_out = True
 
 
 def holds_lease() -> bool:
@@ -347,11 +347,10 @@ def test_driver_of_this_host_that_came_up_late_is_adopted_before_its_spark_has_s
     in_process.ledger("UPDATE stream_launches SET launched_at = now() - interval '4 min'")
     launches.note_intent("next", NAME, launches.this_host(), "/nowhere/stream.log")
     launches.note_end("next", AnotherWriter.exit_code)
-    lease = writers.acquire(NAME)
-    for launch, adopted in (("late", "late"), ("", "")):
-        monkeypatch.setattr(psutil.Process, "environ", lambda _, launch=launch: {"TIDEMARK_LAUNCH": launch})
-        assert StreamOperator(task_id="stream", pipeline=NAME)._adopt_or_launch() == adopted
-    writers.release(lease)
+    with held_lease(NAME):
+        for launch, adopted in (("late", "late"), ("", "")):
+            monkeypatch.setattr(psutil.Process, "environ", lambda _, launch=launch: {"TIDEMARK_LAUNCH": launch})
+            assert StreamOperator(task_id="stream", pipeline=NAME)._adopt_or_launch() == adopted
 
 
 @pytest.mark.parametrize(("pid", "is_its_driver"), [(os.getppid(), True), (2**22 + 1, False)])
@@ -363,13 +362,12 @@ def test_driver_of_another_user_is_told_by_its_ancestors_when_its_environment_is
 
     launches.note_intent("hidden", NAME, launches.this_host(), "/nowhere/stream.log")
     launches.note_pid("hidden", pid)
-    lease = writers.acquire(NAME)
-    monkeypatch.setattr(psutil.Process, "environ", environ)
-    live, launch = writers.live_writer(NAME), launches.find("hidden")
-    assert live is not None
-    assert launch is not None
-    assert launches.holds_lease(launch, live) is is_its_driver
-    writers.release(lease)
+    with held_lease(NAME):
+        monkeypatch.setattr(psutil.Process, "environ", environ)
+        live, launch = writers.live_writer(NAME), launches.find("hidden")
+        assert live is not None
+        assert launch is not None
+        assert launches.holds_lease(launch, live) is is_its_driver
 
 
 @pytest.mark.parametrize(("namespace", "is_its_driver"), [("22", True), ("33", False)])

@@ -43,7 +43,7 @@ from include.ledger.erasures.open import OpenErasure
 from include.ledger.intervals import attempts, builds
 from include.ledger.intervals.findings import ExpectationResult, Validation
 from include.ledger.models import Erasure, MicroBatch, StreamLaunch
-from include.ledger.streams import launches, writers
+from include.ledger.streams import launches
 from include.ledger.streams.restarts import failures_in_a_row
 from include.ledger.totals import note_keys
 from include.ledger.validation import approvals
@@ -54,6 +54,7 @@ from include.times import Interval, every, format_time
 from tests.conftest import Home, settings_of
 from tests.support.attempts import START, begin_attempt, hour, note_build, register, scheduled_run
 from tests.support.committed import commit
+from tests.support.leases import held_lease
 from tests.support.receivers import Received, listening
 
 pytestmark = pytest.mark.services
@@ -571,13 +572,10 @@ def test_stream_has_recovered_when_its_driver_has_held_the_lease_for_a_while(rec
     pipeline, now = load_pipeline("wiki_changes"), datetime.now(UTC)
     stream = Alert("stream/wiki_changes", "wiki_changes", "3 failures in a row", "stream__wiki_changes", now, "wait")
     alerts.raise_alert(stream)
-    lease = writers.acquire("wiki_changes")
-    try:
+    with held_lease("wiki_changes"):
         assert watch(pipeline)["recovered"] == 0
         assert open_alerts("stream/wiki_changes") == [stream]
         assert watch(pipeline, now + timedelta(minutes=3))["recovered"] == 1
-    finally:
-        writers.release(lease)
 
 
 def failed_driver(pipeline: str) -> None:
@@ -620,25 +618,19 @@ def test_stream_has_recovered_when_its_driver_outlives_each_that_failed_in_a_row
             row.launched_at, row.ended_at = began, began + ran * minute
     alerts.raise_alert(Alert("stream/isp_flapping", pipeline.name, "3 failures in a row", "stream", now, "wait"))
     launches.note_intent(uuid.uuid4().hex, pipeline.name, "host", "/nowhere")
-    lease = writers.acquire(pipeline.name)
-    try:
+    with held_lease(pipeline.name):
         assert watch(pipeline, now + 9 * minute)["recovered"] == 0
         assert watch(pipeline, now + 11 * minute)["recovered"] == 1
-    finally:
-        writers.release(lease)
 
 
 def test_stream_that_stalled_has_recovered_only_when_the_stalled_query_has_committed(receivers: Received) -> None:
     pipeline, now = load_pipeline("nest_cameras"), datetime.now(UTC)
     context: Any = {"ti": SimpleNamespace(dag_id="stream", run_id="r", task_id="drive")}
     send_alert(context, "nest_cameras", "stalled", key="stream/nest_cameras", query="hourly_counts")
-    lease = writers.acquire("nest_cameras")
-    try:
+    with held_lease("nest_cameras") as lease:
         assert watch(pipeline, now + timedelta(minutes=3))["recovered"] == 0
         micro_batches.move_query(lease, BatchCommit("nest_cameras", "hourly_counts", "a", 0))
         assert watch(pipeline, now + timedelta(minutes=3))["recovered"] == 1
-    finally:
-        writers.release(lease)
 
 
 def test_stream_that_stalled_has_recovered_when_the_stalled_query_is_no_longer_declared(receivers: Received) -> None:
@@ -646,11 +638,8 @@ def test_stream_that_stalled_has_recovered_when_the_stalled_query_is_no_longer_d
     context: Any = {"ti": SimpleNamespace(dag_id="stream", run_id="r", task_id="drive")}
     send_alert(context, "auction_bids", "stalled", key="stream/auction_bids", query="former_name")
     assert watch(pipeline, now + timedelta(minutes=3))["recovered"] == 0, "nobody goes on"
-    lease = writers.acquire("auction_bids")
-    try:
+    with held_lease("auction_bids"):
         assert watch(pipeline, now + timedelta(minutes=3))["recovered"] == 1
-    finally:
-        writers.release(lease)
 
 
 def failed_task(run: str, **more: Any) -> Any:
@@ -711,22 +700,16 @@ def test_stream_whose_run_ended_has_recovered_when_another_driver_works(receiver
     pipeline, now = load_pipeline("auction_bids"), datetime.now(UTC)
     AlertNotifier("auction_bids", ended_key("auction_bids")).notify(failed_task("given up"))
     assert watch(pipeline, now)["recovered"] == 0
-    lease = writers.acquire("auction_bids")
-    try:
+    with held_lease("auction_bids"):
         assert watch(pipeline, now + timedelta(minutes=3))["recovered"] == 1
-    finally:
-        writers.release(lease)
     assert [each["state"] for each in receivers.posts] == ["raised", "recovered"]
 
 
 def test_stream_has_recovered_when_the_reporting_host_has_another_clock(receivers: Received) -> None:
     pipeline, ahead = load_pipeline("isp_hits"), datetime.now(UTC) + timedelta(hours=1)
     alerts.raise_alert(Alert("stream/isp_hits", "isp_hits", "3 failures in a row", "stream__isp_hits", ahead, "wait"))
-    lease = writers.acquire("isp_hits")
-    try:
+    with held_lease("isp_hits"):
         assert watch(pipeline, datetime.now(UTC) + timedelta(minutes=3))["recovered"] == 1
-    finally:
-        writers.release(lease)
 
 
 def test_failures_are_counted_in_their_order_when_the_clock_of_the_ledger_is_set_back(receivers: Received) -> None:

@@ -11,12 +11,13 @@ from include.approvals.choices import carry_out, digest_of_facts, what_is_known
 from include.approvals.request import Choice, Request
 from include.errors import AnotherWriter, UsageError
 from include.ledger.archive.micro_batches import ARCHIVE
-from include.ledger.streams import generations, writers
+from include.ledger.streams import generations
 from include.pipelines import load_pipeline
 from include.pipelines.spec import KafkaTopics, Pipeline
 from include.streams import start
 from tests.conftest import Home
 from tests.support.checkpoints import begin_checkpoint
+from tests.support.leases import held_lease
 from tests.support.topic_log import Log
 
 pytestmark = pytest.mark.services
@@ -91,11 +92,10 @@ def test_new_generation_is_begun_when_the_person_saw_why_the_stream_is_refused(l
     assert [line for line in lines if line.startswith("refused: ")] == [f"refused: {refused.value}"[: len(lines[2])]]
     shown = digest_of_facts(request)
 
-    lease = writers.acquire(changed.name)
-    assert any(line.startswith("first: a driver still runs") for line in what_is_known(request))
-    with pytest.raises(AnotherWriter):
-        carry_out(request, digest=shown, reason="a third topic", by="airflow ada")
-    writers.release(lease)
+    with held_lease(changed.name):
+        assert any(line.startswith("first: a driver still runs") for line in what_is_known(request))
+        with pytest.raises(AnotherWriter):
+            carry_out(request, digest=shown, reason="a third topic", by="airflow ada")
 
     assert carry_out(request, digest=shown, reason="a third topic", by="airflow ada") == [
         f"generation {first.number + 1} begins when the stream is started"

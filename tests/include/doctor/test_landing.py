@@ -30,6 +30,7 @@ from include.offsets import OffsetRange, TopicPartition
 from include.pipelines import load_pipeline
 from tests.conftest import Home
 from tests.support.attempts import TOPIC
+from tests.support.leases import held_lease
 from tests.support.proved import register_hour
 
 pytestmark = pytest.mark.services
@@ -67,9 +68,8 @@ def repaired() -> list[str]:
 
 @pytest.fixture
 def lease(postgres: Home) -> Iterator[Lease]:
-    held = writers.acquire(PIPELINE)
-    yield held
-    writers.release(held)
+    with held_lease(PIPELINE) as held:
+        yield held
 
 
 def test_files_stay_when_their_replay_is_under_way(postgres: Home) -> None:

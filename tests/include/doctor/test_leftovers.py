@@ -16,10 +16,11 @@ from include.housekeeping.run import keep_house
 from include.ledger.database import session
 from include.ledger.intervals.states import RevisionState
 from include.ledger.models import Attempt, Revision, TableBegin
-from include.ledger.streams import generations, writers
+from include.ledger.streams import generations
 from include.pipelines import Declarations, load_pipeline
 from tests.conftest import Home
 from tests.support.attempts import begin_attempt, hour, note_begin
+from tests.support.leases import held_lease
 
 pytestmark = pytest.mark.services
 
@@ -97,15 +98,13 @@ def test_former_revisions_stay_when_the_removed_view_has_an_iceberg_table(world:
 def test_folders_of_a_removed_pipeline_are_named_and_listed_for_their_sizes_by_a_deep_look_only(
     world: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lease = writers.acquire("former_pipeline")
-    generations.open_generation(lease, started_by="test", reason="test")
-    writers.release(lease)
+    with held_lease("former_pipeline") as lease:
+        generations.open_generation(lease, started_by="test", reason="test")
     with session() as ledger:
         ledger.merge(TableBegin(pipeline="former_pipeline", table_name="former_view", first_begin=hour(0).from_time))
     # A declared stream of lines is none of them.
-    lines = writers.acquire("isp_hits_files")
-    generations.open_generation(lines, started_by="test", reason="test")
-    writers.release(lines)
+    with held_lease("isp_hits_files") as lines:
+        generations.open_generation(lines, started_by="test", reason="test")
     for folder in (
         "tables/former_view/date=2026-11-18/r1",
         "landing/former_pipeline/0-1",

@@ -96,6 +96,7 @@ from include.times import Interval
 from tests.conftest import Home, wait_for
 from tests.support import attempts as made
 from tests.support.committed import DAY, TP, commit, register, span
+from tests.support.leases import held_lease
 from tests.support.ledger_faults import Killed
 from tests.support.ledger_waits import waiting_query, waits_with
 
@@ -121,12 +122,9 @@ def at(offset: int, topic_id: str = "id") -> RecordKey:
 
 def begin(pipeline: str, landed: set[RecordKey], quarantined: set[RecordKey], key: str = "cam-1") -> int:
     """Do what the command does after its search."""
-    lease = writers.acquire(pipeline)
-    try:
+    with held_lease(pipeline) as lease:
         request = Request(pipeline, ["device_id"], "asked", "me@here", "00" * 16, hashes_of([key], "00" * 16), False)
         return intent.begin(lease, request, Found(landed, set(), quarantined, len(landed)), Keys([key]))
-    finally:
-        writers.release(lease)
 
 
 def write(path: str, offsets: list[int]) -> None:

@@ -26,12 +26,13 @@ from include.ledger.erasures.unfinished import Begun
 from include.ledger.intervals import attempts, locks
 from include.ledger.intervals.revisions import registered_of_interval
 from include.ledger.models import Attempt, LandingFileRow, MicroBatch, MicroBatchRange
-from include.ledger.streams import generations, writers
+from include.ledger.streams import generations
 from include.offsets import Fate
 from include.pipelines import load_pipeline
 from include.times import format_time
 from tests.conftest import Home
 from tests.support.attempts import TOPIC, begin_attempt, hour
+from tests.support.leases import held_lease
 from tests.support.proved import PIPELINE, register_hour
 
 pytestmark = pytest.mark.services
@@ -362,9 +363,8 @@ def test_files_stay_aside_when_another_ledger_may_have_known_them(postgres: Home
     kept_house()
     make_old(postgres)
     before = aside(postgres)
-    lease = writers.acquire(PIPELINE)
-    generations.open_generation(lease, started_by="test", reason="test", beyond=0)
-    writers.release(lease)
+    with held_lease(PIPELINE) as lease:
+        generations.open_generation(lease, started_by="test", reason="test", beyond=0)
     checkpoint = lake.uri("checkpoints", PIPELINE, "g0", "archive")
     lake.write_text(f"{checkpoint}/metadata", '{"id":"ffffffff-0000-4000-8000-000000000000"}')
     lake.write_text(f"{checkpoint}/commits/7", "v1")

@@ -21,12 +21,13 @@ from include.ledger.database import session
 from include.ledger.intervals import locks
 from include.ledger.intervals.states import RETIRED
 from include.ledger.models import Attempt, Revision
-from include.ledger.streams import generations, launches, writers
+from include.ledger.streams import generations, launches
 from include.pipelines import load_pipeline
 from include.settings import settings
 from include.times import Interval
 from tests.conftest import Home
 from tests.support.committed import DAY, commit, register
+from tests.support.leases import held_lease
 from tests.support.ledger_faults import end_backends, lock_holders
 
 pytestmark = pytest.mark.services
@@ -313,10 +314,9 @@ def test_rows_of_a_replay_stay_while_it_is_under_way_and_go_when_it_was_killed(p
 
 
 def test_checkpoints_of_older_generations_and_logs_of_earlier_drivers_go_when_they_are_old(postgres: Home) -> None:
-    lease = writers.acquire("gps_positions")
-    for beyond in (-1, 9):
-        generations.open_generation(lease, started_by="test", reason="test", beyond=beyond)
-    writers.release(lease)
+    with held_lease("gps_positions") as lease:
+        for beyond in (-1, 9):
+            generations.open_generation(lease, started_by="test", reason="test", beyond=beyond)
     launches.note_intent("a" * 32, "gps_positions", launches.this_host(), str(log_of("gps_positions-aaaaaaaa")))
 
     old, newest = datetime.now(UTC) - timedelta(days=8), datetime.now(UTC)
@@ -345,10 +345,9 @@ def test_checkpoints_of_older_generations_and_logs_of_earlier_drivers_go_when_th
 
 
 def test_checkpoints_of_an_older_generation_stay_when_they_are_new(postgres: Home) -> None:
-    lease = writers.acquire("auction_bids")
-    for reason in ("first", "second"):
-        generations.open_generation(lease, started_by="test", reason=reason)
-    writers.release(lease)
+    with held_lease("auction_bids") as lease:
+        for reason in ("first", "second"):
+            generations.open_generation(lease, started_by="test", reason=reason)
     kept = checkpoint("auction_bids", "g1", datetime.now(UTC))
     assert keep_house(load_pipeline("auction_bids"), dry_run=False)["generations"]["generations"] == 0
     assert kept.exists()

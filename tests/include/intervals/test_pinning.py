@@ -64,6 +64,7 @@ from include.streams.start import check_retention, lost_offsets
 from include.times import Interval, every
 from tests.conftest import iso
 from tests.support.attempts import begin_attempt, note_build, register
+from tests.support.leases import held_lease
 from tests.support.topic_log import HOUR, START, Log, by_partition, hour
 
 pytestmark = [pytest.mark.services, pytest.mark.usefixtures("impatient")]
@@ -623,16 +624,15 @@ def test_ways_on_are_refused_with_exit_code_5_when_a_driver_holds_the_pipeline(l
     log.archive()
     log.send(0, *[0.6] * 5)
     cut(log, 0, 8)
-    lease = writers.acquire(log.pipeline.name)
-    ways: list[Callable[[], object]] = [
-        lambda: generations.new_generation(log.pipeline, reason="a test", started_by="me@here"),
-        lambda: generations.accept_loss(log.pipeline, reason="a test", accepted_by="me@here"),
-    ]
-    for way in ways:
-        with pytest.raises(AnotherWriter) as refused:
-            way()
-        assert refused.value.exit_code == 5
-    writers.release(lease)
+    with held_lease(log.pipeline.name):
+        ways: list[Callable[[], object]] = [
+            lambda: generations.new_generation(log.pipeline, reason="a test", started_by="me@here"),
+            lambda: generations.accept_loss(log.pipeline, reason="a test", accepted_by="me@here"),
+        ]
+        for way in ways:
+            with pytest.raises(AnotherWriter) as refused:
+                way()
+            assert refused.value.exit_code == 5
     assert ledger_generations.current(log.pipeline.name) is None
     with pytest.raises(UsageError, match="a reason is needed"):
         generations.new_generation(log.pipeline, reason="  ", started_by="me@here")
@@ -654,10 +654,9 @@ def test_one_driver_gets_the_lease_when_many_come_at_once(log: Log) -> None:
 def test_commit_is_refused_with_the_way_on_when_checkpoint_and_ledger_disagree(log: Log) -> None:
     log.send(0, 0.5, 0.6, 0.7)
     log.archive()
-    lease = writers.acquire(log.pipeline.name)
-    again = [OffsetRange(Tp(log.topic, 0), 1, 3)]
-    identities = kafka.describe_topics([log.topic])
-    with pytest.raises(TidemarkError, match=r"do not belong together.*new-generation"):
-        micro_batches.commit(lease, BatchCommit(log.pipeline.name, ARCHIVE, "another", 0, again, identities))
-    writers.release(lease)
+    with held_lease(log.pipeline.name) as lease:
+        again = [OffsetRange(Tp(log.topic, 0), 1, 3)]
+        identities = kafka.describe_topics([log.topic])
+        with pytest.raises(TidemarkError, match=r"do not belong together.*new-generation"):
+            micro_batches.commit(lease, BatchCommit(log.pipeline.name, ARCHIVE, "another", 0, again, identities))
     assert micro_batches.positions(log.pipeline.name)[Tp(log.topic, 0)] == 3

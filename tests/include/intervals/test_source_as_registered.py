@@ -20,13 +20,13 @@ from include.ledger.intervals.pins import PinnedInterval
 from include.ledger.intervals.states import Source
 from include.ledger.lineage import BuiltRevision
 from include.ledger.models import LandingFileRow, MicroBatch
-from include.ledger.streams import writers
 from include.offsets import Fate
 from include.pipelines import load_pipeline
 from include.pipelines.spec import KafkaTopics
 from include.reconciliation import ReconciliationCounts
 from include.streams.generations import accept_losses
 from tests.conftest import Home, wait_for
+from tests.support.leases import held_lease
 from tests.support.topic_log import Log
 
 pytestmark = pytest.mark.services
@@ -95,9 +95,8 @@ def test_accepted_loss_is_of_no_code_when_an_interval_begins_with_it(in_process:
     log.send(0, 0.1, 0.2, 0.3, 1.1)
     [tp] = kafka.topic_partitions_of(kafka.describe_topics([log.topic]).values())
     expire(log, tp, 1)
-    lease = writers.acquire("lost")
-    assert [len(each) for each in accept_losses(log.pipeline, lease, reason="retention", accepted_by="test")] == [1]
-    writers.release(lease)
+    with held_lease("lost") as lease:
+        assert [len(each) for each in accept_losses(log.pipeline, lease, reason="retention", accepted_by="test")] == [1]
     log.archive(has_records=True)
     log.pin(0)
     [pinned] = log.pinned()

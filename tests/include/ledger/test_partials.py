@@ -17,9 +17,9 @@ from include.ledger.intervals.findings import Validation
 from include.ledger.lineage import BuiltRevision
 from include.ledger.models import IntervalRow
 from include.ledger.quarantine import RecordKey
-from include.ledger.streams import writers
 from include.offsets import OffsetRange, TopicPartition
 from tests.support.attempts import TOPIC, begin_attempt, hour, note_build, register
+from tests.support.leases import held_lease
 
 pytestmark = pytest.mark.services
 
@@ -97,10 +97,11 @@ def test_part_is_of_the_code_that_built_it_when_its_rows_are_others(pipeline: st
 
 def erase_a_record(pipeline: str) -> None:
     """Erase a record of the first interval that has no row of a view."""
-    lease = writers.acquire(pipeline)
-    found = Found({RecordKey(TOPIC, "id", 0, 1)}, set(), set(), 1)
-    intent.begin(lease, Request(pipeline, ["device_id"], "asked", "me@here", "00" * 16, [], False), found, Keys(["x"]))
-    writers.release(lease)
+    with held_lease(pipeline) as lease:
+        found = Found({RecordKey(TOPIC, "id", 0, 1)}, set(), set(), 1)
+        intent.begin(
+            lease, Request(pipeline, ["device_id"], "asked", "me@here", "00" * 16, [], False), found, Keys(["x"])
+        )
 
 
 def test_part_is_one_again_when_a_build_after_an_erasure_gives_the_same_rows(pipeline: str) -> None:

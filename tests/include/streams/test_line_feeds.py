@@ -27,6 +27,7 @@ from include.pipelines.spec.lines import SocketLines, TextFiles
 from include.services.process import free_port
 from include.streams.line_feeds import Feed, FolderFeed, SocketFeed, check_unchanged
 from tests.conftest import Home, settings_of, wait_for
+from tests.support.leases import held_lease
 
 pytestmark = pytest.mark.services
 
@@ -40,9 +41,8 @@ def in_this_process(postgres: Home) -> Iterator[None]:
 @pytest.fixture
 def lease(request: pytest.FixtureRequest) -> Iterator[writers.Lease]:
     """The lease of a pipeline of the test's own."""
-    held = writers.acquire(request.node.name[:60])
-    yield held
-    writers.release(held)
+    with held_lease(request.node.name[:60]) as held:
+        yield held
 
 
 def noted(lease: writers.Lease) -> list[NotedFile]:
@@ -133,11 +133,10 @@ def test_feed_fails_when_it_ends_by_an_error_that_nobody_foresaw(lease: writers.
 def test_nothing_is_noted_when_the_driver_lost_its_lease(lease: writers.Lease, tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"x\n")
     writers.release(lease)
-    other = writers.acquire(lease.pipeline)
-    with pytest.raises(AnotherWriter):
-        FolderFeed(TextFiles(tmp_path.as_uri()), lease, until_end=True).feed()
-    assert noted(other) == []
-    writers.release(other)
+    with held_lease(lease.pipeline) as other:
+        with pytest.raises(AnotherWriter):
+            FolderFeed(TextFiles(tmp_path.as_uri()), lease, until_end=True).feed()
+        assert noted(other) == []
 
 
 @dataclass
@@ -251,15 +250,13 @@ def test_stream_is_told_when_nobody_listens(lease: writers.Lease) -> None:
 def test_open_connection_is_told_as_cut_when_the_next_driver_starts() -> None:
     pipeline = load_line_pipeline("isp_hits_socket")
     assert pipeline is not None
-    held = writers.acquire(pipeline.name)
-    lines.note_source(held, pipeline, SocketLines.kind, SocketLines.guarantee)
-    lines.open_connection(held, "socket://127.0.0.1:1")
-    writers.release(held)
-    held = writers.acquire(pipeline.name)
-    lines.note_source(held, pipeline, SocketLines.kind, SocketLines.guarantee)
-    assert connections(held) == [(0, 0, DRIVER_ENDED)]
-    assert lines.sources_of("isp_hits") == ["isp_hits_socket"]
-    writers.release(held)
+    with held_lease(pipeline.name) as held:
+        lines.note_source(held, pipeline, SocketLines.kind, SocketLines.guarantee)
+        lines.open_connection(held, "socket://127.0.0.1:1")
+    with held_lease(pipeline.name) as held:
+        lines.note_source(held, pipeline, SocketLines.kind, SocketLines.guarantee)
+        assert connections(held) == [(0, 0, DRIVER_ENDED)]
+        assert lines.sources_of("isp_hits") == ["isp_hits_socket"]
 
 
 def test_at_least_one_file_is_read_when_it_is_larger_than_the_limit(lease: writers.Lease) -> None:

@@ -17,6 +17,7 @@ from include.streams.fingerprint import Facts, fingerprints_of
 from include.versions.loaded_modules import changed_code, loaded_code
 from tests.conftest import Home, settings_of, wait_for
 from tests.support.checkpoints import begin_checkpoint
+from tests.support.leases import held_lease
 from tests.support.threads import no_thread_starts
 
 pytestmark = pytest.mark.services
@@ -28,10 +29,8 @@ MODULE = "spark_jobs/sinks/landing.py"
 @pytest.fixture
 def lease(postgres: Home) -> Iterator[Lease]:
     # Nobody renews it, and looking at new code takes a process that imports the project.
-    with settings_of(postgres, TIDEMARK_LEASE_SECONDS="600"):
-        taken = writers.acquire(NAME)
+    with settings_of(postgres, TIDEMARK_LEASE_SECONDS="600"), held_lease(NAME) as taken:
         yield taken
-        writers.release(taken)
 
 
 def run_older(lease: Lease) -> None:
@@ -42,14 +41,13 @@ def run_older(lease: Lease) -> None:
 def begin_with(**changed: Facts) -> None:
     """Begin a generation whose queries were started by the current code, except for `changed`."""
     facts = {**fingerprints_of(load_pipeline(NAME)), **changed}
-    writer = writers.acquire("another")
-    generations.current_or_first(NAME, "eve@host")
-    generation = generations.current(NAME)
-    assert generation is not None
-    for query, noted in facts.items():
-        generations.note_start(generation, query, noted, {})
-        begin_checkpoint(generation, query)
-    writers.release(writer)
+    with held_lease("another"):
+        generations.current_or_first(NAME, "eve@host")
+        generation = generations.current(NAME)
+        assert generation is not None
+        for query, noted in facts.items():
+            generations.note_start(generation, query, noted, {})
+            begin_checkpoint(generation, query)
 
 
 def test_only_the_project_s_modules_are_noted_when_a_driver_starts() -> None:
@@ -76,13 +74,12 @@ def test_module_is_changed_when_its_file_is_written_again_or_gone(
 
 def test_nothing_is_new_when_no_driver_runs_or_it_has_noted_nothing_yet(postgres: Home) -> None:
     assert new_code.look(NAME) is None
-    lease = writers.acquire(NAME)
-    assert new_code.look(NAME) is None
-    assert not new_code.is_current(NAME)
-    writers.note_code(lease, loaded_code())
-    assert new_code.look(NAME) is None
-    assert new_code.is_current(NAME)
-    writers.release(lease)
+    with held_lease(NAME) as lease:
+        assert new_code.look(NAME) is None
+        assert not new_code.is_current(NAME)
+        writers.note_code(lease, loaded_code())
+        assert new_code.look(NAME) is None
+        assert new_code.is_current(NAME)
     assert not new_code.is_current(NAME)
 
 
@@ -140,10 +137,8 @@ def test_error_is_reported_when_the_code_cannot_be_loaded(
 
 
 def test_earlier_driver_s_notes_do_not_count_when_a_driver_runs_other_code(postgres: Home) -> None:
-    before = writers.acquire(NAME)
-    writers.note_code(before, {MODULE: "0123456789ab"})
-    writers.release(before)
-    after = writers.acquire(NAME)
-    assert writers.code_of(NAME, after.token) == {}
-    assert new_code.look(NAME) is None
-    writers.release(after)
+    with held_lease(NAME) as before:
+        writers.note_code(before, {MODULE: "0123456789ab"})
+    with held_lease(NAME) as after:
+        assert writers.code_of(NAME, after.token) == {}
+        assert new_code.look(NAME) is None

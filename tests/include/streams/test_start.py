@@ -18,7 +18,7 @@ from include.errors import UsageError
 from include.kafka.consumer_group import ConsumerGroup
 from include.ledger.archive import micro_batches
 from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit
-from include.ledger.streams import generations, lines, writers
+from include.ledger.streams import generations, lines
 from include.ledger.streams.flags import FLAGS
 from include.offsets import TopicPartition
 from include.pipelines import load_pipeline
@@ -37,6 +37,7 @@ from spark_jobs.streaming.speed_base import load_base
 from tests.conftest import Home, settings_of, wait_for
 from tests.support import audit
 from tests.support.checkpoints import begin_checkpoint
+from tests.support.leases import held_lease
 from tests.support.topic_log import Log
 
 pytestmark = [pytest.mark.services, pytest.mark.usefixtures("in_process")]
@@ -188,9 +189,8 @@ def test_stream_is_refused_when_another_pipeline_was_read_from_lines_by_its_name
 ) -> None:
     pipeline = reading(request, subscribe=("{}-only",))
     log = topic_of(pipeline, "only")
-    lease = writers.acquire(pipeline.name)
-    lines.note_source(lease, pipeline, TextFiles.kind, TextFiles.guarantee)
-    writers.release(lease)
+    with held_lease(pipeline.name) as lease:
+        lines.note_source(lease, pipeline, TextFiles.kind, TextFiles.guarantee)
     with pytest.raises(UsageError, match=rf"nest_cameras was read from lines under the name {pipeline.name}"):
         begin(pipeline)
     assert generations.current(pipeline.name) is None
@@ -264,11 +264,9 @@ def test_view_begins_where_the_archive_does_with_an_empty_base_when_nothing_was_
     new_generation(pipeline, reason="the archive query failed", started_by="test@host")
     start = begin(pipeline)
     # Nobody renews it.
-    with settings_of(in_process, TIDEMARK_LEASE_SECONDS="600"):
-        lease = writers.acquire(pipeline.name)
+    with settings_of(in_process, TIDEMARK_LEASE_SECONDS="600"), held_lease(pipeline.name) as lease:
         targets = targets_of(pipeline, pipeline.views[0], lease)
         base = load_base(spark, pipeline, pipeline.views[0], lease, start, targets)
-        writers.release(lease)
     assert base is not None
     assert base.every().count() == 0
     written = audit.read_topic(in_process.kafka, speed.topic).values()
@@ -288,9 +286,8 @@ def test_code_may_be_corrected_until_a_view_has_a_checkpoint_or_a_base(
     if has == "checkpoint":
         begin_checkpoint(start.generation, VIEW)
     else:
-        lease = writers.acquire(pipeline.name)
-        micro_batches.move_query(lease, BatchCommit(pipeline.name, VIEW, "base", start.generation.version(-1)))
-        writers.release(lease)
+        with held_lease(pipeline.name) as lease:
+            micro_batches.move_query(lease, BatchCommit(pipeline.name, VIEW, "base", start.generation.version(-1)))
     with pytest.raises(UsageError, match="window length: 1 day →"):
         begin(pipeline)
 
@@ -430,10 +427,9 @@ def test_stream_is_refused_until_a_new_generation_when_the_topic_of_a_view_is_go
     begin(pipeline)
     wait_for("the topic", lambda: topic in kafka.describe_topics([topic]), 30)
     start = begin(pipeline)
-    lease = writers.acquire(pipeline.name)
-    number = start.generation.version(0)
-    micro_batches.commit(lease, BatchCommit(pipeline.name, view.name, "second", number))
-    writers.release(lease)
+    with held_lease(pipeline.name) as lease:
+        number = start.generation.version(0)
+        micro_batches.commit(lease, BatchCommit(pipeline.name, view.name, "second", number))
     delete()
     kafka.create_topic(topic, 1, compacted=True)
     wait_for("the topic", lambda: topic in kafka.describe_topics([topic]), 30)

@@ -19,6 +19,7 @@ from include.streams.generations import no_stream
 from include.streams.stopping import undeclared_streams
 from include.times import parse_time
 from tests.conftest import Home, settings_of
+from tests.support.leases import held_lease
 
 pytestmark = [pytest.mark.services]
 
@@ -29,10 +30,8 @@ NAME = "removed_pipeline"
 def lease(postgres: Home) -> Iterator[writers.Lease]:
     """The lease of a driver whose pipeline was removed meanwhile."""
     # Nobody renews it, and commands take their time.
-    with settings_of(postgres, TIDEMARK_LEASE_SECONDS="600"):
-        held = writers.acquire(NAME)
+    with settings_of(postgres, TIDEMARK_LEASE_SECONDS="600"), held_lease(NAME) as held:
         yield held
-        writers.release(held)
 
 
 def test_stream_is_asked_to_stop_when_its_pipeline_is_no_longer_declared(postgres: Home, lease: writers.Lease) -> None:
@@ -106,14 +105,13 @@ def test_command_is_named_and_not_asked_to_stop_when_it_holds_the_lease(postgres
         assert each.remedy == "wait for it to end, then repeat this"
     # The next holder is a driver.
     assert noted_command() == ""
-    driver = writers.acquire(NAME)
-    assert NAME in writers.live_drivers()
-    # Older code leaves the note of a command that was killed.
-    noted_command("erase")
-    writers.renew(driver, "local-1")
-    assert NAME in writers.live_drivers()
-    assert writers.request_stop(NAME)
-    writers.release(driver)
+    with held_lease(NAME) as driver:
+        assert NAME in writers.live_drivers()
+        # Older code leaves the note of a command that was killed.
+        noted_command("erase")
+        writers.renew(driver, "local-1")
+        assert NAME in writers.live_drivers()
+        assert writers.request_stop(NAME)
 
 
 def noted_command(new: str | None = None) -> str:

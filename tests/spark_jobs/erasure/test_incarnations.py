@@ -17,12 +17,12 @@ from include.ledger.erasures import intent
 from include.ledger.erasures.intent import Found, Request
 from include.ledger.models import LandingFileRow, MicroBatch, MicroBatchRange, Replay, Topic, TopicIncarnation
 from include.ledger.quarantine import REPLAY, RecordKey
-from include.ledger.streams import writers
 from include.pipelines import load_pipeline
 from include.pipelines.spec import EVENT_TIMES
 from spark_jobs.archive.reader import read_archived, read_archived_by_event_time, read_replayed
 from tests.conftest import Home
 from tests.support.committed import TP, commit, span
+from tests.support.leases import held_lease
 
 pytestmark = [pytest.mark.spark, pytest.mark.services]
 
@@ -79,10 +79,9 @@ def being_erased(postgres: Home) -> str:
     write(paths[new], ["e", "f", "g", "h"])
     write(paths[replay], ["kept", "not there", "person"])
     request = Request(NAME, ["user"], "asked", "me@here", "00" * 16, [], False)
-    lease = writers.acquire(NAME)
-    landed = {RecordKey(TP.topic, "old", 0, offset) for offset in (1, 2)}
-    intent.begin(lease, request, Found(landed, set(), set(), 2), Keys(["person"]))
-    writers.release(lease)
+    with held_lease(NAME) as lease:
+        landed = {RecordKey(TP.topic, "old", 0, offset) for offset in (1, 2)}
+        intent.begin(lease, request, Found(landed, set(), set(), 2), Keys(["person"]))
     return paths[replay]
 
 

@@ -27,7 +27,6 @@ from include.ledger.models import (
     TopicIncarnation,
 )
 from include.ledger.quarantine import RecordKey
-from include.ledger.streams import writers
 from include.pipelines import load_pipeline
 from include.pipelines.spec import EVENT_TIMES
 from spark_jobs.archive.reader import read_archived_by_event_time
@@ -36,6 +35,7 @@ from spark_jobs.reconciliation.interval_run import IntervalRun
 from spark_jobs.reconciliation.view_parts import Meeting
 from tests.conftest import Home
 from tests.support.committed import DAY, TP, commit, register
+from tests.support.leases import held_lease
 
 pytestmark = [pytest.mark.spark, pytest.mark.services]
 
@@ -96,10 +96,9 @@ def moved(postgres: Home) -> int:
 def erasing(moved: int) -> Iterator[None]:
     """The old topic's record 1, and the new one's record 5, are being erased."""
     request = Request(NAME, ["user"], "asked", "me@here", "00" * 16, [], False)
-    lease = writers.acquire(NAME)
-    landed, registered = {RecordKey(TP.topic, "other", 0, 5)}, {RecordKey(TP.topic, "id", 0, 1)}
-    erasure = intent.begin(lease, request, Found(landed, registered, set(), 2), Keys(["b", "f"]))
-    writers.release(lease)
+    with held_lease(NAME) as lease:
+        landed, registered = {RecordKey(TP.topic, "other", 0, 5)}, {RecordKey(TP.topic, "id", 0, 1)}
+        erasure = intent.begin(lease, request, Found(landed, registered, set(), 2), Keys(["b", "f"]))
     yield
     unfinished.finish(erasure, {})
 

@@ -36,6 +36,7 @@ from spark_jobs.streaming.row_outputs import RowOutputs
 from tests.conftest import Home, SetSettings
 from tests.support import mariadb_server
 from tests.support.committed import TP, commit
+from tests.support.leases import held_lease
 
 pytestmark = [pytest.mark.spark, pytest.mark.services]
 
@@ -103,9 +104,8 @@ def target(pipeline: Pipeline, lease: writers.Lease) -> TableTarget:
 
 @pytest.fixture
 def lease(place: Place) -> Iterator[writers.Lease]:
-    held = writers.acquire("sold")
-    yield held
-    writers.release(held)
+    with held_lease("sold") as held:
+        yield held
 
 
 def unsent(number: int) -> Unsent:
@@ -257,15 +257,12 @@ def test_rows_of_both_are_kept_when_pipelines_of_different_topics_write_one_tabl
         rows = [[value, topic, f"id-of-{topic}", 0, number, 0] for number, value in enumerate(values)]
         assert table.merge(rows, unsent(1)) == (len(rows), [])
 
-    other = writers.acquire("bought")
-    try:
+    with held_lease("bought") as other:
         written("sold", "log", lease, "name STRING", "a", "b")
         place.ask("ALTER TABLE sold_by_both ADD COLUMN buyer varchar(20)")
         written("bought", "purchases", other, "buyer STRING", "x", "y")
         # Written again, as after a kill.
         written("sold", "log", lease, "name STRING", "a", "b")
-    finally:
-        writers.release(other)
     found = place.ask("SELECT kafka_topic, kafka_offset, name, buyer FROM sold_by_both ORDER BY 1, 2")
     assert found == [
         ("log", 0, "a", None),
@@ -358,9 +355,8 @@ class Sold:
 
 @pytest.fixture
 def sold(spark: Any, place: Place, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sold]:
-    held = writers.acquire(f"sold_{secrets.token_hex(3)}")
-    yield Sold(spark, held, monkeypatch)
-    writers.release(held)
+    with held_lease(f"sold_{secrets.token_hex(3)}") as held:
+        yield Sold(spark, held, monkeypatch)
 
 
 @pytest.mark.parametrize("lost", ["restored", "dropped", "marker", "both"])

@@ -21,6 +21,7 @@ from spark_jobs.outputs.topic import TopicTarget
 from spark_jobs.spark.frames import frame_of
 from tests.conftest import Home, settings_of
 from tests.support import audit
+from tests.support.leases import held_lease
 
 pytestmark = [pytest.mark.spark, pytest.mark.services]
 
@@ -32,10 +33,8 @@ UNSENT = Unsent(1, (), {"source": "id-of-source"}, 1)
 @pytest.fixture(scope="module")
 def lease(home: Home) -> Iterator[writers.Lease]:
     # The lease is not renewed here.
-    with settings_of(home, TIDEMARK_LEASE_SECONDS="600"):
-        held = writers.acquire("sent")
+    with settings_of(home, TIDEMARK_LEASE_SECONDS="600"), held_lease("sent") as held:
         yield held
-        writers.release(held)
 
 
 def sent(spark: Any, lease: writers.Lease, to: KafkaTopic, values: list[tuple[Any, ...]], **declared: str) -> Any:

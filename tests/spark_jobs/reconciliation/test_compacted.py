@@ -15,7 +15,6 @@ from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit
 from include.ledger.intervals import attempts, builds, pins
 from include.ledger.intervals.findings import BuildFindings, FateCounts, RecordCounts
 from include.ledger.intervals.pins import PinnedInterval
-from include.ledger.streams import writers
 from include.offsets import Fates, OffsetRange, TopicIdentity, TopicPartition
 from include.pipelines import load_pipeline
 from include.pipelines.spec import KafkaTopics, Pipeline
@@ -27,6 +26,7 @@ from spark_jobs.reconciliation.compacted import Compacted, find_compacted
 from spark_jobs.reconciliation.interval_run import IntervalRun
 from tests.conftest import Home, wait_for
 from tests.support import audit
+from tests.support.leases import held_lease
 from tests.support.topic_log import Log, hour
 
 pytestmark = [pytest.mark.services, pytest.mark.spark, pytest.mark.slow]
@@ -81,13 +81,14 @@ class Cleaned:
     def archive(self) -> None:
         """Archive all records, with what was then the code, before the cleaner takes most of them."""
         name, topic = self.log.pipeline.name, self.topic
-        lease = writers.acquire(name)
-        fates = {self.ranges[0].topic_partition: Fates(RECORDS)}
-        micro_batches.commit(
-            lease,
-            BatchCommit(name, ARCHIVE, "q", 0, self.ranges, {topic.topic: topic}, fates=fates, decoder_version="older"),
-        )
-        writers.release(lease)
+        with held_lease(name) as lease:
+            fates = {self.ranges[0].topic_partition: Fates(RECORDS)}
+            micro_batches.commit(
+                lease,
+                BatchCommit(
+                    name, ARCHIVE, "q", 0, self.ranges, {topic.topic: topic}, fates=fates, decoder_version="older"
+                ),
+            )
 
     def policy(self, policy: str) -> None:
         configure(self.log, ConfigResource.Type.TOPIC, self.log.topic, cleanup_policy=policy)

@@ -27,6 +27,7 @@ from spark_jobs.lines.line_sinks import LineLandingSink, LineViewSink
 from spark_jobs.sinks import landing
 from spark_jobs.sinks.speed_view import SpeedViewSink
 from tests.conftest import Home
+from tests.support.leases import held_lease
 
 DECODED: Any = SimpleNamespace(sparkSession=None)
 NEST = load_pipeline("nest_cameras")
@@ -141,16 +142,15 @@ def test_fates_of_lines_are_counted_when_some_have_several_rows(folder: str) -> 
 def test_micro_batch_is_not_committed_when_a_topic_is_another_one_than_before(
     postgres: Home, monkeypatch: pytest.MonkeyPatch, now: dict[str, TopicIdentity]
 ) -> None:
-    lease = writers.acquire(f"landing_{len(now)}")
-    sink, before = landing_sink(lease), {"nest-logs": TopicIdentity("nest-logs", "id", 1)}
-    micro_batches.commit(lease, BatchCommit(lease.pipeline, ARCHIVE, f"query-{lease.pipeline}", 0, topics=before))
-    monkeypatch.setattr(kafka, "describe_topics", lambda _: before)
-    assert sink._topics([]) == before
-    monkeypatch.setattr(kafka, "describe_topics", lambda _: now)
-    with pytest.raises(TopicRecreated):
-        # Although none of its records is in the micro-batch.
-        sink._topics([])
-    writers.release(lease)
+    with held_lease(f"landing_{len(now)}") as lease:
+        sink, before = landing_sink(lease), {"nest-logs": TopicIdentity("nest-logs", "id", 1)}
+        micro_batches.commit(lease, BatchCommit(lease.pipeline, ARCHIVE, f"query-{lease.pipeline}", 0, topics=before))
+        monkeypatch.setattr(kafka, "describe_topics", lambda _: before)
+        assert sink._topics([]) == before
+        monkeypatch.setattr(kafka, "describe_topics", lambda _: now)
+        with pytest.raises(TopicRecreated):
+            # Although none of its records is in the micro-batch.
+            sink._topics([])
 
 
 class Written:
@@ -176,34 +176,32 @@ class Written:
 def test_no_target_of_a_view_is_written_when_a_topic_is_another_one_than_before(
     postgres: Home, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, now: dict[str, TopicIdentity]
 ) -> None:
-    lease = writers.acquire(f"view_{len(now)}")
-    before = {"nest-logs": TopicIdentity("nest-logs", "id", 1)}
-    micro_batches.commit(lease, BatchCommit(lease.pipeline, ARCHIVE, f"query-{lease.pipeline}", 0, topics=before))
-    monkeypatch.setattr(SpeedViewSink, "_values", lambda *_: nullcontext((DECODED, 1)))
-    written = Written(SpeedViewSink, lease, tmp_path, {"nest-logs": {"0": 2}})
-    monkeypatch.setattr(kafka, "describe_topics", lambda _: now)
-    with pytest.raises(TopicRecreated):
+    with held_lease(f"view_{len(now)}") as lease:
+        before = {"nest-logs": TopicIdentity("nest-logs", "id", 1)}
+        micro_batches.commit(lease, BatchCommit(lease.pipeline, ARCHIVE, f"query-{lease.pipeline}", 0, topics=before))
+        monkeypatch.setattr(SpeedViewSink, "_values", lambda *_: nullcontext((DECODED, 1)))
+        written = Written(SpeedViewSink, lease, tmp_path, {"nest-logs": {"0": 2}})
+        monkeypatch.setattr(kafka, "describe_topics", lambda _: now)
+        with pytest.raises(TopicRecreated):
+            written.sink.emit(DECODED, 0)
+        assert written.versions == []
+        monkeypatch.setattr(kafka, "describe_topics", lambda _: before)
         written.sink.emit(DECODED, 0)
-    assert written.versions == []
-    monkeypatch.setattr(kafka, "describe_topics", lambda _: before)
-    written.sink.emit(DECODED, 0)
-    assert written.versions == [0]
-    assert micro_batches.positions(lease.pipeline, NEST.views[0].name) == {TP: 2}
-    writers.release(lease)
+        assert written.versions == [0]
+        assert micro_batches.positions(lease.pipeline, NEST.views[0].name) == {TP: 2}
 
 
 @pytest.mark.services
 def test_view_of_lines_commits_up_to_the_file_that_it_read(
     postgres: Home, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    lease = writers.acquire("view_of_lines")
-    monkeypatch.setattr(SpeedViewSink, "_values", lambda *_: nullcontext((DECODED, 1)))
-    monkeypatch.setattr(kafka, "describe_topics", lambda _: {STATS: TopicIdentity(STATS, "id", 1)})
-    written = Written(LineViewSink, lease, tmp_path, {"file": 3})
-    written.sink.emit(DECODED, 0)
-    assert written.versions == [0]
-    assert lines.committed_span(f"view-{lease.pipeline}", 0) == (0, 3)
-    writers.release(lease)
+    with held_lease("view_of_lines") as lease:
+        monkeypatch.setattr(SpeedViewSink, "_values", lambda *_: nullcontext((DECODED, 1)))
+        monkeypatch.setattr(kafka, "describe_topics", lambda _: {STATS: TopicIdentity(STATS, "id", 1)})
+        written = Written(LineViewSink, lease, tmp_path, {"file": 3})
+        written.sink.emit(DECODED, 0)
+        assert written.versions == [0]
+        assert lines.committed_span(f"view-{lease.pipeline}", 0) == (0, 3)
 
 
 @pytest.mark.services
@@ -217,15 +215,14 @@ def test_view_of_lines_goes_on_when_kafka_does_not_tell_which_topic_it_writes(
         asked.append(topics)
         raise ServiceUnreachable("describe: no answer within 10 s", remedy="")
 
-    lease = writers.acquire(f"view_in_outage_{emitted}")
-    monkeypatch.setattr(SpeedViewSink, "_values", lambda *_: nullcontext((DECODED, emitted)))
-    monkeypatch.setattr(kafka, "describe_topics", describe)
-    written = Written(LineViewSink, lease, tmp_path, {"file": 3})
-    written.sink.emit(DECODED, 0)
-    # Kafka is asked nothing where nothing is written to it.
-    assert len(asked) == len(written.versions) == emitted
-    assert lines.committed_span(f"view-{lease.pipeline}", 0) == (0, 3)
-    writers.release(lease)
+    with held_lease(f"view_in_outage_{emitted}") as lease:
+        monkeypatch.setattr(SpeedViewSink, "_values", lambda *_: nullcontext((DECODED, emitted)))
+        monkeypatch.setattr(kafka, "describe_topics", describe)
+        written = Written(LineViewSink, lease, tmp_path, {"file": 3})
+        written.sink.emit(DECODED, 0)
+        # Kafka is asked nothing where nothing is written to it.
+        assert len(asked) == len(written.versions) == emitted
+        assert lines.committed_span(f"view-{lease.pipeline}", 0) == (0, 3)
 
 
 @pytest.mark.services
@@ -234,28 +231,27 @@ def test_view_of_lines_goes_on_when_kafka_does_not_tell_which_topic_it_writes(
 def test_running_view_stops_before_it_writes_when_its_own_topic_is_another_one(
     postgres: Home, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: type[SpeedViewSink], now: str
 ) -> None:
-    lease = writers.acquire(f"own_topic_{kind.__name__.lower()}_{now}")
-    view, ids = NEST.views[0], {"nest-logs": "id", STATS: "id"}
-    end = {"file": 2} if kind is LineViewSink else {"nest-logs": {"0": 2}}
+    with held_lease(f"own_topic_{kind.__name__.lower()}_{now}") as lease:
+        view, ids = NEST.views[0], {"nest-logs": "id", STATS: "id"}
+        end = {"file": 2} if kind is LineViewSink else {"nest-logs": {"0": 2}}
 
-    def describe(topics: Iterable[str]) -> dict[str, TopicIdentity]:
-        return {topic: TopicIdentity(topic, ids[topic], 1) for topic in topics if ids.get(topic)}
+        def describe(topics: Iterable[str]) -> dict[str, TopicIdentity]:
+            return {topic: TopicIdentity(topic, ids[topic], 1) for topic in topics if ids.get(topic)}
 
-    monkeypatch.setattr(kafka, "describe_topics", describe)
-    monkeypatch.setattr(SpeedViewSink, "_values", lambda *_: nullcontext((DECODED, 1)))
-    written = Written(kind, lease, tmp_path, end)
-    written.sink.generation = replace(written.sink.generation, topics={view.name: "id"})
-    written.sink.emit(DECODED, 0)
-    log = tmp_path / "offsets"
-    (log / "1").write_bytes((log / "0").read_bytes())
-    ids[STATS] = now
-    with pytest.raises(
-        UsageError, match=f"the topic {STATS} .*, and with it what the speed view {view.name}"
-    ) as refused:
-        written.sink.emit(DECODED, 1)
-    assert "./tidemark new-generation" in refused.value.remedy
-    assert written.versions == [0]
-    writers.release(lease)
+        monkeypatch.setattr(kafka, "describe_topics", describe)
+        monkeypatch.setattr(SpeedViewSink, "_values", lambda *_: nullcontext((DECODED, 1)))
+        written = Written(kind, lease, tmp_path, end)
+        written.sink.generation = replace(written.sink.generation, topics={view.name: "id"})
+        written.sink.emit(DECODED, 0)
+        log = tmp_path / "offsets"
+        (log / "1").write_bytes((log / "0").read_bytes())
+        ids[STATS] = now
+        with pytest.raises(
+            UsageError, match=f"the topic {STATS} .*, and with it what the speed view {view.name}"
+        ) as refused:
+            written.sink.emit(DECODED, 1)
+        assert "./tidemark new-generation" in refused.value.remedy
+        assert written.versions == [0]
 
 
 @pytest.mark.services

@@ -24,7 +24,7 @@ from include.ledger.archive import micro_batches
 from include.ledger.archive.landing_files import LandingFile
 from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit
 from include.ledger.intervals import attempts
-from include.ledger.streams import outages, writers
+from include.ledger.streams import outages
 from include.ledger.streams.outages import StateChange
 from include.offsets import Fate, OffsetRange, TopicIdentity, TopicPartition
 from include.pipelines import load_pipeline
@@ -32,6 +32,7 @@ from include.pipelines.spec import Listing, Pipeline
 from spark_jobs.sinks.outages import find_changes
 from tests.conftest import Home, settings_of
 from tests.support.attempts import begin_attempt
+from tests.support.leases import held_lease
 
 pytestmark = pytest.mark.services
 
@@ -143,16 +144,15 @@ class Stream:
 
     def _commit(self, ranges: list[OffsetRange], files: list[LandingFile], changes: list[StateChange]) -> None:
         topics = {"nest-logs": TopicIdentity("nest-logs", "id", 2)}
-        lease = writers.acquire(self.pipeline.name)
-        name = self.pipeline.name
-        watched = [TITLE if self.notes_titles else self.watched_as[0]]
-        micro_batches.commit(
-            lease,
-            BatchCommit(
-                name, ARCHIVE, name, self.batches, ranges, topics, files=files, watched=watched, changes=changes
-            ),
-        )
-        writers.release(lease)
+        with held_lease(self.pipeline.name) as lease:
+            name = self.pipeline.name
+            watched = [TITLE if self.notes_titles else self.watched_as[0]]
+            micro_batches.commit(
+                lease,
+                BatchCommit(
+                    name, ARCHIVE, name, self.batches, ranges, topics, files=files, watched=watched, changes=changes
+                ),
+            )
         self.batches += 1
 
     def noted(self) -> list[Told]:

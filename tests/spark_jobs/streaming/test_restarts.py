@@ -9,11 +9,11 @@ import pytest
 
 from include.ledger.archive import micro_batches
 from include.ledger.archive.micro_batches import BatchCommit
-from include.ledger.streams import writers
 from include.offsets import OffsetRange, TopicPartition
 from include.pipelines import load_pipeline
 from include.pipelines.spec import KafkaTopics
 from spark_jobs.streaming.restarts import PoisonRestarts
+from tests.support.leases import held_lease
 from tests.support.topic_log import Log
 
 pytestmark = [pytest.mark.services, pytest.mark.usefixtures("in_process")]
@@ -42,9 +42,8 @@ def test_query_starts_again_once_at_a_position_when_the_archive_came_through_wit
 
     # It has made progress since then.
     restarts.withheld(VIEW)
-    lease = writers.acquire(log.pipeline.name)
-    (identity,) = micro_batches.stored_topics(log.pipeline.name).values()
-    ranges = [OffsetRange(TopicPartition(log.topic, 0), 0, 2, identity)]
-    micro_batches.move_query(lease, BatchCommit(log.pipeline.name, VIEW, "view", 0, ranges))
-    writers.release(lease)
+    with held_lease(log.pipeline.name) as lease:
+        (identity,) = micro_batches.stored_topics(log.pipeline.name).values()
+        ranges = [OffsetRange(TopicPartition(log.topic, 0), 0, 2, identity)]
+        micro_batches.move_query(lease, BatchCommit(log.pipeline.name, VIEW, "view", 0, ranges))
     assert restarts.may_start(VIEW, FAILED, archive_runs=True) is True

@@ -16,13 +16,14 @@ from include.ledger.database import session
 from include.ledger.intervals import pins
 from include.ledger.intervals.states import Source
 from include.ledger.models import SPAN, IntervalRange, MicroBatch, Position, Topic
-from include.ledger.streams import generations, writers
+from include.ledger.streams import generations
 from include.ledger.streams.incarnations import closed
 from include.offsets import OffsetRange, TopicIdentity
 from include.pipelines import load_pipeline
 from include.times import Interval
 from tests.conftest import Home
 from tests.support.committed import DAY, TP, commit, register, span
+from tests.support.leases import held_lease
 from tests.support.ledger_waits import waits_with
 
 pytestmark = pytest.mark.services
@@ -152,12 +153,9 @@ def read_topic(pipeline: str, until: int) -> TopicIdentity:
 
 
 def adopt(pipeline: str, successor: TopicIdentity, begin_at: int = 0, rest: generations.Rest | None = None) -> None:
-    lease = writers.acquire(pipeline)
-    try:
+    with held_lease(pipeline) as lease:
         begin = OffsetRange(TP, begin_at, begin_at, successor.topic_id)
         generations.open_with_topic(lease, successor, rest, [begin], adopted_by="test", reason="test")
-    finally:
-        writers.release(lease)
 
 
 def remove_landing(pipeline: str) -> None:

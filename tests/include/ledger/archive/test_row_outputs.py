@@ -18,6 +18,7 @@ from include.ledger.streams import writers
 from include.offsets import TopicPartition
 from tests.conftest import Home, settings_of
 from tests.support.committed import TP, commit
+from tests.support.leases import held_lease
 from tests.support.ledger_reads import rows_fetched
 
 pytestmark = pytest.mark.services
@@ -28,10 +29,8 @@ NUMBERS = itertools.count()
 @pytest.fixture
 def lease(postgres: Home) -> Iterator[writers.Lease]:
     # The lease is not renewed here.
-    with settings_of(postgres, TIDEMARK_LEASE_SECONDS="600"):
-        held = writers.acquire(f"rows{next(NUMBERS)}")
+    with settings_of(postgres, TIDEMARK_LEASE_SECONDS="600"), held_lease(f"rows{next(NUMBERS)}") as held:
         yield held
-        writers.release(held)
 
 
 def archive(pipeline: str, *rows: int, topic_id: str = "id") -> list[int]:

@@ -21,13 +21,13 @@ from include.ledger.intervals.findings import Validation
 from include.ledger.intervals.missing import MissingIntervals, missing_intervals
 from include.ledger.intervals.pins import find_neighbours, write_interval
 from include.ledger.models import Attempt, Position, Topic
-from include.ledger.streams import writers
 from include.monitor.missing import building_commands, summarize_missing
 from include.offsets import OffsetRange, TopicIdentity, TopicPartition
 from include.pipelines import load_pipeline
 from include.times import Interval, every, format_time
 from tests.conftest import Home
 from tests.support.attempts import TOPIC, begin_attempt, hour, note_build, register
+from tests.support.leases import held_lease
 
 pytestmark = pytest.mark.services
 
@@ -39,9 +39,8 @@ FAR = 60
 def archive(pipeline: str, number: int, *ranges: OffsetRange) -> None:
     """Commit a micro-batch of these ranges, each of a topic whose id is the range's."""
     topics = {r.topic_partition.topic: TopicIdentity(r.topic_partition.topic, r.topic_id, 2) for r in ranges}
-    lease = writers.acquire(pipeline)
-    micro_batches.commit(lease, BatchCommit(pipeline, ARCHIVE, pipeline, number, ranges, topics))
-    writers.release(lease)
+    with held_lease(pipeline) as lease:
+        micro_batches.commit(lease, BatchCommit(pipeline, ARCHIVE, pipeline, number, ranges, topics))
 
 
 def build(pipeline: str, number: int, *ranges: OffsetRange) -> None:

@@ -19,6 +19,7 @@ from include.ledger.quarantine import REPLAY
 from include.ledger.streams import writers
 from tests.conftest import Home, settings_of
 from tests.support.committed import TP, commit
+from tests.support.leases import held_lease
 
 pytestmark = pytest.mark.services
 
@@ -28,10 +29,8 @@ NUMBERS = itertools.count()
 @pytest.fixture
 def lease(postgres: Home) -> Iterator[writers.Lease]:
     # The lease is not renewed here.
-    with settings_of(postgres, TIDEMARK_LEASE_SECONDS="600"):
-        held = writers.acquire(f"targets{next(NUMBERS)}")
+    with settings_of(postgres, TIDEMARK_LEASE_SECONDS="600"), held_lease(f"targets{next(NUMBERS)}") as held:
         yield held
-        writers.release(held)
 
 
 def sent(lease: writers.Lease, *rows: int, refused: int = 0) -> list[int]:

@@ -19,6 +19,7 @@ from include.ledger.patience import patient
 from include.ledger.streams import lines, writers
 from include.ledger.streams.lines import LinesRead, NotedFile
 from tests.conftest import Home, settings_of
+from tests.support.leases import held_lease
 
 pytestmark = pytest.mark.services
 
@@ -34,9 +35,8 @@ def in_this_process(postgres: Home) -> Iterator[None]:
 
 @pytest.fixture
 def lease(request: pytest.FixtureRequest) -> Iterator[writers.Lease]:
-    held = writers.acquire(request.node.name[-60:])
-    yield held
-    writers.release(held)
+    with held_lease(request.node.name[-60:]) as held:
+        yield held
 
 
 @pytest.fixture(params=["before it", "after it"])

@@ -19,6 +19,7 @@ from include.monitor.streams.metrics import metrics_text
 from include.monitor.streams.page import _logged, _restarts
 from include.pipelines import load_pipeline
 from tests.conftest import Home
+from tests.support.leases import held_lease
 
 pytestmark = pytest.mark.services
 
@@ -51,10 +52,9 @@ def test_metric_is_0_when_a_healthy_stream_was_just_launched(postgres: Home) -> 
     assert failures("f_healthy") == 0
     running = launch("f_healthy")
     assert failures("f_healthy") == 0
-    lease = writers.acquire("f_healthy")
-    put_back(running, timedelta(minutes=20))
-    assert failures("f_healthy") == 0
-    writers.release(lease)
+    with held_lease("f_healthy"):
+        put_back(running, timedelta(minutes=20))
+        assert failures("f_healthy") == 0
 
 
 def test_metric_counts_the_failures_before_when_a_third_driver_runs(postgres: Home) -> None:
@@ -62,13 +62,12 @@ def test_metric_counts_the_failures_before_when_a_third_driver_runs(postgres: Ho
         launch("f_third", 6)
     running = launch("f_third")
     assert failures("f_third") == 2
-    lease = writers.acquire("f_third")
-    put_back(running, timedelta(minutes=20))
-    assert failures("f_third") == 2
-    # Once it has run for an hour, they are over.
-    put_back(running, timedelta(minutes=50))
-    assert failures("f_third") == 0
-    writers.release(lease)
+    with held_lease("f_third"):
+        put_back(running, timedelta(minutes=20))
+        assert failures("f_third") == 2
+        # Once it has run for an hour, they are over.
+        put_back(running, timedelta(minutes=50))
+        assert failures("f_third") == 0
 
 
 def test_metric_counts_each_failure_when_the_third_has_ended(postgres: Home) -> None:
@@ -94,11 +93,10 @@ def test_killed_launch_has_failed_when_a_driver_that_a_person_started_holds_the_
     killed = launch(pipeline, host="another")
     assert restarts(pipeline) == [("starts", False)]
     put_back(killed, timedelta(minutes=10))
-    lease = writers.acquire(pipeline)
-    words = "it reported no exit code: killed, or it ended before its first line"
-    assert restarts(pipeline) == [(f"{words}; another driver runs", True)]
-    assert failures(pipeline) == 1
-    writers.release(lease)
+    with held_lease(pipeline):
+        words = "it reported no exit code: killed, or it ended before its first line"
+        assert restarts(pipeline) == [(f"{words}; another driver runs", True)]
+        assert failures(pipeline) == 1
     assert restarts(pipeline) == [(words, True)]
 
 
@@ -112,14 +110,13 @@ def test_page_says_why_the_newest_driver_could_not_be_submitted(
     refused = ("could not be submitted", True)
     assert restarts(pipeline) == [refused, ("starts", False)]
     assert failures(pipeline) == 2
-    lease = writers.acquire(pipeline)
-    put_back(running, timedelta(minutes=10))
-    assert restarts(pipeline) == [refused, ("runs", False)]
-    # It runs, and so has not failed, whatever came after it; before it there was no other.
-    assert failures(pipeline) == 0
-    recent = launches.recent(pipeline, 2)
-    assert [_logged(recent, writers.live_writer(pipeline)), _logged(recent, None)] == [recent[1], recent[0]]
-    writers.release(lease)
+    with held_lease(pipeline):
+        put_back(running, timedelta(minutes=10))
+        assert restarts(pipeline) == [refused, ("runs", False)]
+        # It runs, and so has not failed, whatever came after it; before it there was no other.
+        assert failures(pipeline) == 0
+        recent = launches.recent(pipeline, 2)
+        assert [_logged(recent, writers.live_writer(pipeline)), _logged(recent, None)] == [recent[1], recent[0]]
     shown = driver_log(launches.recent(pipeline, 1)[0])
     assert (shown.path, shown.lines) == ("", ())
     assert shown.note == "The newest driver could not be submitted: No space left on device: tmp ********"
@@ -128,7 +125,6 @@ def test_page_says_why_the_newest_driver_could_not_be_submitted(
 def test_launch_runs_when_its_driver_holds_the_lease(postgres: Home) -> None:
     pipeline = "f_launched"
     running = launch(pipeline)
-    lease = writers.acquire(pipeline)
-    put_back(running, timedelta(minutes=10))
-    assert restarts(pipeline) == [("runs", False)]
-    writers.release(lease)
+    with held_lease(pipeline):
+        put_back(running, timedelta(minutes=10))
+        assert restarts(pipeline) == [("runs", False)]
