@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from sqlalchemy.orm import Session
 
 from include import lake
 from include.ledger.database import session
@@ -20,24 +22,44 @@ def span(begin: int, until: int) -> OffsetRange:
     return OffsetRange(TP, begin, until)
 
 
+def add_batch(
+    ledger: Session,
+    pipeline: str,
+    number: int,
+    *ranges: OffsetRange,
+    query: str = "archive",
+    token: int = 1,
+    **facts: Any,
+) -> int:
+    """Add a micro-batch that read the ranges, and return its number in the ledger."""
+    batch = MicroBatch(pipeline=pipeline, query=query, batch_id=number, token=token, **{"query_id": pipeline, **facts})
+    ledger.add(batch)
+    ledger.flush()
+    ledger.add_all(MicroBatchRange(micro_batch_id=batch.id, **_bounds(each)) for each in ranges)
+    return batch.id
+
+
+def add_interval(ledger: Session, pipeline: str, start: datetime, read: OffsetRange, state: str) -> int:
+    """Add an hour that is pinned to the offsets, and return its number in the ledger."""
+    end = start + timedelta(hours=1)
+    row = IntervalRow(pipeline=pipeline, from_time=start, to_time=end, pinned_by="test", state=state)
+    ledger.add(row)
+    ledger.flush()
+    ledger.add(IntervalRange(interval_id=row.id, **_bounds(read)))
+    return row.id
+
+
+def _bounds(read: OffsetRange) -> dict[str, Any]:
+    """Return the columns of a range; a topic without an id has `id`."""
+    tp = read.topic_partition
+    place = {"topic": tp.topic, "topic_partition": tp.partition, "topic_id": read.topic_id or "id"}
+    return {**place, "from_offset": read.from_offset, "until_offset": read.until_offset}
+
+
 def commit(pipeline: str, number: int, begin: int, until: int, **rows: int) -> int:
     """A micro-batch with a file of the named rows per fate."""
     with session() as ledger:
-        batch = MicroBatch(
-            pipeline=pipeline, query="archive", query_id=pipeline, batch_id=number, token=1, committed_at=DAY
-        )
-        ledger.add(batch)
-        ledger.flush()
-        ledger.add(
-            MicroBatchRange(
-                micro_batch_id=batch.id,
-                topic="events",
-                topic_partition=0,
-                topic_id="id",
-                from_offset=begin,
-                until_offset=until,
-            )
-        )
+        batch = add_batch(ledger, pipeline, number, span(begin, until), committed_at=DAY)
         for fate, count in rows.items():
             path = f"landing/{pipeline}/{number}/fate={fate}/part.parquet"
             if fate == "quarantined":
@@ -47,30 +69,14 @@ def commit(pipeline: str, number: int, begin: int, until: int, **rows: int) -> i
             system.create_dir(at.rsplit("/", 1)[0], recursive=True)
             pq.write_table(table, at)
             size = lake.size(lake.uri(path))
-            ledger.add(LandingFileRow(micro_batch_id=batch.id, fate=fate, path=path, rows=count, bytes=size))
-        return batch.id
+            ledger.add(LandingFileRow(micro_batch_id=batch, fate=fate, path=path, rows=count, bytes=size))
+        return batch
 
 
 def register(pipeline: str, number: int, begin: int, until: int, state: str = "registered") -> int:
     """An interval pinned to the offsets."""
-    start = DAY + timedelta(hours=number)
     with session() as ledger:
-        row = IntervalRow(
-            pipeline=pipeline, from_time=start, to_time=start + timedelta(hours=1), pinned_by="test", state=state
-        )
-        ledger.add(row)
-        ledger.flush()
-        ledger.add(
-            IntervalRange(
-                interval_id=row.id,
-                topic="events",
-                topic_partition=0,
-                topic_id="id",
-                from_offset=begin,
-                until_offset=until,
-            )
-        )
-        return row.id
+        return add_interval(ledger, pipeline, DAY + timedelta(hours=number), span(begin, until), state)
 
 
 def write_quarantined(

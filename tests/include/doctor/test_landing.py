@@ -23,13 +23,14 @@ from include.intervals.lake_of_ledger import OF_OTHER_LEDGER
 from include.ledger import quarantine
 from include.ledger.archive import snapshots
 from include.ledger.database import session
-from include.ledger.models import LandingFileRow, MicroBatch, MicroBatchRange, Topic, TopicIncarnation
+from include.ledger.models import LandingFileRow, Topic, TopicIncarnation
 from include.ledger.streams import writers
 from include.ledger.streams.writers import Lease
 from include.offsets import OffsetRange, TopicPartition
 from include.pipelines import load_pipeline
 from tests.conftest import Home
 from tests.support.attempts import TOPIC
+from tests.support.committed import add_batch
 from tests.support.leases import held_lease
 from tests.support.proved import register_hour
 
@@ -110,11 +111,9 @@ def test_files_stay_when_they_are_committed_after_the_examination(postgres: Home
     path = landed("0a1b2c3d-000000005-1")
     disagreements = [*check_landing(load_pipeline(PIPELINE))]
     with session() as ledger:
-        batch = MicroBatch(pipeline=PIPELINE, query="archive", query_id="late", batch_id=5, token=1)
-        ledger.add(batch)
-        ledger.flush()
+        batch = add_batch(ledger, PIPELINE, 5, query_id="late")
         below = lake.below_lake(lake.uri("landing", PIPELINE, "0a1b2c3d-000000005-1", "fate=archived", path.name))
-        ledger.add(LandingFileRow(micro_batch_id=batch.id, fate="archived", path=below, rows=1, bytes=4))
+        ledger.add(LandingFileRow(micro_batch_id=batch, fate="archived", path=below, rows=1, bytes=4))
     repair(disagreements, lambda _: None)
     assert path.exists()
 
@@ -148,13 +147,9 @@ def lost_file(number: int) -> str:
     """Remove a landing file of an hour that `register_hour` pins, and return its path."""
     path = f"landing/{PIPELINE}/0a1b2c3d-{number:09d}-1/fate=archived/part-0.parquet"
     with session() as ledger:
-        batch = MicroBatch(pipeline=PIPELINE, query="archive", query_id="lost", batch_id=number, token=1)
-        ledger.add(batch)
-        ledger.flush()
-        offsets = {"from_offset": 100 * number, "until_offset": 100 * number + 100}
-        of_topic = {"topic": TOPIC, "topic_partition": 0, "topic_id": "id"}
-        ledger.add(MicroBatchRange(micro_batch_id=batch.id, **of_topic, **offsets))
-        ledger.add(LandingFileRow(micro_batch_id=batch.id, fate="archived", path=path, rows=95, bytes=4))
+        read = OffsetRange(TopicPartition(TOPIC, 0), 100 * number, 100 * number + 100)
+        batch = add_batch(ledger, PIPELINE, number, read, query_id="lost")
+        ledger.add(LandingFileRow(micro_batch_id=batch, fate="archived", path=path, rows=95, bytes=4))
     return path
 
 

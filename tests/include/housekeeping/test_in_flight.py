@@ -17,10 +17,11 @@ from include.housekeeping.sweep import NEVER, Done, Times, sweep_landing
 from include.lake.scan import Folder
 from include.ledger.archive.micro_batches import CommittedBatch
 from include.ledger.database import session
-from include.ledger.models import LandingFileRow, MicroBatch
+from include.ledger.models import LandingFileRow
 from include.ledger.streams import writers
 from include.pipelines import load_pipeline
 from tests.conftest import Home
+from tests.support.committed import add_batch
 
 pytestmark = pytest.mark.services
 
@@ -52,11 +53,9 @@ def test_merged_files_of_committed_micro_batches_go_when_their_driver_still_live
     lease, pipeline = writers.acquire(PIPELINE), load_pipeline(PIPELINE)
     known = landed(f"0a1b2c3d-000000007-{lease.token}")
     with session() as ledger:
-        batch = MicroBatch(pipeline=PIPELINE, query="archive", query_id=QUERY, batch_id=7, token=lease.token)
-        ledger.add(batch)
-        ledger.flush()
+        batch = add_batch(ledger, PIPELINE, 7, query_id=QUERY, token=lease.token)
         path = str(known.relative_to(postgres.lake))
-        ledger.add(LandingFileRow(micro_batch_id=batch.id, fate="empty", path=path, rows=1, bytes=4))
+        ledger.add(LandingFileRow(micro_batch_id=batch, fate="empty", path=path, rows=1, bytes=4))
     merged = [landed(f"0a1b2c3d-000000006-{lease.token}"), quarantined("0a1b2c3d-000000006")]
     of_a_zombie = [landed(f"0a1b2c3d-000000007-{lease.token - 1}"), quarantined("0a1b2c3d-000000007")]
     half = [half_merged("0a1b2c3d-000000006-1"), half_merged("0a1b2c3d-000000007-1")]

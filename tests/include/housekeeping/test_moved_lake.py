@@ -17,11 +17,12 @@ from include.errors import UsageError
 from include.housekeeping.run import keep_house
 from include.intervals.lake_of_ledger import TO_ITS_LAKE
 from include.ledger.database import session
-from include.ledger.models import Attempt, LandingFileRow, MicroBatch, MicroBatchRange
-from include.offsets import Fate
+from include.ledger.models import Attempt, LandingFileRow
+from include.offsets import Fate, OffsetRange, TopicPartition
 from include.pipelines import load_pipeline
 from tests.conftest import Home, settings_of
 from tests.support.attempts import TOPIC
+from tests.support.committed import add_batch
 from tests.support.proved import PIPELINE, register_hour
 
 pytestmark = pytest.mark.services
@@ -36,13 +37,9 @@ def land(number: int) -> str:
     path = f"landing/{PIPELINE}/0a1b2c3d-{number:09d}-1/fate=archived/part-0.parquet"
     lake.write_bytes(lake.uri(path), b"rows")
     with session() as ledger:
-        batch = MicroBatch(pipeline=PIPELINE, query="archive", query_id="moved", batch_id=number, token=1)
-        ledger.add(batch)
-        ledger.flush()
-        offsets = {"from_offset": 100 * number, "until_offset": 100 * number + 100}
-        of_topic = {"topic": TOPIC, "topic_partition": 0, "topic_id": "id"}
-        ledger.add(MicroBatchRange(micro_batch_id=batch.id, **of_topic, **offsets))
-        ledger.add(LandingFileRow(micro_batch_id=batch.id, fate=Fate.ARCHIVED, path=path, rows=95, bytes=4))
+        read = OffsetRange(TopicPartition(TOPIC, 0), 100 * number, 100 * number + 100)
+        batch = add_batch(ledger, PIPELINE, number, read, query_id="moved")
+        ledger.add(LandingFileRow(micro_batch_id=batch, fate=Fate.ARCHIVED, path=path, rows=95, bytes=4))
     return path
 
 

@@ -25,13 +25,14 @@ from include.ledger.database import session
 from include.ledger.erasures.unfinished import Begun
 from include.ledger.intervals import attempts, locks
 from include.ledger.intervals.revisions import registered_of_interval
-from include.ledger.models import Attempt, LandingFileRow, MicroBatch, MicroBatchRange
+from include.ledger.models import Attempt, LandingFileRow
 from include.ledger.streams import generations
-from include.offsets import Fate
+from include.offsets import Fate, OffsetRange, TopicPartition
 from include.pipelines import load_pipeline
 from include.times import format_time
 from tests.conftest import Home
 from tests.support.attempts import TOPIC, begin_attempt, hour
+from tests.support.committed import add_batch
 from tests.support.leases import held_lease
 from tests.support.proved import PIPELINE, register_hour
 
@@ -65,23 +66,16 @@ def land(number: int, *, landed_by: str | None = None, decoder_versions: tuple[s
     files = {}
     with session() as ledger:
         ledger.execute(update(Attempt).values(ended_at=func.now()))
-        batch = MicroBatch(pipeline=PIPELINE, query="archive", query_id="0a1b2c3d", batch_id=number, token=1)
-        batch.committed_at, batch.decoder_version = MOMENT, landed_by
-        ledger.add(batch)
-        ledger.flush()
-        for partition in range(2):
-            of_topic = {"topic": TOPIC, "topic_partition": partition, "topic_id": "id"}
-            offsets = {"from_offset": begin, "until_offset": begin + 100}
-            ledger.add(MicroBatchRange(micro_batch_id=batch.id, **of_topic, **offsets))
+        read = [OffsetRange(TopicPartition(TOPIC, partition), begin, begin + 100) for partition in range(2)]
+        facts = {"query_id": "0a1b2c3d", "committed_at": MOMENT, "decoder_version": landed_by}
+        batch = add_batch(ledger, PIPELINE, number, *read, **facts)
         for (fate, path), first, rows in zip(paths.items(), (0, 95, 97), (95, 2, 3), strict=True):
             at = Path(lake.filesystem(lake.uri(path))[1])
             at.parent.mkdir(parents=True, exist_ok=True)
             place = {"kafka_topic": [TOPIC] * rows, "kafka_partition": [0] * rows}
             pq.write_table(pa.table({**place, "kafka_offset": range(begin + first, begin + first + rows)}), at)
             os.utime(at, 2 * (MOMENT.timestamp(),))
-            ledger.add(
-                LandingFileRow(micro_batch_id=batch.id, fate=fate, path=path, rows=rows, bytes=at.stat().st_size)
-            )
+            ledger.add(LandingFileRow(micro_batch_id=batch, fate=fate, path=path, rows=rows, bytes=at.stat().st_size))
             files[str(fate)] = at
     return files
 

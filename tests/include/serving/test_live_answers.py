@@ -32,15 +32,14 @@ from include.ledger.database import session
 from include.ledger.models import (
     Attempt,
     Build,
-    IntervalRange,
     IntervalRow,
-    MicroBatch,
     MicroBatchRange,
     Position,
     Revision,
     Topic,
 )
 from include.ledger.streams import generations
+from include.offsets import OffsetRange, TopicPartition
 from include.pipelines import load_pipeline
 from include.pipelines.spec import AdditiveView, Console, JdbcTable, Pipeline, Sink
 from include.serving import transaction
@@ -52,6 +51,7 @@ from include.serving.shape import shape_of
 from include.settings import settings
 from tests.conftest import REPOSITORY, Home, SetSettings
 from tests.support.attempts import note_begin
+from tests.support.committed import add_batch, add_interval
 from tests.support.served import asked
 
 pytestmark = pytest.mark.services
@@ -136,20 +136,10 @@ class World:
     def _commit(self, until: int, keys: int) -> None:
         name, view = self.pipeline.name, self.view.name
         with session() as ledger:
-            batch = MicroBatch(
-                pipeline=name, query=view, query_id=name, batch_id=self.version, token=1, rows=keys, committed_at=DAY
-            )
-            ledger.add(batch)
-            ledger.flush()
+            read = OffsetRange(TopicPartition(name, 0), self.read, until)
+            batch = add_batch(ledger, name, self.version, read, query=view, rows=keys, committed_at=DAY)
             place = {"topic": name, "topic_partition": 0}
-            ledger.add(
-                MicroBatchRange(
-                    micro_batch_id=batch.id, topic_id="id", from_offset=self.read, until_offset=until, **place
-                )
-            )
-            ledger.merge(
-                Position(pipeline=name, query=self.view.name, next_offset=until, micro_batch_id=batch.id, **place)
-            )
+            ledger.merge(Position(pipeline=name, query=view, next_offset=until, micro_batch_id=batch, **place))
 
     def build(self, hour: int, factor: int = 1) -> Counter[Key]:
         """Pin the hour by arrival if it is not pinned, and count it; `factor` multiplies counts, like other code."""
@@ -165,22 +155,10 @@ class World:
         return counted
 
     def _pin(self, hour: int) -> None:
-        begin, until = self.intervals[hour]
-        start, name = DAY + hour * HOUR, self.pipeline.name
+        name = self.pipeline.name
+        read = OffsetRange(TopicPartition(name, 0), *self.intervals[hour])
         with session() as ledger:
-            row = IntervalRow(pipeline=name, from_time=start, to_time=start + HOUR, pinned_by="test", state="pinned")
-            ledger.add(row)
-            ledger.flush()
-            ledger.add(
-                IntervalRange(
-                    interval_id=row.id,
-                    topic=name,
-                    topic_partition=0,
-                    topic_id="id",
-                    from_offset=begin,
-                    until_offset=until,
-                )
-            )
+            add_interval(ledger, name, DAY + hour * HOUR, read, "pinned")
 
     def register(self, hour: int, factor: int = 1, *, follow: bool = True) -> None:
         """Register a revision of the hour, in place of the one before."""

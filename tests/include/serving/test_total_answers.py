@@ -26,8 +26,6 @@ from include.ledger.models import (
     Erasure,
     IntervalRange,
     IntervalRow,
-    MicroBatch,
-    MicroBatchRange,
     Position,
     Revision,
     Topic,
@@ -41,6 +39,7 @@ from include.serving.shape import shape_of
 from include.settings import settings
 from tests.conftest import Home
 from tests.support.attempts import note_begin
+from tests.support.committed import add_batch, add_interval
 
 pytestmark = pytest.mark.services
 
@@ -71,26 +70,20 @@ class World:
         counted, name, until = Counter(self.zips), self.pipeline.name, len(self.zips)
         merge(shape_of(self.pipeline, self.view), [(each, counted[each]) for each in set(zips)], self.version)
         place = {"topic": name, "topic_partition": 0}
+        read = OffsetRange(TopicPartition(name, 0), self.read, until)
         with session() as ledger:
             ledger.merge(Topic(pipeline=name, topic=name, topic_id="id", topic_partitions=1))
             for query in (ARCHIVE, self.view.name):
-                batch = MicroBatch(pipeline=name, query=query, query_id=f"{name}{query}", token=1, committed_at=DAY)
-                batch.batch_id = self.version
-                ledger.add(batch)
-                ledger.flush()
-                offsets = {"from_offset": self.read, "until_offset": until}
-                ledger.add(MicroBatchRange(micro_batch_id=batch.id, topic_id="id", **offsets, **place))
-                ledger.merge(Position(pipeline=name, query=query, next_offset=until, micro_batch_id=batch.id, **place))
+                facts = {"query_id": f"{name}{query}", "committed_at": DAY}
+                batch = add_batch(ledger, name, self.version, read, query=query, **facts)
+                ledger.merge(Position(pipeline=name, query=query, next_offset=until, micro_batch_id=batch, **place))
         self.read, self.version = until, self.version + 1
 
     def pin(self, hour: int) -> None:
-        name, start = self.pipeline.name, DAY + hour * HOUR
+        name = self.pipeline.name
+        read = OffsetRange(TopicPartition(name, 0), hour * 5, hour * 5 + 5)
         with session() as ledger:
-            row = IntervalRow(pipeline=name, from_time=start, to_time=start + HOUR, pinned_by="test", state="pinned")
-            ledger.add(row)
-            ledger.flush()
-            offsets = {"from_offset": hour * 5, "until_offset": hour * 5 + 5}
-            ledger.add(IntervalRange(interval_id=row.id, topic=name, topic_partition=0, topic_id="id", **offsets))
+            add_interval(ledger, name, DAY + hour * HOUR, read, "pinned")
 
     def register(self, hour: int, *, run: int = 1, factor: int = 1, with_part: bool = True) -> None:
         """Register the hour; `factor` multiplies counts, like other code; without a part, like code before the view."""

@@ -16,16 +16,17 @@ from include import lake
 from include.errors import AnotherWriter, ServiceUnreachable, TidemarkError
 from include.ledger import quarantine as ledger_quarantine
 from include.ledger.database import session
-from include.ledger.models import LandingFileRow, MicroBatch, MicroBatchRange, Topic
+from include.ledger.models import LandingFileRow, Topic
 from include.ledger.quarantine import LandedReplay
 from include.ledger.streams import incarnations
-from include.offsets import Fate, TopicIdentity
+from include.offsets import Fate, OffsetRange, TopicIdentity, TopicPartition
 from include.pipelines import load_pipeline
 from include.quarantine import Quarantined, Selection
 from spark_jobs.decoding.poison import MOST, POISON
 from spark_jobs.quarantine import replay as replays
 from spark_jobs.quarantine.replay import replay
 from tests.conftest import Home
+from tests.support.committed import add_batch
 from tests.support.ledger_faults import Killed, end_backends, lock_holders
 
 pytestmark = pytest.mark.services
@@ -68,20 +69,9 @@ def quarantined(topic_id: str, batch: int, offsets: Sequence[int], poison: Colle
     lake.make_parents(lake.uri(path))
     pq.write_table(pa.Table.from_pylist(rows, FILE), lake.filesystem(lake.uri(path))[1])
     with session() as ledger:
-        row = MicroBatch(pipeline="isp_hits", query="archive", query_id=topic_id, batch_id=batch, token=1)
-        ledger.add(row)
-        ledger.flush()
-        ledger.add(
-            MicroBatchRange(
-                micro_batch_id=row.id,
-                topic=TOPIC,
-                topic_partition=0,
-                topic_id=topic_id,
-                from_offset=0,
-                until_offset=max(offsets) + 5,
-            )
-        )
-        ledger.add(LandingFileRow(micro_batch_id=row.id, fate="quarantined", path=path, rows=len(rows), bytes=1))
+        read = OffsetRange(TopicPartition(TOPIC, 0), 0, max(offsets) + 5, topic_id)
+        number = add_batch(ledger, "isp_hits", batch, read, query_id=topic_id)
+        ledger.add(LandingFileRow(micro_batch_id=number, fate="quarantined", path=path, rows=len(rows), bytes=1))
 
 
 def landed() -> list[tuple[int, str]]:

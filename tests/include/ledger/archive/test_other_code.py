@@ -8,9 +8,9 @@ import pytest
 
 from include.ledger.archive.other_code import other_code
 from include.ledger.database import session
-from include.ledger.models import MicroBatch, MicroBatchRange
+from include.ledger.models import MicroBatch
 from include.ledger.streams.generations import StreamGeneration
-from tests.support.committed import DAY, span
+from tests.support.committed import DAY, add_batch, span
 
 pytestmark = pytest.mark.services
 
@@ -21,13 +21,9 @@ def commit_view(pipeline: str, generation: int, batch: int, offsets: tuple[int, 
     """Commit a micro-batch of the speed view, or its base (-1), and return its version."""
     version = StreamGeneration(pipeline, generation, {}, {}).version(batch)
     query_id = f"{pipeline}-g{generation}" if batch >= 0 else f"base-{pipeline}-g{generation}"
-    facts = {"token": 1, "committed_at": DAY, "decoder_version": code}
+    facts = {"query_id": query_id, "committed_at": DAY, "decoder_version": code}
     with session() as ledger:
-        row = MicroBatch(pipeline=pipeline, query=VIEW, query_id=query_id, batch_id=version, **facts)
-        ledger.add(row)
-        ledger.flush()
-        place = {"topic": "events", "topic_partition": 0, "topic_id": "id"}
-        ledger.add(MicroBatchRange(micro_batch_id=row.id, from_offset=offsets[0], until_offset=offsets[1], **place))
+        add_batch(ledger, pipeline, version, span(*offsets), query=VIEW, **facts)
     return version
 
 

@@ -12,9 +12,8 @@ import pytest
 from include import versions
 from include.ledger.archive.other_code import other_code
 from include.ledger.database import session
-from include.ledger.models import MicroBatch, MicroBatchRange
 from include.pipelines import load_pipeline
-from tests.support.committed import DAY, span
+from tests.support.committed import DAY, add_batch, span
 from tests.support.versions import clear
 
 pytestmark = pytest.mark.services
@@ -32,27 +31,7 @@ def _fresh() -> Iterator[None]:
 def commit_view(pipeline: str, version: str) -> None:
     """A micro-batch of the speed view."""
     with session() as ledger:
-        batch = MicroBatch(
-            pipeline=pipeline,
-            query=VIEW,
-            query_id=pipeline,
-            batch_id=0,
-            token=1,
-            committed_at=DAY,
-            decoder_version=version,
-        )
-        ledger.add(batch)
-        ledger.flush()
-        ledger.add(
-            MicroBatchRange(
-                micro_batch_id=batch.id,
-                topic="events",
-                topic_partition=0,
-                topic_id="id",
-                from_offset=0,
-                until_offset=10,
-            )
-        )
+        add_batch(ledger, pipeline, 0, span(0, 10), query=VIEW, committed_at=DAY, decoder_version=version)
 
 
 def test_interval_takes_differences_for_those_of_code_when_a_row_was_added_to_a_reference(

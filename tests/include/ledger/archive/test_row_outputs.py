@@ -17,7 +17,7 @@ from include.ledger.quarantine import REPLAY
 from include.ledger.streams import writers
 from include.offsets import TopicPartition
 from tests.conftest import Home, settings_of
-from tests.support.committed import TP, commit
+from tests.support.committed import TP, add_batch, commit
 from tests.support.leases import held_lease
 from tests.support.ledger_reads import rows_fetched
 
@@ -90,11 +90,9 @@ def test_incarnations_are_not_sent_together_when_a_topic_was_recreated(lease: wr
 def test_replay_is_not_passed_over_when_it_commits_after_a_micro_batch(lease: writers.Lease) -> None:
     with session() as ledger:
         # It takes its number first and commits later than the micro-batch.
-        replay = MicroBatch(pipeline=lease.pipeline, query=REPLAY, query_id=lease.pipeline, batch_id=0, token=0)
-        ledger.add(replay)
-        ledger.flush()
+        replay = add_batch(ledger, lease.pipeline, 0, query=REPLAY, token=0)
         (batch,) = archive(lease.pipeline, 5)
-        assert replay.id < batch
+        assert replay < batch
         unsent = next_of(lease)
         row_outputs.record_sent(lease, "out", unsent, [], rows=5, seconds=0.1)
         assert row_outputs.next_unsent(lease.pipeline, "out") is None

@@ -10,11 +10,11 @@ from include.ledger.archive import micro_batches
 from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit
 from include.ledger.database import engine, session
 from include.ledger.intervals.evidence import LateBound, awaits_base, late_bounds_within
-from include.ledger.models import MicroBatch, MicroBatchRange
 from include.ledger.streams import generations, writers
 from include.ledger.streams.generations import StreamGeneration
 from include.offsets import OffsetRange, TopicIdentity, TopicPartition
 from tests.conftest import Home
+from tests.support.committed import add_batch
 from tests.support.ledger_reads import rows_fetched
 
 pytestmark = pytest.mark.services
@@ -29,14 +29,9 @@ def commit(
 ) -> None:
     """Commit a micro-batch of the second generation that read one record."""
     batch_id = StreamGeneration(pipeline, 2, {}, {}).version(number)
+    read = OffsetRange(TopicPartition(pipeline, partition), offset, offset + 1)
     with session() as ledger:
-        batch = MicroBatch(
-            pipeline=pipeline, query="by_zip", query_id=query_id, batch_id=batch_id, token=1, watermark=watermark
-        )
-        ledger.add(batch)
-        ledger.flush()
-        where = {"topic": pipeline, "topic_partition": partition, "topic_id": "id"}
-        ledger.add(MicroBatchRange(micro_batch_id=batch.id, from_offset=offset, until_offset=offset + 1, **where))
+        add_batch(ledger, pipeline, batch_id, read, query="by_zip", query_id=query_id, watermark=watermark)
 
 
 def bounds(pipeline: str, query_id: str, *ends: datetime) -> list[LateBound]:

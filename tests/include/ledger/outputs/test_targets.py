@@ -18,7 +18,7 @@ from include.ledger.outputs.waiting import waiting_outputs
 from include.ledger.quarantine import REPLAY
 from include.ledger.streams import writers
 from tests.conftest import Home, settings_of
-from tests.support.committed import TP, commit
+from tests.support.committed import TP, add_batch, commit
 from tests.support.leases import held_lease
 
 pytestmark = pytest.mark.services
@@ -87,10 +87,8 @@ def test_output_stays_when_its_target_lacks_no_row(lease: writers.Lease) -> None
 def test_replay_is_sent_again_when_the_target_lacks_it(lease: writers.Lease) -> None:
     [last] = sent(lease, 5)
     with session() as ledger:
-        ledger.add_all(
-            MicroBatch(pipeline=lease.pipeline, query=REPLAY, query_id=lease.pipeline, batch_id=number, token=0, rows=3)
-            for number in (0, 1)
-        )
+        for number in (0, 1):
+            add_batch(ledger, lease.pipeline, number, query=REPLAY, token=0, rows=3)
     assert send(lease) == [0, 1]
     assert targets.set_back(lease, "out", Reached(last, 0)) == 3
     assert send(lease) == [1]
@@ -111,13 +109,9 @@ def test_refused_rows_are_forgotten_when_they_are_sent_again_and_taken(lease: wr
     refuse(lease, 10, 11)
     # Of a replay, which is not sent again.
     with session() as ledger:
-        replayed = MicroBatch(
-            pipeline=lease.pipeline, query=REPLAY, query_id=lease.pipeline, batch_id=0, token=0, rows=3
-        )
-        ledger.add(replayed)
-        ledger.flush()
+        replayed = add_batch(ledger, lease.pipeline, 0, query=REPLAY, token=0, rows=3)
         place = {"topic": "events", "topic_id": "id", "topic_partition": 0, "record_offset": 12}
-        decided = {"fate": "archived", "replayed_by": "test", "decoder_version": "1", "micro_batch_id": replayed.id}
+        decided = {"fate": "archived", "replayed_by": "test", "decoder_version": "1", "micro_batch_id": replayed}
         ledger.add(Replay(pipeline=lease.pipeline, **place, **decided))
     unsent = row_outputs.next_unsent(lease.pipeline, "out")
     assert unsent is not None
