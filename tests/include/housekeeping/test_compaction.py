@@ -163,12 +163,10 @@ def test_file_of_a_merge_that_was_killed_is_found(pipeline: str) -> None:
     assert compaction.leftovers(pipeline) == {left: 4}
 
 
-@pytest.mark.services
-def test_quarantined_records_stay_apart_when_a_topic_was_recreated_on_their_day(pipeline: str) -> None:
-    intervals, batches = [], []
-    for number in range(2):
-        intervals.append(register(pipeline, number, 0, 10))
-        batches.append(commit(pipeline, number, 0, 10, quarantined=3))
+def compact_recreated(pipeline: str, *rows: dict[str, int]) -> None:
+    """Compact the files of two micro-batches, of a topic and of its successor of the same name, with rows per fate."""
+    intervals = [register(pipeline, number, 0, 10) for number in range(2)]
+    batches = [commit(pipeline, number, 0, 10, **each) for number, each in enumerate(rows)]
     with session() as ledger:
         for row in (
             ledger.query(MicroBatchRange).filter_by(micro_batch_id=batches[1]).one(),
@@ -177,24 +175,18 @@ def test_quarantined_records_stay_apart_when_a_topic_was_recreated_on_their_day(
             row.topic_id = "newer"
     for day in compaction.closed_days(pipeline, datetime.now(UTC)):
         compaction.compact(pipeline, day, lambda: None)
+
+
+@pytest.mark.services
+def test_quarantined_records_stay_apart_when_a_topic_was_recreated_on_their_day(pipeline: str) -> None:
+    compact_recreated(pipeline, {"quarantined": 3}, {"quarantined": 3})
     found = [file.origin(TP, 1).topic_id for file in quarantine.files(pipeline)]
     assert found == ["id", "newer"]
 
 
 @pytest.mark.services
 def test_empty_records_stay_apart_when_a_topic_was_recreated_on_their_day(pipeline: str) -> None:
-    intervals, batches = [], []
-    for number in range(2):
-        intervals.append(register(pipeline, number, 0, 10))
-        batches.append(commit(pipeline, number, 0, 10, empty=number + 2))
-    with session() as ledger:
-        for row in (
-            ledger.query(MicroBatchRange).filter_by(micro_batch_id=batches[1]).one(),
-            ledger.query(IntervalRange).filter_by(interval_id=intervals[1]).one(),
-        ):
-            row.topic_id = "newer"
-    for day in compaction.closed_days(pipeline, datetime.now(UTC)):
-        compaction.compact(pipeline, day, lambda: None)
+    compact_recreated(pipeline, {"empty": 2}, {"empty": 3})
     for topic_id, offsets in (("id", [0, 1]), ("newer", [0, 1, 2])):
         paths = landing_files.files_covering(pipeline, [replace(span(0, 10), topic_id=topic_id)], Fate.EMPTY)
         assert [row["kafka_offset"] for row in rows_of(paths)] == offsets

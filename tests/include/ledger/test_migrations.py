@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import create_engine, inspect, make_url, text
+from sqlalchemy import Engine, create_engine, inspect, make_url, text
 
 from include.ledger.database import upgrade
 from include.ledger.models import Base
@@ -22,6 +22,17 @@ def database(new_home: Callable[..., Home]) -> Iterator[str]:
     home.run("up", "postgres")
     yield home.database.replace("postgresql://", "postgresql+psycopg2://")
     home.end()
+
+
+@pytest.fixture
+def old(database: str) -> Iterator[Engine]:
+    """A database for a ledger of an older version."""
+    with create_engine(database, isolation_level="AUTOCOMMIT").connect() as connection:
+        connection.execute(text("CREATE DATABASE old"))
+        empty = create_engine(make_url(database).set(database="old"))
+        yield empty
+        empty.dispose()
+        connection.execute(text("DROP DATABASE old"))
 
 
 def test_ledger_equals_the_models_when_it_is_migrated(database: str) -> None:
@@ -41,10 +52,7 @@ def test_table_and_column_have_a_comment_when_they_exist(database: str) -> None:
                 assert column["comment"], f"{table}.{column['name']}"
 
 
-def test_rows_keep_their_fate_when_a_ledger_with_outcomes_is_migrated(database: str) -> None:
-    with create_engine(database, isolation_level="AUTOCOMMIT").connect() as connection:
-        connection.execute(text("CREATE DATABASE before_fates"))
-    old = create_engine(make_url(database).set(database="before_fates"))
+def test_rows_keep_their_fate_when_a_ledger_with_outcomes_is_migrated(old: Engine) -> None:
     with old.begin() as connection:
         upgrade(connection, "0009")
         connection.execute(
@@ -80,7 +88,6 @@ def test_rows_keep_their_fate_when_a_ledger_with_outcomes_is_migrated(database: 
         ).scalars()
         assert [each for each in indexes if "WHERE ((fate)::text = 'archived'" in each]
         assert compare_metadata(MigrationContext.configure(connection), Base.metadata) == []
-    old.dispose()
 
 
 _BEFORE_NOTES = """
@@ -114,11 +121,7 @@ FROM generate_series(0, 3) h, unnest(ARRAY['p', 'q']) p;
 _COMPLETENESS = ("waiting_spans", "pipeline_completeness", "table_completeness", "topic_partition_completeness")
 
 
-def test_same_is_complete_and_unproved_when_an_older_ledger_is_migrated(database: str) -> None:
-    with create_engine(database, isolation_level="AUTOCOMMIT").connect() as connection:
-        connection.execute(text("CREATE DATABASE before_notes"))
-    old = create_engine(make_url(database).set(database="before_notes"))
-
+def test_same_is_complete_and_unproved_when_an_older_ledger_is_migrated(old: Engine) -> None:
     def complete() -> dict[str, list[tuple[object, ...]]]:
         with old.connect() as connection:
             return {
@@ -143,7 +146,6 @@ def test_same_is_complete_and_unproved_when_an_older_ledger_is_migrated(database
     assert apart == [0, 7]
     # Of the third interval the rerun is to be proved, of two others there is no proof.
     assert unproved == [0, 2, 3, 8, 11, 12]
-    old.dispose()
 
 
 _SKIPPED = """
@@ -157,10 +159,7 @@ ALTER TABLE limits_versions DROP COLUMN erased_rules;
 """
 
 
-def test_skipped_migrations_are_made_up_for_when_a_ledger_counts_as_past_them(database: str) -> None:
-    with create_engine(database, isolation_level="AUTOCOMMIT").connect() as connection:
-        connection.execute(text("CREATE DATABASE with_skipped"))
-    old = create_engine(make_url(database).set(database="with_skipped"))
+def test_skipped_migrations_are_made_up_for_when_a_ledger_counts_as_past_them(old: Engine) -> None:
     with old.begin() as connection:
         upgrade(connection, "0053")
         connection.exec_driver_sql(_SKIPPED)
@@ -169,7 +168,6 @@ def test_skipped_migrations_are_made_up_for_when_a_ledger_counts_as_past_them(da
         assert compare_metadata(MigrationContext.configure(connection), Base.metadata) == []
         spans = text("SELECT indexdef FROM pg_indexes WHERE indexname LIKE '%ranges_span'")
         assert ["numrange" in each for each in connection.scalars(spans)] == [True, True]
-    old.dispose()
 
 
 _STARTED = """
@@ -183,17 +181,13 @@ INSERT INTO generations (pipeline, number, started_by, reason, fingerprints, pos
 """
 
 
-def test_event_time_is_that_of_the_newest_started_generation_and_unknown_when_its_views_differ(database: str) -> None:
-    with create_engine(database, isolation_level="AUTOCOMMIT").connect() as connection:
-        connection.execute(text("CREATE DATABASE before_event_times"))
-    old = create_engine(make_url(database).set(database="before_event_times"))
+def test_event_time_is_that_of_the_newest_started_generation_and_unknown_when_its_views_differ(old: Engine) -> None:
     with old.begin() as connection:
         upgrade(connection, "0057")
         connection.exec_driver_sql(_STARTED)
         upgrade(connection)
         noted = connection.execute(text("SELECT pipeline, number, event_time FROM generations ORDER BY 1, 2")).all()
     assert [tuple(each) for each in noted if each.event_time] == [("p", 1, "b")]
-    old.dispose()
 
 
 _PUBLISHED = """
@@ -220,17 +214,13 @@ FROM (VALUES
 """
 
 
-def test_builds_are_in_the_delta_table_but_for_those_that_a_killed_publication_left_out(database: str) -> None:
-    with create_engine(database, isolation_level="AUTOCOMMIT").connect() as connection:
-        connection.execute(text("CREATE DATABASE before_in_delta"))
-    old = create_engine(make_url(database).set(database="before_in_delta"))
+def test_builds_are_in_the_delta_table_but_for_those_that_a_killed_publication_left_out(old: Engine) -> None:
     with old.begin() as connection:
         upgrade(connection, "0060")
         connection.exec_driver_sql(_PUBLISHED)
         upgrade(connection)
         lacking = connection.scalars(text("SELECT id FROM builds WHERE NOT in_delta ORDER BY id")).all()
     assert lacking == [3, 7, 8, 9]
-    old.dispose()
 
 
 _LISTED = """
@@ -249,10 +239,7 @@ SELECT id, 'Offline', k, '{}', CASE k WHEN 'sent' THEN now() END FROM intervals,
 """
 
 
-def test_listed_rows_are_of_the_build_that_is_or_may_be_registered_when_they_are_migrated(database: str) -> None:
-    with create_engine(database, isolation_level="AUTOCOMMIT").connect() as connection:
-        connection.execute(text("CREATE DATABASE before_listed_rows_of_builds"))
-    old = create_engine(make_url(database).set(database="before_listed_rows_of_builds"))
+def test_listed_rows_are_of_the_build_that_is_or_may_be_registered_when_they_are_migrated(old: Engine) -> None:
     with old.begin() as connection:
         upgrade(connection, "0059")
         connection.exec_driver_sql(_LISTED)
@@ -261,4 +248,3 @@ def test_listed_rows_are_of_the_build_that_is_or_may_be_registered_when_they_are
         noted = list(map(tuple, connection.execute(rows)))
     builds = {1: 11, 2: 22, 3: 31, 4: 0}
     assert noted == [(at, of, key, key == "sent") for at, of in builds.items() for key in ("sent", "unsent")]
-    old.dispose()
