@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType, SimpleNamespace
+from typing import Any
 
 from sqlalchemy.orm import Session
 
@@ -94,6 +95,20 @@ def note_build(
 def register(attempt: int, built: BuiltRevision, validation: Validation | None = None) -> None:
     """Return the result of a publication that passed."""
     builds.finish_registration(begin_to_register(attempt, built, validation))
+
+
+def build_and_register(
+    pipeline: str,
+    interval: Interval | None = None,
+    *,
+    topic_partitions: int = 2,
+    run_by: str = "airflow test",
+    **of_build: Any,
+) -> int:
+    """Return an attempt whose build was registered."""
+    attempt = begin_attempt(pipeline, interval, topic_partitions=topic_partitions, run_by=run_by)
+    register(attempt, note_build(attempt, **of_build))
+    return attempt
 
 
 def begin_to_register(attempt: int, built: BuiltRevision, validation: Validation | None = None) -> Registration:

@@ -11,7 +11,7 @@ from include.airflow.assets import UNKEYED, emit, table_asset
 from include.ledger.completeness import completeness
 from include.times import format_time
 from tests.conftest import Home
-from tests.support.attempts import begin_attempt, hour, note_build, register
+from tests.support.attempts import begin_attempt, build_and_register, hour
 
 pytestmark = pytest.mark.services
 
@@ -29,8 +29,7 @@ def told_of(number: int, **more: Any) -> dict[str, Any]:
 
 def test_both_events_tell_until_when_tables_are_complete(postgres: Home) -> None:
     for number in (0, 1):
-        attempt = begin_attempt(PIPELINE, hour(number))
-        register(attempt, note_build(attempt))
+        build_and_register(PIPELINE, hour(number))
     begin_attempt(PIPELINE, hour(2))
     until = completeness(PIPELINE).as_json()["until"]
     assert until == times_of(1)["to"]

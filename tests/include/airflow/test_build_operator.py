@@ -23,7 +23,7 @@ from include.ledger.intervals import attempts, builds
 from include.ledger.intervals.findings import ExpectationResult, Validation
 from include.ledger.validation import approvals
 from tests.conftest import Home
-from tests.support.attempts import begin_attempt, hour, note_build, register, scheduled_run
+from tests.support.attempts import begin_attempt, build_and_register, hour, note_build, register, scheduled_run
 
 pytestmark = pytest.mark.services
 
@@ -60,9 +60,7 @@ def rejected() -> int:
 
 
 def published() -> int:
-    attempt = begin_attempt(NAME)
-    register(attempt, note_build(attempt))
-    return attempt
+    return build_and_register(NAME)
 
 
 def test_one_driver_takes_both_steps_when_the_interval_is_built(postgres: Home) -> None:
@@ -178,8 +176,7 @@ def test_build_fails_when_its_driver_died_after_it_had_published(driver: Path) -
 def test_task_submits_nothing_when_the_ledger_gave_its_attempt_s_number_to_another_run(
     driver: Path, pipeline: str, number: int, run_by: str
 ) -> None:
-    attempt = begin_attempt(pipeline, hour(number), run_by=run_by)
-    register(attempt, note_build(attempt))
+    attempt = build_and_register(pipeline, hour(number), run_by=run_by)
     driver.write_text("0")
     task = SimpleNamespace(run_id="test")
     of_task = {"ti": task}

@@ -21,7 +21,7 @@ from include.ledger.database import session
 from include.ledger.intervals import attempts, builds
 from include.ledger.intervals.findings import ExpectationResult, Validation
 from include.ledger.models import Attempt
-from tests.support.attempts import begin_attempt, hour, note_build, register, scheduled_run
+from tests.support.attempts import begin_attempt, build_and_register, hour, note_build, scheduled_run
 
 pytestmark = pytest.mark.services
 
@@ -44,8 +44,7 @@ def publish(attempt: int) -> None:
 def test_log_shows_the_driver_s_lines_and_findings_when_a_job_ran(
     driver: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    attempt = begin_attempt(NAME)
-    register(attempt, note_build(attempt))
+    attempt = build_and_register(NAME)
     driver.write_text("0")
     with structlog.testing.capture_logs() as logged, caplog.at_level("INFO"):
         publish(attempt)

@@ -42,7 +42,7 @@ from include.ledger.models import Approval
 from include.ledger.validation import approvals
 from include.ledger.validation.approvals import Decision
 from tests.conftest import Home
-from tests.support.attempts import begin_attempt, hour, note_build, register, scheduled_run
+from tests.support.attempts import begin_attempt, build_and_register, hour, note_build, register, scheduled_run
 
 pytestmark = pytest.mark.services
 
@@ -95,8 +95,7 @@ def answer(option: str, reason: str) -> dict[str, Any]:
 
 
 def test_log_says_what_is_registered_and_nothing_foreign_when_it_passed(driver: Path, context: dict[str, Any]) -> None:
-    attempt = begin_attempt(NAME)
-    register(attempt, note_build(attempt))
+    attempt = build_and_register(NAME)
     # It has ended: `publish` was cleared, and publishes itself.
     attempts.close_attempt(attempt, 0)
     driver.write_text("0")

@@ -52,7 +52,7 @@ from include.pipelines import Declarations, load_pipeline
 from include.settings import settings
 from include.times import Interval, every, format_time
 from tests.conftest import Home, settings_of
-from tests.support.attempts import START, begin_attempt, hour, note_build, register, scheduled_run
+from tests.support.attempts import START, begin_attempt, build_and_register, hour, note_build, register, scheduled_run
 from tests.support.committed import commit
 from tests.support.leases import held_lease
 from tests.support.receivers import Received, listening
@@ -177,8 +177,7 @@ def test_overdue_intervals_and_their_end_are_reported_once_when_a_deadline_passe
 ) -> None:
     pipeline = load_pipeline("isp_hits")
     assert find_overdue(pipeline, START + timedelta(days=1)) is None, "it never had an interval"
-    done = begin_attempt("isp_hits", hour(0))
-    register(done, note_build(done))
+    build_and_register("isp_hits", hour(0))
     failed = begin_attempt("isp_hits", hour(1))
     built = note_build(failed)
     minute = timedelta(minutes=1)
@@ -213,8 +212,7 @@ def test_no_interval_is_overdue_only_because_the_schedule_changed(
 ) -> None:
     name = f"isp_changed_{duration}_{minutes}"
     for number in range(3):
-        attempt = begin_attempt(name, hour(number))
-        register(attempt, note_build(attempt))
+        build_and_register(name, hour(number))
     pipeline = replace(load_pipeline("isp_hits"), name=name, schedule=every(duration))
     found = find_overdue(pipeline, hour(3).from_time + timedelta(minutes=minutes))
     assert list(found.intervals if found else ()) == overdue
@@ -224,8 +222,7 @@ def test_interval_of_the_earlier_schedule_is_overdue_and_stays_dismissed_when_th
     receivers: Received,
 ) -> None:
     name, declared = "isp_changed", load_pipeline("isp_hits")
-    first = begin_attempt(name, hour(0))
-    register(first, note_build(first))
+    build_and_register(name, hour(0))
     failed = begin_attempt(name, hour(1))
     at = hour(2).from_time + timedelta(minutes=21)
     longer, shorter = (replace(declared, name=name, schedule=every(each)) for each in ("6h", "15m"))
@@ -248,8 +245,7 @@ def test_interval_of_the_earlier_schedule_is_overdue_and_stays_dismissed_when_th
 def test_alert_stays_open_when_a_longer_schedule_pinned_an_interval_over_its_own(receivers: Received) -> None:
     name, declared = "isp_longer", load_pipeline("isp_hits")
     longer, shorter = (replace(declared, name=name, schedule=every(each)) for each in ("1h", "15m"))
-    first = begin_attempt(name, hour(0))
-    register(first, note_build(first))
+    build_and_register(name, hour(0))
     begin, minute = hour(1).from_time, timedelta(minutes=1)
     watch(shorter, begin + 36 * minute)
     [told] = open_alerts(f"overdue/{name}")
@@ -268,8 +264,7 @@ def test_alert_stays_open_when_its_interval_is_never_built_and_what_is_overdue_l
     pipeline, day = replace(load_pipeline("isp_hits"), name="isp_overdue"), timedelta(days=1)
 
     def deliver(number: int) -> None:
-        attempt = begin_attempt("isp_overdue", hour(number))
-        register(attempt, note_build(attempt))
+        build_and_register("isp_overdue", hour(number))
 
     late = timedelta(minutes=21)
     for number in (0, *range(2, 30)):
@@ -305,8 +300,7 @@ def test_alert_stays_open_when_its_interval_is_never_built_and_what_is_overdue_l
 
 def test_interval_is_not_reported_again_when_its_alert_was_dismissed(receivers: Received, postgres: Home) -> None:
     pipeline = replace(load_pipeline("isp_hits"), name="isp_given_up")
-    first = begin_attempt("isp_given_up", hour(0))
-    register(first, note_build(first))
+    build_and_register("isp_given_up", hour(0))
     late = timedelta(minutes=21)
     assert watch(pipeline, START + timedelta(hours=2) + late)["overdue"] == 1
     [told] = open_alerts("overdue/isp_given_up")
@@ -351,8 +345,7 @@ def test_alert_of_a_task_is_over_when_another_run_has_registered_its_interval_si
         told = open_alerts("task/interval__nest_cameras/")
         return [(each.facts["run"], each.facts["task"]) for each in told]
 
-    attempt = begin_attempt("nest_cameras", first)
-    register(attempt, note_build(attempt))
+    attempt = build_and_register("nest_cameras", first)
     # The first one was registered before: its run had built it again.
     for interval, task in ((first, "publish"), (later, "pin_ranges"), (later, "announce")):
         fail(interval, task)
@@ -363,13 +356,11 @@ def test_alert_of_a_task_is_over_when_another_run_has_registered_its_interval_si
     register(attempt, built)
     assert recover_succeeded(lambda dag, run: {}) == 1
     assert left() == [(first.label, "publish"), (later.label, "announce")]
-    attempt = begin_attempt("nest_cameras", first)
-    register(attempt, note_build(attempt))
+    attempt = build_and_register("nest_cameras", first)
     # Cleared, its task has failed again after that.
     fail(first, "publish")
     assert recover_succeeded(lambda dag, run: {}) == 0
-    attempt = begin_attempt("nest_cameras", first)
-    register(attempt, note_build(attempt))
+    build_and_register("nest_cameras", first)
     assert recover_succeeded(lambda dag, run: {}) == 1
     announce = SimpleNamespace(dag_id="interval__nest_cameras", run_id=later.label, task_id="announce")
     RecoveryNotifier().notify({"ti": announce})  # type: ignore[typeddict-item]
@@ -392,8 +383,7 @@ def test_intervals_are_overdue_when_the_archive_has_records_and_none_was_ever_pi
     assert watch(pipeline, START + timedelta(hours=21)) == {"overdue": 20, "over_limit": 0, "recovered": 0}
     [told] = receivers.posts
     assert f"is interval__{name} unpaused?" in str(told["todo"])
-    attempt = begin_attempt(name, hour(20))
-    register(attempt, note_build(attempt))
+    build_and_register(name, hour(20))
     assert watch(pipeline, START + timedelta(hours=21, minutes=21)) == {
         "overdue": 0, "over_limit": 0, "recovered": 1
     }  # fmt: skip

@@ -17,7 +17,7 @@ from include.ledger.alerts import Alert, open_alerts
 from include.services.process import free_port
 from include.times import Interval
 from tests.conftest import Home, SetSettings, settings_of
-from tests.support.attempts import begin_attempt, note_build, register
+from tests.support.attempts import build_and_register
 from tests.support.json_server import answering
 from tests.support.receivers import Received, listening, tls_in, trust
 
@@ -77,8 +77,7 @@ def test_every_pipeline_is_watched_and_channels_are_tried_once_when_they_are_awa
     closed.mails.clear()
     now = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
     for name in PIPELINES:
-        done = begin_attempt(name, Interval(now - 6 * HOUR, now - 5 * HOUR))
-        register(done, note_build(done))
+        build_and_register(name, Interval(now - 6 * HOUR, now - 5 * HOUR))
     looked = watch_everything(lambda dag, run: {})["pipelines"]
     assert [name for name in PIPELINES if not looked[name]["overdue"]] == []
     assert len(open_alerts("overdue/")) == len(closed.mails) == len(PIPELINES)

@@ -28,7 +28,7 @@ from include.offsets import OffsetRange
 from include.pipelines import load_pipeline
 from include.quarantine import Selection, records
 from include.times import parse_time
-from tests.support.attempts import begin_attempt, hour, note_build, register
+from tests.support.attempts import begin_attempt, build_and_register, hour, note_build
 from tests.support.committed import TP, commit, write_quarantined
 
 FORM = {"pipeline": "nest_cameras", "topic": None, "from": None, "to": None}
@@ -61,8 +61,7 @@ def test_form_names_the_subject_when_a_choice_is_made() -> None:
 
 @pytest.mark.services
 def test_plan_names_ranges_and_revisions_and_needs_a_reason_when_pinning_again(postgres: Any) -> None:
-    attempt = begin_attempt("isp_hits")
-    register(attempt, note_build(attempt))
+    build_and_register("isp_hits")
     read = {"micro_batch_id": commit("isp_hits", 900, 0, 1), "topic": "nest-logs", "topic_id": "id"}
     with session() as ledger:
         ledger.add_all(
@@ -89,8 +88,7 @@ def test_plan_names_ranges_and_revisions_and_needs_a_reason_when_pinning_again(p
         carry_out(request, digest="", reason="late records", by="somebody")
     shown = digest_of_facts(request)
     assert digest_of_facts(request) == shown
-    again = begin_attempt("isp_hits")
-    register(again, note_build(again))
+    build_and_register("isp_hits")
     assert digest_of_facts(request) != shown
 
 

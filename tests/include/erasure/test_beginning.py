@@ -1063,8 +1063,7 @@ def test_build_is_registered_only_when_it_was_made_after_the_erasure(pipeline: s
     begun = unfinished.unfinished(pipeline)
     assert begun is not None
     assert len(unfinished.retire(begun)) == 1
-    again = made.begin_attempt(pipeline)
-    made.register(again, made.note_build(again))
+    again = made.build_and_register(pipeline)
     assert unfinished.intervals_to_build(begun) == []
     assert unfinished.attempts_to_announce(begun) == [again]
 
@@ -1168,7 +1167,6 @@ def test_interval_stays_to_be_built_when_no_later_build_is_registered(pipeline: 
     begun = unfinished.unfinished(pipeline)
     assert begun is not None
     assert [each.id for each in unfinished.intervals_to_build(begun)] == [attempts.load_attempt(attempt).pinned.id]
-    again = made.begin_attempt(pipeline)
-    made.register(again, made.note_build(again))
+    made.build_and_register(pipeline)
     assert unfinished.intervals_to_build(begun) == []
     assert [each.location for each in unfinished.retire(begun)] == ["file:///nowhere"]

@@ -197,8 +197,7 @@ def test_outage_of_a_moved_thing_keeps_only_the_end_at_which_it_had_another_owne
 
 def found(pipeline: str, findings: dict[str, Any], key: str, *, is_own: bool = False) -> dict[str, Any]:
     """What is left of a published build's findings when a key in the column `device_id` is forgotten."""
-    attempt = made.begin_attempt(pipeline)
-    made.register(attempt, made.note_build(attempt))
+    attempt = made.build_and_register(pipeline)
     spec = attempts.load_attempt(attempt)
     with session() as ledger:
         build = ledger.get_one(Build, spec.build)
@@ -326,8 +325,7 @@ def test_numbers_of_a_result_go_with_its_text_when_the_column_holds_keys(
 ) -> None:
     """The number of rows is the same number, and nobody's key."""
     pipeline = str(request.node.name)[-50:]
-    attempt = made.begin_attempt(pipeline)
-    made.register(attempt, made.note_build(attempt))
+    attempt = made.build_and_register(pipeline)
     build = attempts.load_attempt(attempt).build
     said = {"build_id": build, "table_name": "t", "success": True, "unexpected_count": 0, "low": 1.0, "high": 199.0}
     with session() as ledger:

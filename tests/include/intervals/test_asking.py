@@ -18,7 +18,7 @@ from include.ledger.validation import approvals
 from include.ledger.validation.approvals import Question
 from include.times import Interval, format_time
 from tests.conftest import Home, settings_of
-from tests.support.attempts import begin_attempt, hour, note_build, register
+from tests.support.attempts import begin_attempt, build_and_register, hour, note_build
 from tests.support.receivers import Received, listening
 
 pytestmark = pytest.mark.services
@@ -98,8 +98,7 @@ def test_question_is_over_when_the_interval_was_built_anew_and_nobody_is_asked(r
 
 
 def test_question_stays_open_when_an_older_attempt_is_announced_late(receivers: Received) -> None:
-    older = begin_attempt(NAME, hour(23))
-    register(older, note_build(older))
+    older = build_and_register(NAME, hour(23))
     build_that_is_warned(hour(23), FEW)
     steps.announce(older)
     assert states(receivers) == ["raised"]

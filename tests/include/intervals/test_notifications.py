@@ -22,7 +22,7 @@ from include.pipelines import load_pipeline
 from include.pipelines.spec import Listing, Pipeline
 from tests.conftest import Home
 from tests.support import audit
-from tests.support.attempts import begin_attempt, hour, note_build, register
+from tests.support.attempts import begin_attempt, build_and_register, hour, note_build, register
 
 pytestmark = pytest.mark.services
 
@@ -72,8 +72,7 @@ def test_nothing_is_told_again_when_the_key_s_column_is_renamed_and_intervals_ar
         (report,) = pipeline.reports
         assert isinstance(report, Listing)
         rows = [{report.key[0]: each, "celsius": 80} for each in devices]
-        attempt = begin_attempt(name, hour(number))
-        register(attempt, note_build(attempt, listed=(listed_of(report, rows),)))
+        attempt = build_and_register(name, hour(number), listed=(listed_of(report, rows),))
         return attempts.load_attempt(attempt).pinned
 
     hours = [listed(first, 0, "a"), listed(first, 1, "a", "b")]

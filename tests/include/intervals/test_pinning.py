@@ -63,7 +63,7 @@ from include.streams import generations
 from include.streams.start import check_retention, lost_offsets
 from include.times import Interval, every
 from tests.conftest import iso
-from tests.support.attempts import begin_attempt, note_build, register
+from tests.support.attempts import build_and_register
 from tests.support.leases import held_lease
 from tests.support.topic_log import HOUR, START, Log, by_partition, hour
 
@@ -112,8 +112,7 @@ def test_interval_stays_pinned_and_the_next_run_goes_on_when_its_iceberg_table_h
     log.send(0, 0.5, 1.5)
     log.archive()
     assert log.pin(0)[0] == (0, 1)
-    attempt = begin_attempt(log.pipeline.name, hour(0))
-    register(attempt, note_build(attempt))
+    build_and_register(log.pipeline.name, hour(0))
     with iceberg_catalog.opened() as catalog:
         table = catalog.load_table(("lake", log.pipeline.table))
     metadata = Path(lake.filesystem(table.metadata_location)[1])

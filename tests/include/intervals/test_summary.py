@@ -18,7 +18,7 @@ from include.ledger.intervals import attempts, builds
 from include.ledger.intervals.findings import ExpectationResult, Validation
 from include.ledger.models import Attempt, IntervalRow
 from include.reconciliation import Difference, DifferenceClass
-from tests.support.attempts import begin_attempt, note_build, register
+from tests.support.attempts import begin_attempt, build_and_register, note_build, register
 
 pytestmark = pytest.mark.services
 
@@ -95,8 +95,7 @@ def test_summary_names_registered_and_unchanged_partitions_when_it_is_published(
 
 
 def test_missed_expectations_stand_first_and_what_stays_is_named_when_a_publication_is_refused(pipeline: str) -> None:
-    before = begin_attempt(pipeline)
-    register(before, note_build(before))
+    before = build_and_register(pipeline)
     attempt = begin_attempt(pipeline)
     note_build(attempt)
     builds.reject(attempts.load_attempt(attempt), Validation(False, pipeline, (MET, MISSED)))
@@ -151,8 +150,7 @@ def test_summary_names_tables_report_and_page_when_it_is_announced(
     # The declaration belongs to another pipeline; the ledger's rows are this test's.
     monkeypatch.setattr(steps, "load_pipeline", lambda _: steps_pipeline())
     monkeypatch.setenv("AIRFLOW__API__BASE_URL", "http://127.0.0.1:8080")
-    attempt = begin_attempt(pipeline)
-    register(attempt, note_build(attempt))
+    attempt = build_and_register(pipeline)
     lines = summarize("announce", attempt, steps.announce(attempt))
     assert lines[0] == f"{pipeline} {INTERVAL}: complete, 1 table partitions are registered"
     assert f"announced: lake.{pipeline}, 1 table partitions, 190 rows" in lines
@@ -165,8 +163,7 @@ def test_newer_report_stays_when_an_older_attempt_is_announced_late(
     monkeypatch.setattr(steps, "load_pipeline", lambda _: steps_pipeline())
     resumed, older = begin_attempt(pipeline), begin_attempt(pipeline)
     register(older, note_build(older, rows=150))
-    newer = begin_attempt(pipeline)
-    register(newer, note_build(newer, rows=190))
+    newer = build_and_register(pipeline, rows=190)
     first = Path(steps.announce(newer).report)
     report = first.read_text()
     late = steps.announce(older)
@@ -187,8 +184,7 @@ def test_newer_build_s_verdict_is_written_by_an_older_attempt_when_its_process_m
     older = begin_attempt(pipeline)
     attempts.resume_attempt(older, code_version="5eed1e55")
     register(older, note_build(older, rows=150))
-    newer = begin_attempt(pipeline)
-    register(newer, note_build(newer))
+    newer = build_and_register(pipeline)
     assert steps.announce(older).exit_code == 0
     verdict = verdict_of(pipeline)
     assert verdict["code_version"] == attempts.load_attempt(newer).code_version != "5eed1e55"
@@ -231,8 +227,7 @@ def test_registered_verdict_stays_when_an_older_attempt_fails_late(
     monkeypatch.setattr(steps, "load_pipeline", lambda _: steps_pipeline())
     older = begin_attempt(pipeline)
     note_build(older, unexplained=3)
-    newer = begin_attempt(pipeline)
-    register(newer, note_build(newer))
+    newer = build_and_register(pipeline)
     steps.announce(newer)
     with pytest.raises(ReconciliationFailed):
         steps.judge_reconciliation(older)

@@ -13,7 +13,7 @@ from include.ledger.intervals import attempts, pins
 from include.ledger.models import Build, Revision
 from include.offsets import OffsetRange, TopicPartition
 from tests.conftest import Home
-from tests.support.attempts import TOPIC, begin_attempt, hour, note_build, register
+from tests.support.attempts import TOPIC, begin_attempt, build_and_register, hour, note_build, register
 
 pytestmark = [pytest.mark.services]
 
@@ -22,9 +22,7 @@ BEGIN = hour(0).from_time
 
 def run(pipeline: str, number: int, *, topic_partitions: int = 2) -> int:
     """Run an hour to its registration."""
-    attempt = begin_attempt(pipeline, hour(number), topic_partitions=topic_partitions)
-    register(attempt, note_build(attempt))
-    return attempt
+    return build_and_register(pipeline, hour(number), topic_partitions=topic_partitions)
 
 
 def fail(attempt: int) -> None:

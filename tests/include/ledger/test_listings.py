@@ -24,7 +24,7 @@ from include.ledger.listings import (
     sending_new,
 )
 from include.ledger.models import Build, ListedRow
-from tests.support.attempts import begin_attempt, hour, note_build, register
+from tests.support.attempts import begin_attempt, build_and_register, hour, note_build, register
 
 pytestmark = [pytest.mark.services]
 
@@ -37,8 +37,7 @@ def holding(*keys: str) -> ListedReport:
 
 def listed(pipeline: str, number: int, *keys: str) -> PinnedInterval:
     """An interval that is registered and lists these."""
-    attempt = begin_attempt(pipeline, hour(number))
-    register(attempt, note_build(attempt, listed=(holding(*keys),)))
+    attempt = build_and_register(pipeline, hour(number), listed=(holding(*keys),))
     return attempts.load_attempt(attempt).pinned
 
 

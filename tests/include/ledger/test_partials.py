@@ -18,7 +18,7 @@ from include.ledger.lineage import BuiltRevision
 from include.ledger.models import IntervalRow
 from include.ledger.quarantine import RecordKey
 from include.offsets import OffsetRange, TopicPartition
-from tests.support.attempts import TOPIC, begin_attempt, hour, note_build, register
+from tests.support.attempts import TOPIC, begin_attempt, build_and_register, hour, note_build
 from tests.support.leases import held_lease
 
 pytestmark = pytest.mark.services
@@ -53,8 +53,7 @@ def publish(pipeline: str, attempt: int, changes: Changes) -> None:
 
 
 def test_part_is_of_the_code_that_last_built_the_same_rows_when_its_files_stayed(pipeline: str) -> None:
-    first = begin_attempt(pipeline)
-    register(first, note_build(first))
+    build_and_register(pipeline)
     before = part(pipeline)
     assert before.code_version == "1a2b3c"
 
@@ -74,8 +73,7 @@ def test_part_is_of_the_same_code_when_another_version_of_it_differs_in_what_dec
 ) -> None:
     views = ({pipeline: "v1"}, {pipeline: "v2"}, {"another": "v1"}, {})
     for number, noted in enumerate(views):
-        attempt = begin_attempt(pipeline, hour(number))
-        register(attempt, note_build(attempt, view_versions=noted))
+        build_and_register(pipeline, hour(number), view_versions=noted)
     held = parts(pipeline)
     others = of_other_code(pipeline, held, code="4d5e6f", view="v1")
     assert others == {each.interval_id for each in held[1:]}
@@ -83,8 +81,7 @@ def test_part_is_of_the_same_code_when_another_version_of_it_differs_in_what_dec
 
 
 def test_part_is_of_the_code_that_built_it_when_its_rows_are_others(pipeline: str) -> None:
-    first = begin_attempt(pipeline)
-    register(first, note_build(first))
+    build_and_register(pipeline)
     attempt = build_by(pipeline, "4d5e6f")[0]
     spec = attempts.load_attempt(attempt)
     built = note_build(attempt)
@@ -105,8 +102,7 @@ def erase_a_record(pipeline: str) -> None:
 
 
 def test_part_is_one_again_when_a_build_after_an_erasure_gives_the_same_rows(pipeline: str) -> None:
-    first = begin_attempt(pipeline)
-    register(first, note_build(first))
+    build_and_register(pipeline)
     before = part(pipeline)
     erase_a_record(pipeline)
     assert parts(pipeline) == (), "it may count what was erased"
@@ -119,8 +115,7 @@ def test_part_is_one_again_when_a_build_after_an_erasure_gives_the_same_rows(pip
 
 def test_interval_holds_its_offsets_when_its_code_declared_the_view_and_gave_no_row_of_it(pipeline: str) -> None:
     for number, columns in enumerate(({pipeline: {}}, {pipeline: {}, VIEW: {}}, None)):
-        attempt = begin_attempt(pipeline, hour(number))
-        register(attempt, note_build(attempt, columns=columns))
+        build_and_register(pipeline, hour(number), columns=columns)
     tps = [TopicPartition(TOPIC, partition) for partition in (0, 1)]
     second = tuple(OffsetRange(tp, 100, 200, "id") for tp in tps)
 
@@ -137,8 +132,7 @@ def test_interval_holds_its_offsets_when_its_code_declared_the_view_and_gave_no_
 
 def test_interval_without_a_row_is_a_part_again_when_it_is_built_after_an_erasure(pipeline: str) -> None:
     declared = {pipeline: {}, VIEW: {}}
-    first = begin_attempt(pipeline)
-    register(first, note_build(first, columns=declared))
+    build_and_register(pipeline, columns=declared)
     assert [each.code_version for each in parts(pipeline, VIEW)] == ["1a2b3c"]
     erase_a_record(pipeline)
     assert parts(pipeline, VIEW) == ()

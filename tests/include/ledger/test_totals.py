@@ -16,7 +16,7 @@ from include.ledger.streams.overview import quarantined_by_reason
 from include.ledger.totals import interval_counts
 from include.offsets import OffsetRange, TopicIdentity, TopicPartition
 from tests.conftest import Home
-from tests.support.attempts import begin_attempt, hour, note_build, register
+from tests.support.attempts import begin_attempt, build_and_register, hour, note_build, register
 
 pytestmark = pytest.mark.services
 
@@ -53,8 +53,7 @@ def test_intervals_are_counted_by_state_when_they_are_pinned_built_fail_and_are_
     attempts.end_attempt(tries[2], 4, {})
     assert check(postgres, name) == {(name, "registered"): 2, (name, "failed"): 1}
     # The last one runs again, and the latest is pinned again.
-    again = begin_attempt(name, hour(1))
-    register(again, note_build(again))
+    again = build_and_register(name, hour(1))
     attempts.end_attempt(again, 0, {})
     assert check(postgres, name) == {(name, "registered"): 3}
     postgres.ledger(

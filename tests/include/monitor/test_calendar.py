@@ -27,7 +27,7 @@ from include.pipelines import load_pipeline
 from include.pipelines.spec import Pipeline
 from include.times import Interval, every, format_time, parse_time
 from tests.conftest import Home, last_hours
-from tests.support.attempts import begin_attempt, note_build, register
+from tests.support.attempts import begin_attempt, build_and_register, note_build, register
 
 pytestmark = pytest.mark.services
 
@@ -402,8 +402,7 @@ def test_usual_rows_are_those_of_intervals_of_the_same_length_when_the_schedule_
     starts = [each.from_time for each in past_hours(*(24 * ago + 2 for ago in range(6, 0, -1)))]
     lengths, rows = (HOUR,) * 3 + (12 * HOUR,) * 3, (190,) * 3 + (2_280,) * 3
     for start, length, registered in zip(starts, lengths, rows, strict=True):
-        attempt = begin_attempt(pipeline.name, Interval(start, start + length))
-        register(attempt, note_build(attempt, rows=registered))
+        attempt = build_and_register(pipeline.name, Interval(start, start + length), rows=registered)
         attempts.end_attempt(attempt, 0, {})
     points = read_table(pipeline, pipeline.name, now=datetime.now(UTC)).points
     assert [(each.rows, each.usual) for each in points] == [(each, each) for each in rows]
@@ -412,8 +411,7 @@ def test_usual_rows_are_those_of_intervals_of_the_same_length_when_the_schedule_
 def test_interval_is_not_unusual_when_it_has_a_row_more_than_all_others_of_its_hour(pipeline: Pipeline) -> None:
     for ago, rows in zip(range(6, 0, -1), (190, 190, 190, 190, 191, 180), strict=True):
         (hour,) = past_hours(24 * ago + 2)
-        attempt = begin_attempt(pipeline.name, hour)
-        register(attempt, note_build(attempt, rows=rows))
+        attempt = build_and_register(pipeline.name, hour, rows=rows)
         attempts.end_attempt(attempt, 0, {})
     points = read_table(pipeline, pipeline.name, now=datetime.now(UTC)).points
     assert [each.rows for each in points if each.is_unusual] == [180]

@@ -186,8 +186,7 @@ def test_unpinned_time_comes_last_and_without_a_backfill_when_it_is_missing(in_p
 def test_metrics_tell_until_when_tables_are_complete(in_process: Home) -> None:
     pipeline = "wiki_changes"
     for number in (0, 1):
-        attempt = attempts.begin_attempt(pipeline, attempts.hour(number))
-        attempts.register(attempt, attempts.note_build(attempt))
+        attempts.build_and_register(pipeline, attempts.hour(number))
     attempts.begin_attempt(pipeline, attempts.hour(2))
     text = metrics_text([load_pipeline(pipeline)]).decode()
     samples = {each.name: [(s.labels, s.value) for s in each.samples] for each in text_string_to_metric_families(text)}

@@ -30,7 +30,7 @@ from spark_jobs.archive import delta as archive_delta
 from spark_jobs.erasure import delta as erasure
 from spark_jobs.publication import damaged, delta, delta_versions, repair
 from tests.conftest import Home, wait_for
-from tests.support.attempts import begin_attempt, hour, note_build, register
+from tests.support.attempts import build_and_register, hour, note_build
 from tests.support.ledger_faults import end_lock
 from tests.support.ledger_world import MemoryCatalog
 
@@ -78,8 +78,7 @@ class Table:
         self.done.append(version)
 
     def register(self, number: int) -> int:
-        attempt = begin_attempt(self.pipeline.name, hour(number))
-        register(attempt, note_build(attempt))
+        attempt = build_and_register(self.pipeline.name, hour(number))
         with session() as ledger:
             own = update(Revision).where(Revision.attempt_id == attempt)
             ledger.execute(own.values(location=f"file:///nowhere/{number}"))

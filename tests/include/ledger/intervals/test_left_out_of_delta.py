@@ -8,15 +8,14 @@ from include.ledger.intervals import attempts, builds, locks
 from include.ledger.intervals.findings import DeltaVersion
 from include.ledger.intervals.revisions import left_out_of_delta, note_in_delta
 from include.times import Interval
-from tests.support.attempts import begin_attempt, hour, note_build, register
+from tests.support.attempts import build_and_register, hour
 
 pytestmark = pytest.mark.services
 
 
 def publish(pipeline: str, number: int, delta: int | None, *, ends: bool = True) -> int:
     """Return the interval's number."""
-    attempt = begin_attempt(pipeline, hour(number))
-    register(attempt, note_build(attempt))
+    attempt = build_and_register(pipeline, hour(number))
     if delta is not None:
         builds.note_delta(attempts.load_attempt(attempt), DeltaVersion("lake.view", delta))
     if ends:

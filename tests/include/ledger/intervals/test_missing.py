@@ -26,7 +26,7 @@ from include.offsets import OffsetRange, TopicIdentity, TopicPartition
 from include.pipelines import load_pipeline
 from include.times import Interval, every, format_time
 from tests.conftest import Home
-from tests.support.attempts import TOPIC, begin_attempt, hour, note_build, register
+from tests.support.attempts import TOPIC, begin_attempt, build_and_register, hour, note_build, register
 from tests.support.leases import held_lease
 
 pytestmark = pytest.mark.services
@@ -48,8 +48,7 @@ def build(pipeline: str, number: int, *ranges: OffsetRange) -> None:
     topic_ids = {r.topic_partition.topic: r.topic_id for r in ranges}
     between = find_neighbours(pipeline, hour(number))
     assert write_interval(pipeline, hour(number), ranges, topic_ids, pinned_by="test", between=between)
-    attempt = begin_attempt(pipeline, hour(number))
-    register(attempt, note_build(attempt))
+    build_and_register(pipeline, hour(number))
 
 
 def span(partition: int, begin: int, until: int, topic: str = TOPIC, topic_id: str = "id") -> OffsetRange:
@@ -219,8 +218,7 @@ def test_interval_is_not_missing_and_told_by_doctor_when_it_was_registered_and_p
     postgres: Home, end: Callable[[int], None]
 ) -> None:
     name = f"again_{end.__name__}"
-    first = begin_attempt(name, hour(0))
-    register(first, note_build(first))
+    first = build_and_register(name, hour(0))
     attempts.end_attempt(first, 0, {})
     assert unregistered_of(name) == []
     pin_again(name)

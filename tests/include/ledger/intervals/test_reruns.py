@@ -26,7 +26,7 @@ from include.ledger.lineage import BuiltRevision
 from include.ledger.models import Build, Erasure, Revision
 from include.offsets import Fates
 from include.reconciliation import ReconciliationCounts
-from tests.support.attempts import begin_attempt, begin_to_register, hour, note_build, register
+from tests.support.attempts import begin_attempt, begin_to_register, build_and_register, hour, note_build, register
 from tests.support.ledger_reads import rows_fetched
 from tests.support.ledger_waits import waits_with
 
@@ -64,8 +64,7 @@ def fates_told(pipeline: str) -> tuple[list[Fates], int]:
 def test_fates_stay_those_of_what_is_registered_when_a_later_attempt_is_rejected_or_only_rebuilds(
     pipeline: str,
 ) -> None:
-    first = begin_attempt(pipeline)
-    register(first, note_build(first))
+    build_and_register(pipeline)
     registered = ([Fates(95, 2, 3)] * 2, 190)
     assert fates_told(pipeline) == registered
     rejected = begin_attempt(pipeline)
@@ -193,8 +192,7 @@ def test_interval_stays_open_when_the_clock_was_set_back_between_the_build_and_i
     builds.finish_registration(begun)
     assert pins.is_open(again)
     assert proofs.build_to_prove(again.id) is None
-    later = begin_attempt(pipeline)
-    register(later, note_build(later))
+    later = build_and_register(pipeline)
     assert not pins.is_open(again)
     assert proofs.build_to_prove(again.id) == attempts.load_attempt(later).build
 
@@ -343,13 +341,10 @@ def test_partition_is_no_longer_registered_when_a_later_build_has_its_rows_elsew
 
 
 def test_partition_columns_are_those_of_the_newest_registered_build_that_noted_them(pipeline: str) -> None:
-    attempt = begin_attempt(pipeline, hour(0))
-    register(attempt, note_build(attempt))
+    build_and_register(pipeline, hour(0))
     assert sources(pipeline) == {}
-    attempt = begin_attempt(pipeline, hour(1))
-    register(attempt, note_build(attempt, partition_by={"zip": "zipcode"}))
+    build_and_register(pipeline, hour(1), partition_by={"zip": "zipcode"})
     note_build(begin_attempt(pipeline, hour(2)), partition_by={"zip": "isp"})
     # Earlier code was deployed again for an hour.
-    attempt = begin_attempt(pipeline, hour(3))
-    register(attempt, note_build(attempt))
+    build_and_register(pipeline, hour(3))
     assert sources(pipeline) == {"zip": "zipcode"}

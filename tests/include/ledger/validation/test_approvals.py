@@ -23,7 +23,7 @@ from include.ledger.inventory import mark_revisions_removed, revisions_no_longer
 from include.ledger.models import Attempt, Erasure
 from include.ledger.validation import approvals
 from include.ledger.validation.approvals import Decision, Question
-from tests.support.attempts import begin_attempt, hour, note_build, register
+from tests.support.attempts import begin_attempt, build_and_register, hour, note_build, register
 
 pytestmark = pytest.mark.services
 
@@ -226,8 +226,7 @@ def test_nothing_is_asked_when_an_erasure_discarded_the_build(pipeline: str) -> 
 
 
 def test_question_and_its_files_stay_when_what_is_registered_is_built_again_to_be_compared(pipeline: str) -> None:
-    first = begin_attempt(pipeline)
-    register(first, note_build(first))
+    build_and_register(pipeline)
     question = ask(pipeline)
     pinned = attempts.load_attempt(question.attempt).pinned
     rebuilt = attempts.begin_attempt(pinned, run_by=attempts.REBUILD, code_version="1a2b3c", source="kafka")
