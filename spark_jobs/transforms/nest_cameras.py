@@ -12,10 +12,10 @@ def cameras(message: Column) -> Column:
 
 
 def sightings(archive: DataFrame, references: dict[str, DataFrame]) -> DataFrame:
-    """Return camera events in which a person was seen, with the zip code of the camera's location.
+    """Return rows whose last event saw a person, with the zip code of the camera's location.
 
-    Cameras without a known location are left out. Columns: those of `archive`, `event_time`, and
-    zip_code string.
+    An event is there with each message that states it. Cameras without a known location are left out.
+    Columns: those of `archive`, `event_time`, and zip_code string.
     """
     locations = references["device_locations"].select("device_id", "zip_code")
     return archive.where(F.col("last_event.has_person")).join(F.broadcast(locations), "device_id")

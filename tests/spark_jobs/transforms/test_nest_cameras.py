@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from typing import Any
 
 import pytest
 
+from include.settings import REPOSITORY
 from tests.support.views import aggregated
 
 pytestmark = pytest.mark.spark
 
 ARCHIVE = (
-    "device_id STRING, is_online BOOLEAN, last_event STRUCT<has_person: BOOLEAN>, event_time TIMESTAMP, "
-    "name_long STRING, where_name STRING, structure_id STRING, last_is_online_change TIMESTAMP, "
+    "device_id STRING, is_online BOOLEAN, last_event STRUCT<has_person: BOOLEAN, start_time: TIMESTAMP>, "
+    "event_time TIMESTAMP, name_long STRING, where_name STRING, structure_id STRING, last_is_online_change TIMESTAMP, "
     "kafka_timestamp TIMESTAMP, kafka_topic STRING, kafka_partition INT, kafka_offset BIGINT, kafka_element INT"
 )
 
@@ -29,7 +31,7 @@ def row(
     topic_partition: int = 0,
 ) -> tuple[Any, ...]:
     moment = datetime(2026, 11, 20, 5, minute)
-    return (device, online, (person,), moment, "n", "w", "s", None, moment, topic, topic_partition, offset, 0)
+    return (device, online, (person, moment), moment, "n", "w", "s", None, moment, topic, topic_partition, offset, 0)
 
 
 def test_row_is_a_sighting_when_person_and_place_are_known(spark: Any) -> None:
@@ -41,6 +43,23 @@ def test_row_is_a_sighting_when_person_and_place_are_known(spark: Any) -> None:
     places = spark.createDataFrame([("a", "00501"), ("b", "10001")], "device_id STRING, zip_code STRING")
     found = sightings(archive, {"device_locations": places}).select("device_id", "zip_code").collect()
     assert [tuple(r) for r in found] == [("a", "00501")]
+
+
+def test_event_counts_with_each_message_when_several_state_it(spark: Any) -> None:
+    from spark_jobs.transforms.nest_cameras import sightings
+
+    rows = [row("a", 1), row("a", 1, offset=1), row("a", 2, offset=2), row("b", 2, person=None)]
+    archive = spark.createDataFrame(rows, ARCHIVE)
+    places = spark.createDataFrame([("a", "00501")], "device_id STRING, zip_code STRING")
+    found = aggregated("nest_cameras", "hourly_counts", sightings(archive, {"device_locations": places}))
+    assert [(r.zip_code, r["count"]) for r in found.collect()] == [("00501", 3)]
+
+    # The query by which the page counts events.
+    page = (REPOSITORY / "include" / "docs" / "pipelines.md").read_text(encoding="utf-8")
+    [query] = re.findall(r"^SELECT [^`]*\sFROM lake\.nest_cameras [^`]*$", page, re.MULTILINE)
+    archive.createOrReplaceTempView("stated_again")
+    events = spark.sql(query.replace("lake.nest_cameras", "stated_again")).collect()
+    assert [(r.hour, r.events) for r in events] == [(datetime(2026, 11, 20, 5), 2)]
 
 
 def test_next_window_is_used_when_a_sighting_is_at_the_full_hour(spark: Any) -> None:
