@@ -48,9 +48,10 @@ def grid_section(report: Grid, rows: DataFrame, scope: str) -> dict[str, Any]:
 
 
 def cell_size(span: float, cells: int, largest: float = 0.0) -> float:
-    """Return the least of 1, 2 and 5 times a power of ten of which at most `cells` cover the span; 1 for no span.
+    """Return the least of 1, 2 and 5 times a power of ten of which at most `cells` are as long as the span.
 
-    It is one by which the largest value can be counted.
+    Where the span begins inside a cell, the values lie in at most one more. It is 1 for no span, and one by which the
+    largest value can be counted.
     """
     least = max(span / cells, largest / FARTHEST)
     if span <= 0 or least < sys.float_info.min:

@@ -68,7 +68,8 @@ class Grid:
     y: str
     """Numeric column that is drawn upwards, e.g. a latitude."""
     cells: int = 24
-    """How many cells there are at most in each direction; at least one."""
+    """How many cells are as long as the values' larger span at most; at least one. One more is drawn where the span
+    begins inside a cell."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.cells <= 100:

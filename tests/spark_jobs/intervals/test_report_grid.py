@@ -56,6 +56,8 @@ def test_row_on_an_edge_lies_in_the_cell_that_begins_there(spark: Any, begin: in
     rows = spark.createDataFrame([(place, place) for place in places], COLUMNS)
     grid = grid_section(replace(MAP, cells=cells), rows, "the interval")["grid"]
     assert grid["size"] == float(Fraction(step) / 10)
+    # One more where the first value lies inside a cell.
+    assert grid["x"][1] == grid["y"][1] <= cells + (begin / Fraction(step) % 1 > 0)
     expected = Counter(floor((begin + n) / Fraction(step)) for n in range(50))
     assert grid["cells"] == [[cell, cell, held] for cell, held in sorted(expected.items())]
 
