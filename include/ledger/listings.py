@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from decimal import Decimal
 from types import MappingProxyType
 from typing import Any
 
@@ -253,8 +254,14 @@ def _is_by(key: str, former: Mapping[str, str], columns: Collection[str]) -> boo
 
 def _place(key: str, former: Mapping[str, str]) -> list[tuple[int, Any]]:
     """Return by what keys of a listing are ordered: their values by the columns' names, null first."""
-    values = json.loads(present_key(key, former)).values()
-    return [(0, 0) if value is None else (1, value) if isinstance(value, int) else (2, value) for value in values]
+    return [place(value) for value in json.loads(present_key(key, former)).values()]
+
+
+def place(value: object) -> tuple[int, Any]:
+    """Return by what a part of a key is ordered, as Spark does: null first, numbers as numbers, texts as texts."""
+    if value is None:
+        return (0, 0)
+    return (1, value) if isinstance(value, int | float | Decimal) else (2, str(value))
 
 
 def plain(value: object) -> str | int:

@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from include.monitor import exact_json
+from include.monitor.streams.live_windows import largest
 from include.pipelines.spec import AdditiveView, Pipeline, Top
 from include.pipelines.spec.views import EXACT
 from include.settings import write_private
@@ -131,14 +132,12 @@ class LiveTop:
         for key, count in counts.items():
             shown = tuple(key[place] for place in places)
             totals[shown] = _added(totals.get(shown), count)
-        # Equal counts in the order of their keys, as in the interval's report.
-        largest = sorted(totals.items(), key=lambda item: (-(item[1] or 0), *map(str, item[0])))[: self.report.rows]
         return {
             "from": format_time(at[0]),
             "to": format_time(at[1]),
             "total": sum(count for count in totals.values() if count is not None),
             "keys": len(totals),
-            "rows": [[*key, count] for key, count in largest],
+            "rows": [[*key, count] for key, count in largest(totals, self.report.rows)],
         }
 
 

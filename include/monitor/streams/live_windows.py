@@ -10,6 +10,7 @@ from decimal import Decimal, localcontext
 from typing import Any
 
 from include.errors import UsageError
+from include.ledger import listings
 from include.monitor import exact_json
 from include.monitor.text import non_negative, number, plain
 from include.pipelines.spec import AdditiveView
@@ -121,13 +122,11 @@ class LiveWindows:
 
     def top(self, window: Window, measure: str) -> tuple[TopRow, ...]:
         """Return the keys of a window with the largest measure, equal ones in the order of their keys."""
-        measured = [(key, told.get(measure)) for key, told in self._measures(window).items()]
-        with localcontext(EXACT):
-            largest = sorted(measured, key=lambda each: (-(each[1] or 0), *map(str, each[0])))[:ROWS]
-        most = max((_length(value or 0) for _, value in largest), default=0.0) or 1.0
+        shown = largest({key: told.get(measure) for key, told in self._measures(window).items()}, ROWS)
+        most = max((_length(value or 0) for _, value in shown), default=0.0) or 1.0
         return tuple(
             TopRow(tuple(map(plain, key)), _words(value), round(_length(value or 0) / most * WIDTH, 1))
-            for key, value in largest
+            for key, value in shown
         )
 
     def distribution(self, measure: str) -> tuple[WindowBar, ...]:
@@ -153,6 +152,15 @@ class LiveWindows:
         """Return the measures of a window's keys that are not deleted."""
         lasts = {key: max(read.values(), key=_version)[1] for key, read in self.values.get(window, {}).items()}
         return {key: told for key, told in lasts.items() if told is not None}
+
+
+def largest(measured: Mapping[Key, Any], rows: int) -> list[tuple[Key, Any]]:
+    """Return the keys with the largest measure, as an interval's report orders them: equal ones by key, nulls last."""
+    with localcontext(EXACT):
+        ordered = sorted(
+            measured.items(), key=lambda each: (each[1] is None, -(each[1] or 0), *map(listings.place, each[0]))
+        )
+    return ordered[:rows]
 
 
 def _version(last: tuple[int, Mapping[str, Any] | None]) -> int:

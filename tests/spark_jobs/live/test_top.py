@@ -85,9 +85,18 @@ def test_null_sum_is_the_smallest_value_and_shown_as_none(tmp_path: Path) -> Non
     shown = exact_json.loads(top.result.read_text())
     (window,) = shown["windows"]
     assert (window["total"], window["keys"]) == (3, 3)
-    assert window["rows"] == [[None, 3], ["10001", None], ["94103", 0]]
-    assert list(render(shown).renderables[1].columns[1].cells) == ["3", "–", "0"]
+    assert window["rows"] == [[None, 3], ["94103", 0], ["10001", None]]
+    assert list(render(shown).renderables[1].columns[1].cells) == ["3", "0", "–"]
     assert clean_counts(shown)["windows"][0]["rows"] == window["rows"]
+
+
+def test_equal_counts_are_in_the_order_of_their_keys_when_these_are_numbers(tmp_path: Path) -> None:
+    pipeline = load_pipeline("gps_positions")
+    top = LiveTop(pipeline, pipeline.top_report, 1, tmp_path / "top.json", SINCE)
+    counted: dict[tuple[int | None, ...], int] = dict.fromkeys([(device,) for device in (*range(24, 0, -1), None)], 3)
+    top.counts[START, START + timedelta(hours=1)] = dict(counted)
+    (window,) = top.as_json()["windows"]
+    assert [device for device, _ in window["rows"]] == [None, *range(1, 10)]
 
 
 def test_user_has_one_place_when_some_of_the_edits_were_marked_as_a_bot_s(tmp_path: Path) -> None:

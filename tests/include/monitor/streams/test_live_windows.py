@@ -90,6 +90,16 @@ def test_key_is_written_without_separators_when_it_is_a_number() -> None:
     ]
 
 
+def test_equal_counts_are_in_the_order_of_their_keys_when_these_are_numbers() -> None:
+    live, at = windows(), (BEGIN, BEGIN + timedelta(minutes=10))
+    for device in (10, 9, None, 1, -2, 2.5, "1"):
+        live.note(key(BEGIN, zipcode=device), value(1, hits=3))
+    live.note(key(BEGIN, zipcode="of nulls"), value(1, hits=None))
+    live.note(key(BEGIN, zipcode="of none"), value(1, hits=0))
+    shown = [row.key for row in live.top(at, "hits")]
+    assert shown == [("–",), ("-2",), ("1",), ("2.5",), ("9",), ("10",), ("1",), ("of none",), ("of nulls",)]
+
+
 def test_only_the_newest_windows_stay_with_their_sums_when_more_come() -> None:
     live = windows()
     for number in range(WINDOWS + 3):
