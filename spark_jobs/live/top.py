@@ -23,11 +23,10 @@ from include.monitor.streams.live_windows import largest
 from include.pipelines.spec import AdditiveView, Pipeline, Top
 from include.pipelines.spec.views import EXACT
 from include.settings import write_private
-from include.times import format_time, in_words, utc
-from spark_jobs.decoding.records import load_references
+from include.times import format_time, utc
 from spark_jobs.live.landing_source import read_landed
 from spark_jobs.streaming.queries import Stop
-from spark_jobs.views.aggregate import aggregate_view
+from spark_jobs.views.aggregate import aggregate_stream
 
 Key = tuple[Any, ...]
 Measure = int | Decimal | None
@@ -56,10 +55,8 @@ class LiveTop:
         return next(view for view in self.pipeline.views if view.name == self.report.view)
 
     def aggregates(self, spark: SparkSession) -> DataFrame:
-        """Return the view over the landed rows, by the view's own transforms, late ones left out by its watermark."""
-        landed = read_landed(spark, self.pipeline, self.since)
-        rows = landed.withWatermark("event_time", in_words(self.view.speed.watermark))
-        return aggregate_view(self.pipeline, self.view, rows, load_references(spark, self.pipeline))
+        """Return the view over the landed rows as the stream has it: late ones are left out, but in complete mode."""
+        return aggregate_stream(spark, self.pipeline, self.view, read_landed(spark, self.pipeline, self.since))
 
     def keep(self, batch: DataFrame, batch_id: int) -> None:
         """Store the changed keys of a micro-batch that lie in the newest windows; a repetition changes nothing."""

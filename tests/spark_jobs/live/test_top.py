@@ -152,6 +152,19 @@ def test_counts_that_are_being_shown_do_not_change_when_the_next_micro_batch_com
     assert top.counts == {at: {("10001",): 2, ("94103",): 3}, later: {("10001",): 4}}
 
 
+@pytest.mark.spark
+@pytest.mark.parametrize(("name", "drops"), [("by_zip", True), ("by_isp", False)])
+def test_late_rows_are_left_out_when_the_view_leaves_them_out(
+    spark: Any, tmp_path: Path, name: str, drops: bool
+) -> None:
+    pipeline = load_pipeline("isp_hits")
+    view = next(each for each in pipeline.views if each.name == name)
+    report = replace(pipeline.top_report, view=name, by=view.plain_key)
+    top = LiveTop(pipeline, report, 1, tmp_path / "top.json", SINCE)
+    plan = top.aggregates(spark)._jdf.queryExecution().analyzed().toString()
+    assert ("EventTimeWatermark" in plan) == drops
+
+
 @pytest.mark.services
 def test_row_is_not_read_when_its_record_is_being_erased_and_its_file_is_not_written_again_yet(postgres: Home) -> None:
     name = "hits_to_erase"
