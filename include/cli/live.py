@@ -179,7 +179,8 @@ def render(shown: dict[str, Any]) -> Group:
     if not shown["windows"]:
         parts.append(Text("nothing has landed yet"))
     late = f", {shown['late']} groups of rows came too late" if shown["late"] else ""
-    parts.append(Text(f"updated {shown['updated_at']}, watermark {shown['watermark']}{late}", style="dim"))
+    ahead = f", windows that have not begun: {shown['ahead']}" if shown["ahead"] else ""
+    parts.append(Text(f"updated {shown['updated_at']}, watermark {shown['watermark']}{late}{ahead}", style="dim"))
     return Group(*parts)
 
 

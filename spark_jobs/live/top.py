@@ -59,20 +59,23 @@ class LiveTop:
         return aggregate_stream(spark, self.pipeline, self.view, read_landed(spark, self.pipeline, self.since))
 
     def keep(self, batch: DataFrame, batch_id: int) -> None:
-        """Store the changed keys of a micro-batch that lie in the newest windows; a repetition changes nothing."""
-        window, measure = self.view.window, self.report.measure
+        """Store the changed keys of a micro-batch that lie in the newest windows; a repetition changes nothing.
+
+        The newest are counted back from now: a device whose clock is ahead replaces nobody's window. Later windows are
+        kept until they begin.
+        """
+        window, measure, now = self.view.window, self.report.measure, datetime.now(UTC)
+        start = F.col(window)["start"]
         changed = batch.persist()
         try:
-            newest = changed.agg(F.max(F.col(window)["start"])).collect()[0][0]
-            if newest is None:
-                return
-            last = max([utc(newest), *(start for start, _ in self.counts)])
-            oldest = last - timedelta(seconds=self.view.time_windows.slide_seconds * (self.windows - 1))
+            newest = changed.agg(F.max(F.when(start <= F.lit(now), start))).collect()[0][0]
+            begun = [at for at, _ in self.counts if at <= now] + ([utc(newest)] if newest else [])
+            oldest = max(begun) - self._span if begun else None
             plain = [
                 F.to_json(name).alias(name) if kind.startswith(("struct", "array")) else F.col(name)
                 for name, kind in changed.select(*self.plain).dtypes
             ]
-            newer = changed.where(F.col(window)["start"] >= F.lit(oldest))
+            newer = changed.where(start >= F.lit(oldest)) if oldest else changed
             new: dict[tuple[datetime, datetime], dict[Key, Measure]] = {}
             # A part that is a structure or an array as JSON: an array cannot be a key here.
             for row in newer.select(window, *plain, measure).collect():
@@ -80,9 +83,14 @@ class LiveTop:
                 new.setdefault(at, {})[tuple(row[name] for name in self.plain)] = row[measure]
             merged = self.counts | {at: self.counts.get(at, {}) | counts for at, counts in new.items()}
             # In one step: another thread may be showing the former counts.
-            self.counts = {at: counts for at, counts in merged.items() if at[0] >= oldest}
+            self.counts = {at: counts for at, counts in merged.items() if not oldest or at[0] >= oldest}
         finally:
             changed.unpersist()
+
+    @property
+    def _span(self) -> timedelta:
+        """How long before the newest window the oldest one begins."""
+        return timedelta(seconds=self.view.time_windows.slide_seconds * (self.windows - 1))
 
     @property
     def plain(self) -> tuple[str, ...]:
@@ -101,23 +109,29 @@ class LiveTop:
     def as_json(self) -> dict[str, Any]:
         """Return what is shown: windows from the newest to the oldest, each with its largest keys.
 
-        Of a window that began before `since`, earlier events are missing.
+        Of a window that began before `since`, earlier events are missing. `ahead` counts the windows that have not
+        begun, which are shown only where no other is.
         """
+        now, counts = datetime.now(UTC).replace(microsecond=0), self.counts
+        begun = [at for at in counts if at[0] <= now]
+        newest = sorted(begun or counts, reverse=True)
+        shown = [at for at in newest if at[0] >= newest[0][0] - self._span]
         return {
             "pipeline": self.pipeline.name,
             "title": self.report.title,
             "by": list(self.report.by),
             "measure": self.report.measure,
-            "updated_at": format_time(datetime.now(UTC).replace(microsecond=0)),
+            "updated_at": format_time(now),
             "watermark": self._watermark,
             "late": self._late,
             "since": self.since,
-            "windows": self._windows(),
+            "ahead": len(counts) - len(begun),
+            "windows": self._windows({at: counts[at] for at in shown}),
         }
 
-    def _windows(self) -> list[dict[str, Any]]:
+    def _windows(self, counts: dict[tuple[datetime, datetime], dict[Key, Measure]]) -> list[dict[str, Any]]:
         with localcontext(EXACT):
-            return [self._window(at, counts) for at, counts in sorted(self.counts.items(), reverse=True)]
+            return [self._window(at, of_window) for at, of_window in counts.items()]
 
     def show(self) -> None:
         """Write the file in one step: a reader never sees a part of it."""

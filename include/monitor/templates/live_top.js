@@ -66,7 +66,8 @@ async function update() {
       ? `${window_.from} to ${window_.to}${in_part}: ${window_.total} in all, ${window_.keys} different`
       : "nothing has landed yet";
     const late = found.late ? `, ${found.late} groups of rows came too late` : "";
-    place("state").textContent = `updated ${found.updated_at}, watermark ${found.watermark}${late}`;
+    const ahead = found.ahead ? `, windows that have not begun: ${found.ahead}` : "";
+    place("state").textContent = `updated ${found.updated_at}, watermark ${found.watermark}${late}${ahead}`;
   } catch {
     place("state").textContent = "the stream does not answer any more; what is above is its last word";
   }

@@ -153,6 +153,28 @@ def test_counts_that_are_being_shown_do_not_change_when_the_next_micro_batch_com
 
 
 @pytest.mark.spark
+def test_present_window_is_shown_when_a_later_one_has_come_by_a_clock_that_is_ahead(spark: Any, tmp_path: Path) -> None:
+    pipeline = load_pipeline("isp_hits")
+    top = LiveTop(pipeline, pipeline.top_report, 1, tmp_path / "top.json", SINCE)
+    present, ahead = datetime.now(UTC) - timedelta(minutes=1), datetime.now(UTC) + timedelta(days=1)
+    before = present - timedelta(minutes=5)
+
+    def keep(number: int, *counted: tuple[str, datetime, int]) -> list[list[Any]]:
+        rows = [(zipcode, (at, at + timedelta(minutes=10)), hits) for zipcode, at, hits in counted]
+        top.keep(spark.createDataFrame(rows, f"zipcode STRING, {WINDOW}"), number)
+        return [window["rows"] for window in top.as_json()["windows"]]
+
+    # A topic of later windows alone shows the newest.
+    assert keep(0, ("fast", ahead, 1), ("fast", ahead + timedelta(hours=1), 2)) == [[["fast", 2]]]
+    assert keep(1, ("10001", before, 8), ("94103", present, 199)) == [[["94103", 199]]]
+    assert keep(2, ("94103", present, 200), ("fast", ahead, 3)) == [[["94103", 200]]]
+    assert top.as_json()["ahead"] == 2
+    assert "windows that have not begun: 2" in str(render(top.as_json()).renderables[-1])
+    # They are whole when they begin.
+    assert sorted(counts["fast",] for at, counts in top.counts.items() if at[0] >= ahead) == [2, 3]
+
+
+@pytest.mark.spark
 @pytest.mark.parametrize(("name", "drops"), [("by_zip", True), ("by_isp", False)])
 def test_late_rows_are_left_out_when_the_view_leaves_them_out(
     spark: Any, tmp_path: Path, name: str, drops: bool
