@@ -55,6 +55,7 @@ def test_ranges_join_when_they_touch_and_are_cut_when_they_overlap() -> None:
         return OffsetRange(A0, begin, until)
 
     assert merged([span(5, 9), span(0, 5), span(12, 12), span(10, 11)]) == [span(0, 9), span(10, 11)]
+    assert merged([span(0, 9), span(2, 4), span(9, 11)]) == [span(0, 11)]
     assert intersection(span(0, 5), span(3, 9)) == span(3, 5)
     assert intersection(span(0, 5), span(5, 9)) is None
     assert intersection(span(0, 5), OffsetRange(A1, 0, 5)) is None
