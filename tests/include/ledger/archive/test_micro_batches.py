@@ -12,6 +12,7 @@ from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit
 from include.ledger.database import session
 from include.ledger.streams import writers
 from include.offsets import OffsetRange, TopicIdentity
+from tests.support import committed
 from tests.support.committed import TP
 
 pytestmark = pytest.mark.services
@@ -80,6 +81,17 @@ def test_archive_begins_with_its_first_records_when_later_micro_batches_end_at_t
         ledger.execute(text(moved), {"pipeline": pipeline})
     assert before_archive(pipeline, [OffsetRange(TP, 3, 20, "id")]) == [OffsetRange(TP, 3, 5, "id")]
     assert before_archive(pipeline, [OffsetRange(TP, 5, 20, "id")]) == []
+    assert before_archive(pipeline, [OffsetRange(TP, 0, 3, "id")]) == [OffsetRange(TP, 0, 3, "id")]
     commit = commit_of(pipeline, TP, "id", 7)
     assert commit is not None
     assert (commit.from_offset, commit.until_offset) == (5, 10)
+    assert commit_of(pipeline, TP, "id", 10) is None
+
+
+def test_offsets_between_two_commits_are_not_taken_for_those_before_the_archive_when_none_has_them(
+    pipeline: str,
+) -> None:
+    committed.commit(pipeline, 0, 5, 8)
+    committed.commit(pipeline, 1, 12, 20)
+    assert before_archive(pipeline, [OffsetRange(TP, 8, 20, "id")]) == []
+    assert before_archive(pipeline, [OffsetRange(TP, 0, 20, "id")]) == [OffsetRange(TP, 0, 5, "id")]
