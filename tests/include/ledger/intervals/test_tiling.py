@@ -37,3 +37,19 @@ def test_interval_is_not_written_when_it_has_no_range_of_a_topic_partition_that_
     assert write(pipeline, 0, span(0, 10))
     with pytest.raises(TidemarkError, match="does not tile"):
         write(pipeline, 1)
+
+
+def test_interval_is_not_written_when_another_one_was_pinned_beside_it_since_it_was_resolved(pipeline: str) -> None:
+    between = pins.find_neighbours(pipeline, hour(2))
+    assert write(pipeline, 0, span(0, 10))
+    known = {"pinned_by": "test", "between": between}
+    assert pins.write_interval(pipeline, hour(2), [span(10, 20)], {"events": "id"}, **known) is None  # type: ignore[arg-type]
+    assert pins.find_interval(pipeline, hour(2).from_time) is None
+
+
+def test_ranges_stay_as_somebody_else_has_resolved_them_again_when_two_do_so_at_once(pipeline: str) -> None:
+    known = write(pipeline, 0, span(0, 10))
+    assert known is not None
+    again = pins.replace_ranges(known, [span(0, 15)], repinned_by="one")
+    assert pins.replace_ranges(known, [span(0, 12)], repinned_by="other") is None
+    assert pins.find_interval(pipeline, hour(0).from_time) == again
