@@ -20,10 +20,10 @@ from include.ledger.intervals.attempts import AttemptSpec
 from include.ledger.intervals.builds import Changes
 from include.ledger.intervals.days import day_totals
 from include.ledger.intervals.evidence import recorded_fates
-from include.ledger.intervals.findings import BuildFindings, FateCounts, RecordCounts, Validation
+from include.ledger.intervals.findings import BuildFindings, DeltaVersion, FateCounts, RecordCounts, Validation
 from include.ledger.intervals.states import RevisionState
 from include.ledger.lineage import BuiltRevision
-from include.ledger.models import Build, Erasure, Revision
+from include.ledger.models import Attempt, Build, Erasure, IntervalRow, Revision
 from include.offsets import Fates
 from include.reconciliation import ReconciliationCounts
 from tests.support.attempts import begin_attempt, begin_to_register, build_and_register, hour, note_build, register
@@ -217,6 +217,7 @@ def test_build_that_was_given_up_counts_for_nothing_when_it_is_published_after_t
     changes = Changes(points=(build_otherwise(given_up),))
     spec = attempts.load_attempt(given_up)
     builds.give_up(builds.begin_registration(spec, Validation(True, pipeline), changes).build)
+    assert builds.begun_registrations(pipeline) == []
     later = begin_attempt(pipeline)
     same = Changes(kept=(note_build(later),))
     begun = builds.begin_registration(attempts.load_attempt(later), Validation(True, pipeline), same)
@@ -348,3 +349,87 @@ def test_partition_columns_are_those_of_the_newest_registered_build_that_noted_t
     # Earlier code was deployed again for an hour.
     build_and_register(pipeline, hour(3))
     assert sources(pipeline) == {"zip": "zipcode"}
+
+
+def test_registrations_that_were_begun_are_finished_in_the_order_of_their_builds_when_the_later_was_begun_first(
+    pipeline: str,
+) -> None:
+    earlier, later = begin_attempt(pipeline), begin_attempt(pipeline)
+    points = {each: note_build(each) for each in (earlier, later)}
+    for each in (later, earlier):
+        changes = Changes(points=(points[each],))
+        builds.begin_registration(attempts.load_attempt(each), Validation(True, pipeline), changes)
+    for begun in builds.begun_registrations(pipeline):
+        builds.finish_registration(begun)
+    registered = revisions.registered_of_interval(attempts.load_attempt(later).pinned.id)
+    assert [each.revision for each in registered] == [points[later].revision]
+    assert builds.begun_registrations(pipeline) == []
+
+
+def test_registration_is_finished_when_housekeeping_has_removed_a_spare_revision_since_it_was_begun(
+    pipeline: str,
+) -> None:
+    first, again = begin_attempt(pipeline), begin_attempt(pipeline)
+    register(first, built := note_build(first))
+    spare = note_build(again)
+    spec = attempts.load_attempt(again)
+    begun = builds.begin_registration(spec, Validation(True, pipeline), Changes(kept=(spare,)))
+    revisions.set_state([spare], RevisionState.REMOVED)
+    builds.finish_registration(begun)
+    assert builds.is_published(begun.build)
+    assert [each.revision for each in revisions.registered_of_interval(spec.pinned.id)] == [built.revision]
+
+
+def test_verdict_on_a_build_is_noted_when_housekeeping_has_removed_its_revisions(pipeline: str) -> None:
+    attempt = begin_attempt(pipeline)
+    revisions.set_state([note_build(attempt)], RevisionState.REMOVED)
+    builds.reject(attempts.load_attempt(attempt), Validation(False, pipeline))
+    assert attempts.load_attempt(attempt).findings.validation == Validation(False, pipeline)
+
+
+def state_of(pipeline: str) -> str:
+    with session() as ledger:
+        return ledger.query(IntervalRow).filter_by(pipeline=pipeline).one().state
+
+
+def test_interval_stays_registered_when_it_has_no_rows_and_a_later_attempt_fails(pipeline: str) -> None:
+    first = begin_attempt(pipeline)
+    note_build(first)
+    spec = attempts.load_attempt(first)
+    builds.finish_registration(builds.begin_registration(spec, Validation(True, pipeline), Changes()))
+    attempts.end_attempt(begin_attempt(pipeline), 2, {})
+    assert state_of(pipeline) == "registered"
+
+
+def test_interval_counts_as_pinned_only_when_it_was_pinned_again_and_the_attempt_that_follows_fails(
+    pipeline: str,
+) -> None:
+    first = begin_attempt(pipeline)
+    register(first, note_build(first))
+    pinned = attempts.load_attempt(first).pinned
+    longer = [replace(each, until_offset=each.until_offset + 50) for each in pinned.ranges]
+    assert pins.replace_ranges(pinned, longer, repinned_by="test") is not None
+    attempts.end_attempt(begin_attempt(pipeline), 2, {})
+    assert state_of(pipeline) == "pinned"
+
+
+def test_exit_code_of_an_attempt_stays_when_a_job_of_it_fails_after_its_end(pipeline: str) -> None:
+    attempt = begin_attempt(pipeline)
+    attempts.close_attempt(attempt, 0)
+    assert attempts.note_failure(attempt, 4) == 4
+    with session() as ledger:
+        assert ledger.get_one(Attempt, attempt).exit_code == 0
+
+
+def test_findings_of_an_attempt_stay_those_of_its_latest_build_when_something_is_noted_of_an_earlier_one(
+    pipeline: str,
+) -> None:
+    attempt = begin_attempt(pipeline)
+    note_build(attempt)
+    earlier = attempts.load_attempt(attempt).build
+    assert earlier is not None
+    note_build(attempt)
+    attempts.note_delta_anew(earlier, DeltaVersion("view", 3))
+    assert attempts.of_build(earlier).findings.delta == DeltaVersion("view", 3)
+    with session() as ledger:
+        assert "delta" not in (ledger.get_one(Attempt, attempt).verdict or {})
