@@ -64,6 +64,16 @@ def test_nothing_is_judged_when_timestamps_are_before_1971() -> None:
     assert boundary(hours, 1) == Boundary(1)
 
 
+def test_odd_timestamp_does_not_count_when_it_is_that_of_the_first_record_behind_the_end() -> None:
+    assert find_boundary(TP, times(0.5, 200.0, 0.6), BEGIN + HOUR, 1, UNCOMMITTED) == Boundary(1)
+
+
+def test_window_has_not_reached_a_time_when_none_of_its_timestamps_is_one() -> None:
+    assert not UNCOMMITTED.has_reached(BEGIN, [])
+    assert not UNCOMMITTED.has_reached(BEGIN, [RecordTime(offset, -1) for offset in range(NEIGHBOURS)])
+    assert UNCOMMITTED.has_reached(BEGIN + HOUR, times(0.5))
+
+
 @pytest.mark.parametrize("odd", [-1, 0, 1_700_000_000, 4_000_000_000_000])
 def test_log_begins_where_others_confirm_it_when_its_first_timestamp_is_odd(odd: int) -> None:
     assert UNCOMMITTED.beginning([RecordTime(0, odd), *times(*[n / 100 for n in range(30)])]) == BEGIN

@@ -17,7 +17,15 @@ from include.kafka.gap_proof import NEAR, GapProof, runs
 from include.ledger.intervals.pins import PinnedInterval
 from include.offsets import Fates, OffsetRange, TopicPartition
 from include.pipelines import load_pipeline
-from include.reconciliation import EXAMPLES, Difference, DifferenceClass, Reconciliation, ReconciliationCounts
+from include.reconciliation import (
+    ARCHIVE_AGAINST_KAFKA,
+    EXAMPLES,
+    Difference,
+    DifferenceClass,
+    Reconciliation,
+    ReconciliationCounts,
+    against_archive,
+)
 from include.times import Interval
 from spark_jobs.reconciliation import compacted
 from spark_jobs.reconciliation.against_kafka import (
@@ -139,6 +147,15 @@ def test_range_is_unexplained_when_it_has_offsets_that_nobody_accounts_for() -> 
     assert compared.reconciliation.unexplained == 1
     [told] = compared.reconciliation.differences
     assert told.evidence == "1 records and 0 proved gaps in 2 offsets"
+
+
+def test_range_is_unexplained_when_a_record_was_read_twice_and_gaps_are_as_many_as_it_lacks_others() -> None:
+    proof = GapProof(TP, spans=1, offsets=2, examples=[((1, 3), None)])
+    missing = {TP: MissingOffsets([(1, 3)], proof)}
+    compared = compare_offsets({TP: Counted(Fates(2))}, missing, [OffsetRange(TP, 0, 3)])
+    assert compared.reconciliation.unexplained == 1
+    told = [each.evidence for each in compared.reconciliation.differences if each.cls is DifferenceClass.UNEXPLAINED]
+    assert told == ["2 records and 2 proved gaps in 3 offsets"]
 
 
 def test_offset_is_no_difference_but_a_gap_when_a_second_reader_sees_no_record_there_either() -> None:
@@ -331,6 +348,16 @@ def test_difference_is_of_class_code_when_other_code_had_a_part_in_the_window(sp
     found = classified(spark, {"speed": {"k": (1, 1)}, "batch": {"k": (2, 2)}}, other_code=True)
     assert found.unexplained == 0
     assert [d.cls for d in found.differences] == ["code"]
+
+
+def test_difference_is_of_rows_only_when_no_live_view_takes_part_in_it() -> None:
+    sides = {
+        f"{ARCHIVE_AGAINST_KAFKA} (archived)": True,
+        against_archive("hourly_counts"): True,
+        "hourly_counts against nest-camera-stats": False,
+        "outages of offline_cameras": False,
+    }
+    assert {what: Difference(DifferenceClass.UNEXPLAINED, what, "", "").is_of_rows for what in sides} == sides
 
 
 def test_examples_are_limited_when_counts_go_on() -> None:
