@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from include.intervals.verdict import Verdict
-from include.ledger.intervals.findings import BuildFindings, ExpectationResult, Findings, RecordCounts, Validation
+from include.intervals.verdict import Verdict, assemble_verdict
+from include.ledger.intervals.attempts import AttemptSpec
+from include.ledger.intervals.findings import (
+    BuildFindings,
+    ExpectationResult,
+    FateCounts,
+    Findings,
+    RecordCounts,
+    Validation,
+)
+from include.ledger.intervals.pinned import PinnedInterval
+from include.ledger.intervals.states import Source
+from include.ledger.lineage import BuiltRevision
+from include.offsets import OffsetRange, TopicPartition
 from include.reconciliation import ReconciliationCounts
+from include.times import Interval
 
 
 def build(unexplained: int) -> BuildFindings:
@@ -53,3 +67,23 @@ def test_verdict_has_every_count_of_the_contract_when_something_was_built() -> N
     assert verdict["reconciliation"].keys() == {"matched", "pending", "late", "unexplained"}
     assert verdict["validation"] == {"success": True, "suite": "suite", "failed": []}
     assert verdict["odd_timestamps"] == {"count": 0, "first": None}
+
+
+@pytest.mark.parametrize(
+    "validation", [None, Validation(False, "suite"), Validation(True, "suite")], ids=["not run", "not passed", "passed"]
+)
+def test_verdict_has_the_ranges_that_were_built_and_what_is_registered_only_when_a_checkpoint_passed(
+    validation: Validation | None,
+) -> None:
+    tp, begin = TopicPartition("t", 0), datetime(2026, 11, 20, 5, tzinfo=UTC)
+    read, since = OffsetRange(tp, 0, 5, "id"), OffsetRange(tp, 0, 9, "id")
+    pinned = PinnedInterval(1, "p", Interval(begin, begin + timedelta(hours=1)), (since,), {"t": "id"})
+    findings = Findings(replace(build(0), ranges=(read,), fates={tp: FateCounts(3, 1, 1)}), validation)
+    registered = BuiltRevision("p", "interval=2026-11-20T05", "r-1", "file:///nowhere", 3, "00", {})
+    verdict = assemble_verdict(AttemptSpec(1, pinned, Source.KAFKA, "1", findings, 1), [registered])
+    (told,) = verdict.ranges
+    assert (told["until_offset"], told["archived"], told["gaps"]) == (5, 3, 0)
+    passed = validation is not None and validation.success
+    assert [each["revision"] for each in verdict.registered] == (["r-1"] if passed else [])
+    not_built = assemble_verdict(AttemptSpec(1, pinned, Source.KAFKA, "1", Findings(), None), [])
+    assert [each["until_offset"] for each in not_built.ranges] == [9]
