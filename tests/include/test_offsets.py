@@ -6,6 +6,7 @@ import pytest
 
 from include.errors import TopicRecreated
 from include.offsets import (
+    Fates,
     OffsetRange,
     TopicIdentity,
     TopicPartition,
@@ -56,7 +57,8 @@ def test_ranges_join_when_they_touch_and_are_cut_when_they_overlap() -> None:
 
     assert merged([span(5, 9), span(0, 5), span(12, 12), span(10, 11)]) == [span(0, 9), span(10, 11)]
     assert merged([span(0, 9), span(2, 4), span(9, 11)]) == [span(0, 11)]
-    assert intersection(span(0, 5), span(3, 9)) == span(3, 5)
+    assert merged([OffsetRange(A1, 3, 9), span(0, 5)]) == [span(0, 5), OffsetRange(A1, 3, 9)]
+    assert intersection(span(0, 5), span(3, 9)) == intersection(span(3, 9), span(0, 5)) == span(3, 5)
     assert intersection(span(0, 5), span(5, 9)) is None
     assert intersection(span(0, 5), OffsetRange(A1, 0, 5)) is None
 
@@ -69,7 +71,12 @@ def test_rest_is_kept_by_incarnation_when_others_do_not_hold_it() -> None:
     left = list(without([span(0, 10), span(2, 9, "gone"), OffsetRange(A1, 1, 2, "now")], held))
     assert left == [span(0, 3), span(6, 8), span(4, 9), OffsetRange(A1, 1, 2)]
     assert [each.topic_id for each in left] == ["now", "now", "gone", "now"]
-    assert not list(without([span(9, 12), span(4, 4)], held))
+    assert not list(without([span(9, 12), span(9, 20), span(4, 4)], held))
+    assert list(without([span(3, 7), span(0, 6)], held)) == [span(6, 7), span(0, 3)]
+
+
+def test_erased_records_count_among_those_that_were_visible() -> None:
+    assert Fates(archived=1, empty=2, quarantined=3, erased=4).records == 10
 
 
 @pytest.mark.parametrize("identity", [None, TopicIdentity("a", "other", 1)])
