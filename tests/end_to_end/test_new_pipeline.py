@@ -145,6 +145,8 @@ def test_files_are_clean_and_not_overwritten_when_new_wrote_them(made: Path, tmp
     run(made, None, "ruff", "format", "--check", *files)
     again = ["include.cli", "new", NAME, "--sample", str(write(tmp_path / "s.jsonl", SAMPLE))]
     assert f"there is a pipeline {NAME} already" in run(made, None, *again, expect=64)
+    written = run(made, None, "pytest", "-q", "-p", "no:cacheprovider", "--collect-only", files[-1])
+    assert f"tests/spark_jobs/transforms/test_{NAME}.py::test_every_row_is_counted_once" in written
 
 
 def test_tests_of_all_pipelines_pass_when_a_user_has_declared_others(made: Path) -> None:
