@@ -16,7 +16,7 @@ from include.ledger.database import session
 from include.ledger.intervals import attempts, pins
 from include.ledger.models import Build
 from tests.conftest import Home
-from tests.support.attempts import hour
+from tests.support.attempts import begin_attempt, hour
 from tests.support.proved import PIPELINE, register_hour
 
 pytestmark = pytest.mark.services
@@ -47,3 +47,16 @@ def test_ranges_are_those_of_the_registered_build_when_the_interval_was_pinned_a
     with pytest.raises(UsageError, match="was pinned again since this was registered") as refused:
         rebuild(PIPELINE, PARTITION, "archive", lambda job: pytest.fail("nothing is built"))
     assert "--from 2026-11-20T05:00:00Z --to 2026-11-20T06:00:00Z" in refused.value.remedy
+
+
+def test_timestamp_is_not_noted_when_it_is_of_an_end_that_the_interval_has_no_longer(postgres: Home) -> None:
+    """Whoever pins the next interval would take the log for one that was written again."""
+    pipeline = "pinned_again_meanwhile"
+    begin_attempt(pipeline)
+    known = pins.find_interval(pipeline, hour(0).from_time)
+    assert known is not None
+    longer, same = known.ranges
+    again = pins.replace_ranges(known, [replace(longer, until_offset=150), same], repinned_by="test")
+    assert again is not None
+    pins.note_last_timestamps(known, {longer.topic_partition: 5, same.topic_partition: 7})
+    assert pins.last_timestamps(again) == {same.topic_partition: (99, 7)}
