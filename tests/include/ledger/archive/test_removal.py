@@ -104,6 +104,16 @@ def test_offsets_are_read_from_intervals_and_no_file_is_named_when_they_were_rem
     assert [(h.interval_id, h.ranges) for h in found] == [(first, (span(0, 10),)), (second, (span(10, 12),))]
 
 
+def test_offsets_without_rows_are_not_among_the_removed_ones_when_nothing_removed_follows_them(pipeline: str) -> None:
+    register(pipeline, 0, 0, 10)
+    removed = commit(pipeline, 0, 0, 4, archived=2)
+    commit(pipeline, 1, 4, 6, empty=2)
+    commit(pipeline, 2, 6, 10, archived=2)
+    removal.mark_removed(pipeline, [removed])
+    assert removal.removed_ranges(pipeline, [span(0, 10)]) == [span(0, 4)]
+    assert removal.removed_ranges(pipeline, [span(0, 6)]) == [span(0, 4)]
+
+
 def test_removed_offsets_are_an_error_when_no_registered_interval_has_them(pipeline: str) -> None:
     register(pipeline, 0, 0, 10)
     with pytest.raises(TidemarkError, match=r"events-0 \[5, 12\)"):
@@ -200,6 +210,9 @@ def test_topic_is_not_adopted_when_its_landing_is_removed_before(pipeline: str) 
     for begin in (0, 9):
         with pytest.raises(UsageError, match="were removed"):
             adopt(pipeline, successor, begin)
+    with pytest.raises(UsageError, match="were removed"):
+        # A topic partition that it lacks may be added to it later.
+        generations.check_landing(pipeline, "events", {})
     assert closed(pipeline) == frozenset()
     # From there on, no row has the offset of one whose landing was removed.
     adopt(pipeline, successor, 10)

@@ -16,6 +16,7 @@ from include.ledger.database import engine, session
 from include.ledger.intervals import attempts, builds, pins
 from include.ledger.intervals.builds import Changes, Registration
 from include.ledger.intervals.findings import BuildFindings, FateCounts, RecordCounts, Validation
+from include.ledger.intervals.revisions import decoders_of_content
 from include.ledger.lineage import BuiltRevision
 from include.ledger.models import Build, IntervalRange, IntervalRow, LandingFileRow, MicroBatch, MicroBatchRange
 from include.offsets import OffsetRange
@@ -133,6 +134,18 @@ def test_rows_are_of_the_code_that_took_a_table_partition_away_when_landing_was_
         ledger.get_one(Build, begun.build).changes = {"points": [], "kept": [], "drops": [{"table": "any"}]}
     builds.finish_registration(begun)
     assert facts(pipeline) == ([span(0, 10)], [span(0, 10)], ["second"])
+
+
+def test_rows_are_not_of_the_code_of_a_build_that_was_published_after_a_later_one_when_that_left_them_as_they_were(
+    pipeline: str,
+) -> None:
+    interval = register(pipeline, 0, 0, 10)
+    publish(pipeline, "first")
+    too_late = begin_publishing(pipeline, "second").build
+    builds.give_up(too_late)
+    publish(pipeline, "third", change="kept")
+    builds.note_replaced(attempts.of_build(too_late), Validation(True, pipeline))
+    assert decoders_of_content(interval) == [{"third"}, {"first"}]
 
 
 def test_rows_are_as_they_were_landed_when_landing_is_there(pipeline: str) -> None:
