@@ -433,3 +433,24 @@ def test_findings_of_an_attempt_stay_those_of_its_latest_build_when_something_is
     assert attempts.of_build(earlier).findings.delta == DeltaVersion("view", 3)
     with session() as ledger:
         assert "delta" not in (ledger.get_one(Attempt, attempt).verdict or {})
+
+
+def test_attempt_is_not_too_late_when_the_later_one_only_built_for_comparison(pipeline: str) -> None:
+    attempt, rebuild = begin_attempt(pipeline), begin_attempt(pipeline, run_by=attempts.REBUILD)
+    note_build(attempt)
+    revisions.set_state([note_build(rebuild)], RevisionState.DISCARDED)
+    attempts.close_attempt(rebuild, 0)
+    assert attempts.superseded_by(attempts.load_attempt(attempt)) is None
+
+
+def test_revision_is_superseded_when_its_table_is_no_longer_declared_as_its_registration_is_finished(
+    pipeline: str,
+) -> None:
+    attempt = begin_attempt(pipeline)
+    built = note_build(attempt)
+    begun = builds.begin_registration(
+        attempts.load_attempt(attempt), Validation(True, pipeline), Changes(points=(built,))
+    )
+    builds.finish_registration(replace(begun, changes=replace(begun.changes, points=(), undeclared=(built,))))
+    with session() as ledger:
+        assert ledger.query(Revision).filter_by(attempt_id=attempt).one().state == RevisionState.SUPERSEDED

@@ -53,3 +53,10 @@ def test_ranges_stay_as_somebody_else_has_resolved_them_again_when_two_do_so_at_
     again = pins.replace_ranges(known, [span(0, 15)], repinned_by="one")
     assert pins.replace_ranges(known, [span(0, 12)], repinned_by="other") is None
     assert pins.find_interval(pipeline, hour(0).from_time) == again
+
+
+def test_interval_begins_anywhere_when_its_topic_was_created_again(pipeline: str) -> None:
+    assert write(pipeline, 0, span(0, 10))
+    between = pins.find_neighbours(pipeline, hour(1))
+    other = {"events": "other"}
+    assert pins.write_interval(pipeline, hour(1), [span(3, 5)], other, pinned_by="test", between=between)
