@@ -13,6 +13,7 @@ from include.errors import AnotherWriter, UsageError
 from include.ledger import quarantine
 from include.ledger.archive.landing_files import LandingFile, files_at
 from include.ledger.database import engine, session
+from include.ledger.erasures.coordinates import lock_erasing
 from include.ledger.intervals.pins import find_interval, find_neighbours, last_interval, replace_ranges, write_interval
 from include.ledger.models import ErasedRecord, Erasure, QuarantineNote
 from include.ledger.quarantine import LandedReplay, RecordKey, ReplayedInto
@@ -21,6 +22,7 @@ from tests.conftest import Home
 from tests.support.attempts import hour
 from tests.support.committed import span
 from tests.support.ledger_reads import statements_of
+from tests.support.ledger_waits import waits_with
 
 pytestmark = pytest.mark.services
 
@@ -85,6 +87,13 @@ def test_nothing_is_committed_when_a_record_was_erased_since_it_was_chosen(pipel
     assert (decided.replays, decided.failures) == ({}, {})
     record(pipeline, 0, LandedReplay({EMPTY: "empty"}))
     assert quarantine.next_replay(pipeline) == 1
+
+
+def test_replay_waits_to_be_committed_when_an_erasure_begins(pipeline: str) -> None:
+    def replay() -> None:
+        record(pipeline, 0, landed(f"landing/{pipeline}/replay-0/part.parquet"))
+
+    assert "pg_advisory_xact_lock" in waits_with(replay, lambda ledger: lock_erasing(ledger, pipeline))
 
 
 def test_other_records_are_replayed_and_the_failure_is_noted_once_when_its_detail_has_a_nul(pipeline: str) -> None:
