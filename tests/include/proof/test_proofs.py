@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from include.doctor.examine import lost_proofs, unproved
 from include.errors import UsageError
 from include.intervals import steps
 from include.ledger import proofs
+from include.ledger.database import lock
 from include.ledger.intervals import pins
 from include.pipelines import load_pipeline
 from include.proof import signing, verify
@@ -31,6 +33,7 @@ from include.proof.write import prove_registered
 from include.settings import settings, write_private
 from tests.conftest import REPOSITORY, Home, SetSettings, settings_of
 from tests.support.attempts import hour
+from tests.support.ledger_waits import waits_with
 from tests.support.proved import PIPELINE, register_hour
 
 pytestmark = [pytest.mark.services]
@@ -714,3 +717,18 @@ def test_key_is_refused_when_it_cannot_be_used(
     set_settings(TIDEMARK_PROOF_KEY=str(path))
     with pytest.raises(UsageError, match=message):
         signing.signature_of(b"x")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda: proofs.extending(PIPELINE, 0, [PIPELINE]), lambda: proofs.replacing(PIPELINE)],
+    ids=["add", "replace"],
+)
+def test_chain_has_one_end_when_two_processes_change_it_at_once(
+    postgres: Home, change: Callable[[], AbstractContextManager[object]]
+) -> None:
+    def changing() -> None:
+        with change():
+            pass
+
+    assert "pg_advisory_xact_lock" in waits_with(changing, lambda ledger: lock(ledger, f"proof:{PIPELINE}"))
