@@ -1170,3 +1170,7 @@ def test_interval_stays_to_be_built_when_no_later_build_is_registered(pipeline: 
     made.build_and_register(pipeline)
     assert unfinished.intervals_to_build(begun) == []
     assert [each.location for each in unfinished.retire(begun)] == ["file:///nowhere"]
+    with session() as ledger:
+        # As revisions are of which an earlier version of the code did not note the build.
+        ledger.execute(update(Revision).where(Revision.id == built.revision).values(build_id=None))
+    assert [each.revision for each in unfinished.retire(begun)] == [built.revision]
