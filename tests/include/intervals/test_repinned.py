@@ -13,10 +13,10 @@ from include.iceberg.statement import statement_of
 from include.intervals.explanation import explain
 from include.intervals.rebuild import rebuild
 from include.ledger.database import session
-from include.ledger.intervals import attempts, pins
+from include.ledger.intervals import attempts, pins, revisions
 from include.ledger.models import Build
 from tests.conftest import Home
-from tests.support.attempts import begin_attempt, hour
+from tests.support.attempts import begin_attempt, hour, note_build, register
 from tests.support.proved import PIPELINE, register_hour
 
 pytestmark = pytest.mark.services
@@ -60,3 +60,19 @@ def test_timestamp_is_not_noted_when_it_is_of_an_end_that_the_interval_has_no_lo
     assert again is not None
     pins.note_last_timestamps(known, {longer.topic_partition: 5, same.topic_partition: 7})
     assert pins.last_timestamps(again) == {same.topic_partition: (99, 7)}
+
+
+def test_registered_ranges_are_those_of_the_last_build_when_the_interval_was_pinned_and_run_again(
+    postgres: Home,
+) -> None:
+    pipeline = "pinned_and_run_again"
+    first = begin_attempt(pipeline)
+    register(first, note_build(first))
+    known = attempts.load_attempt(first).pinned
+    longer = [replace(each, until_offset=150) for each in known.ranges]
+    again = pins.replace_ranges(known, longer, repinned_by="test")
+    assert again is not None
+    assert revisions.published_ranges(known.id) == known.ranges
+    later = begin_attempt(pipeline)
+    register(later, note_build(later))
+    assert revisions.published_ranges(known.id) == again.ranges

@@ -454,3 +454,18 @@ def test_revision_is_superseded_when_its_table_is_no_longer_declared_as_its_regi
     builds.finish_registration(replace(begun, changes=replace(begun.changes, points=(), undeclared=(built,))))
     with session() as ledger:
         assert ledger.query(Revision).filter_by(attempt_id=attempt).one().state == RevisionState.SUPERSEDED
+
+
+def test_records_with_rows_are_those_of_the_last_published_build_with_what_replays_put_into_it(pipeline: str) -> None:
+    first, later = begin_attempt(pipeline), begin_attempt(pipeline)
+    register(first, note_build(first))
+    built = note_build(later)
+    spec = attempts.load_attempt(later)
+    assert spec.findings.build is not None
+    again = replace(built, revision=f"{built.revision}-again")
+    builds.note_build(spec, [again], replace(spec.findings.build, records=RecordCounts(archived=7, replayed=2)))
+    with session() as ledger:
+        assert revisions.archived_records(ledger, spec.pinned.id) == 190
+    register(later, again)
+    with session() as ledger:
+        assert revisions.archived_records(ledger, spec.pinned.id) == 9
