@@ -113,7 +113,9 @@ def test_failure_is_recorded_again_only_when_it_differs(pipeline: str) -> None:
     failing = LandedReplay(failures={BAD: ("not_json", "at byte 7")})
     for _ in range(2):
         record(pipeline, quarantine.next_replay(pipeline), failing)
-    record(pipeline, 0, LandedReplay(failures={BAD: ("not_json", "at byte 8")}))
+    for _ in range(2):
+        record(pipeline, 0, LandedReplay(failures={BAD: ("not_json", "at byte 8")}))
+    assert quarantine.decisions(pipeline).failures[BAD].detail == "at byte 8"
     with session() as ledger:
         notes = select(func.count()).where(QuarantineNote.pipeline == pipeline)
         assert ledger.scalar(notes) == 2
