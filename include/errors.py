@@ -31,7 +31,9 @@ code, since a driver's error reaches Airflow as its code.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 def one_line(text: str, most: int = 400) -> str:
@@ -188,6 +190,20 @@ class PipelinesClash(UsageError):
     def __init__(self, message: str, *, remedy: str = "", pipelines: tuple[str, ...] = ()) -> None:
         self.pipelines = pipelines
         super().__init__(message, remedy=remedy)
+
+
+@contextmanager
+def asking_owner(what: str, command: str = "./tidemark doctor --repair") -> Iterator[None]:
+    """Raise UsageError where this user may not write to the checkout: what is wrong with it, and what mends it."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise
+        raise UsageError(
+            f"{what}, and this user cannot write to this checkout: {error.strerror}",
+            remedy=f"the owner of this checkout must start {command}",
+        ) from None
 
 
 def error_class(exit_code: int) -> type[TidemarkError]:

@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 
 from include.doctor.finding import Finding
+from include.errors import TidemarkError
 from include.lake.disks import LEAST, amount, disks
 from include.services import supervisor
 from include.settings import REPOSITORY, Settings, settings
@@ -47,10 +48,16 @@ def examine_machine() -> Iterator[Finding]:
 
 
 def repair_machine(progress: Callable[[str], None]) -> None:
-    """Fetch damaged jars, compile missing ones, prepare Spark's classes and close open files with secrets."""
-    jars.ensure_jars(progress)
-    compiled_jars.compile_all()
-    ensure_class_archive(progress)
+    """Fetch damaged jars, compile missing ones, prepare Spark's classes and close open files with secrets.
+
+    Only name what cannot be done: services and tables can be repaired all the same.
+    """
+    try:
+        jars.ensure_jars(progress)
+        compiled_jars.compile_all()
+        ensure_class_archive(progress)
+    except TidemarkError as error:
+        progress(f"not repaired: {error}")
     close_secrets(progress)
 
 

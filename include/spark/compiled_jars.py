@@ -7,7 +7,6 @@ nothing. Elsewhere each is compiled when it is first needed.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 import subprocess
@@ -17,7 +16,7 @@ import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from include.errors import TidemarkError, UsageError, one_line
+from include.errors import TidemarkError, UsageError, asking_owner, one_line
 from include.pipelines.spec import KafkaDeserializer
 from include.pipelines.spec.decoders import Decoder
 from include.settings import REPOSITORY
@@ -117,17 +116,11 @@ def _compiled(source: Path, beside: Sequence[Path] = ()) -> Path:
     # Other accounts load what root compiles, whatever root's umask is.
     before = os.umask(0o022)
     try:
-        FOLDER.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=FOLDER) as made:
-            compile_java(source, Path(made) / jar.name, beside)
-            (Path(made) / jar.name).replace(jar)
-    except OSError as error:
-        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
-            raise
-        raise UsageError(
-            f"{jar} is missing or not readable, and this user cannot write it: {error.strerror}",
-            remedy="the owner of this checkout must start ./tidemark doctor --repair",
-        ) from None
+        with asking_owner(f"{jar} is missing or not readable"):
+            FOLDER.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=FOLDER) as made:
+                compile_java(source, Path(made) / jar.name, beside)
+                (Path(made) / jar.name).replace(jar)
     finally:
         os.umask(before)
     return jar

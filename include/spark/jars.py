@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 
 import fasteners
 
-from include.errors import ServiceUnreachable, TidemarkError, UsageError, one_line
+from include.errors import ServiceUnreachable, TidemarkError, UsageError, asking_owner, one_line
 from include.settings import REPOSITORY
 
 Conf = Literal["spark", "delta", "broker", "registry", "s3", "yarn"]
@@ -122,12 +122,16 @@ def _digest(path: Path) -> str | None:
 def ensure_jars(progress: Callable[[str], None], only: Sequence[str] = ()) -> None:
     """Fetch what is missing or damaged, of `wanted` or `only` some configurations, and remove what is not pinned.
 
-    An interrupted fetch resumes. Raises UsageError for an unknown configuration, ServiceUnreachable when they cannot be
-    fetched, TidemarkError when they differ from their checksums or others come with them.
+    An interrupted fetch resumes. Raises UsageError for an unknown configuration and where this user cannot write them,
+    ServiceUnreachable when they cannot be fetched, TidemarkError when they differ from their checksums or others come
+    with them.
     """
     if unknown := sorted(set(only) - _CONTENTS.keys()):
         raise UsageError(f"no such jars: {', '.join(unknown)}", remedy=f"some of {', '.join(_CONTENTS)}")
-    with _fetching_alone():
+    # Who may not write here only needs them as the checkout's owner has fetched them.
+    if not damaged(only) and not unpinned(only):
+        return
+    with _fetching_alone(f"not all jars in {folder()} are as pinned"):
         for name in unpinned(only):
             (folder() / name).unlink(missing_ok=True)
         confs = {name.split("/")[0] for name in damaged(only)}
@@ -140,7 +144,9 @@ def registry_application(progress: Callable[[str], None]) -> Path:
     """Return the folder of the schema registry, fetched and unpacked if needed; raises like `ensure_jars`."""
     (packed,) = (name for name in checksums() if name.startswith("registry/"))
     unpacked = (folder() / packed).with_name("application")
-    with _fetching_alone():
+    if unpacked.exists() and _digest(folder() / packed) == checksums()[packed]:
+        return unpacked
+    with _fetching_alone("the schema registry was never fetched", "./tidemark up registry"):
         if _digest(folder() / packed) != checksums()[packed]:
             progress(f"fetching, once: {_CONTENTS['registry']}")
             _fetch("registry")
@@ -157,24 +163,27 @@ def ensure_fetched(conf: Literal["s3", "yarn"], progress: Callable[[str], None])
     """Fetch the jars of a configuration that only some need, once; raises like `ensure_jars`."""
     if (folder() / conf).exists():
         return
-    with _fetching_alone():
+    # What the owner has to do is what this user does.
+    command = "./tidemark up yarn" if conf == "yarn" else './tidemark sql "SELECT 1" with this TIDEMARK_LAKE'
+    with _fetching_alone(f"the {conf} jars were never fetched", command):
         if not (folder() / conf).exists():
             progress(f"fetching, once: {_CONTENTS[conf]}")
             _fetch(conf)
 
 
 @contextmanager
-def _fetching_alone() -> Iterator[None]:
-    """Let one process fetch at a time; others that wait find the jars fetched.
+def _fetching_alone(why: str, *command: str) -> Iterator[None]:
+    """Let one process fetch at a time; others that wait find the jars fetched. Raises like `asking_owner`.
 
     The lock lies in Ivy's cache, which cannot be written to by two: whoever shares the cache shares the lock.
     """
     # Other accounts run what root fetches, whatever root's umask is.
     before = os.umask(0o022)
     try:
-        _ivy_cache().mkdir(parents=True, exist_ok=True)
-        with fasteners.InterProcessLock(_ivy_cache() / _LOCK):
-            yield
+        with asking_owner(why, *command):
+            _ivy_cache().mkdir(parents=True, exist_ok=True)
+            with fasteners.InterProcessLock(_ivy_cache() / _LOCK):
+                yield
     finally:
         os.umask(before)
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import fasteners
 import pytest
 import tenacity
 
@@ -241,3 +244,54 @@ def test_owner_is_asked_for_when_a_compiled_jar_is_missing_and_its_user_cannot_w
     told = capsys.readouterr().err
     assert f"{tmp_path}/KafkaDeserializers-" in told
     assert told.endswith("— the owner of this checkout must start ./tidemark doctor --repair\n")
+
+
+def refuse_locks(monkeypatch: pytest.MonkeyPatch, reason: int) -> None:
+    """Let nobody fetch jars, as where this user may not write to the checkout."""
+
+    def refuse(path: Path) -> None:
+        raise OSError(reason, os.strerror(reason), os.fsencode(path))
+
+    monkeypatch.setattr(fasteners, "InterProcessLock", refuse)
+
+
+@pytest.mark.parametrize("reason", [errno.EACCES, errno.EROFS])
+def test_jars_are_found_and_their_owner_is_asked_for_what_is_missing_when_a_user_cannot_write_to_the_checkout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reason: int
+) -> None:
+    (packed,) = (name for name in jars.checksums() if name.startswith("registry/"))
+    monkeypatch.setattr(jars, "folder", lambda: tmp_path / "fetched")
+    content = {name: name.encode() for name in (packed, "spark/a.jar", "s3/b.jar")}
+    monkeypatch.setattr(
+        jars, "checksums", lambda: {name: hashlib.sha256(each).hexdigest() for name, each in content.items()}
+    )
+    for name, each in content.items():
+        (tmp_path / "fetched" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "fetched" / name).write_bytes(each)
+    (tmp_path / "fetched" / packed).with_name("application").mkdir()
+    refuse_locks(monkeypatch, reason)
+    jars.ensure_jars(print)
+    jars.ensure_fetched("s3", print)
+    assert jars.registry_application(print).is_dir()
+    shutil.rmtree(tmp_path / "fetched")
+    for fetch, command in (
+        (jars.ensure_jars, "doctor --repair"),
+        (jars.registry_application, "up registry"),
+        (partial(jars.ensure_fetched, "yarn"), "up yarn"),
+        (partial(jars.ensure_fetched, "s3"), 'sql "SELECT 1" with this TIDEMARK_LAKE'),
+    ):
+        with pytest.raises(UsageError, match=r"and this user cannot write to this checkout: ") as refused:
+            fetch(print)
+        assert refused.value.remedy == f"the owner of this checkout must start ./tidemark {command}"
+
+
+def test_rest_is_repaired_when_the_checkout_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jars, "folder", lambda: tmp_path / "fetched")
+    monkeypatch.setattr(machine, "close_secrets", lambda tell: tell("closed"))
+    refuse_locks(monkeypatch, errno.EACCES)
+    told: list[str] = []
+    machine.repair_machine(told.append)
+    refused, closed = told
+    assert refused.startswith("not repaired: not all jars in ")
+    assert "the owner of this checkout must start ./tidemark doctor --repair" in refused
+    assert closed == "closed"
