@@ -13,9 +13,10 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from include.errors import TidemarkError
+from include.errors import TidemarkError, asking_owner, one_line
 from include.settings import REPOSITORY
 from include.spark import class_archive
+from include.spark.driver_lines import DriverLines, first_error
 from include.spark.submission import submission
 
 _PATIENCE = 300
@@ -26,17 +27,24 @@ _TRAIN = "train"
 
 
 def ensure_class_archive(progress: Callable[[str], None]) -> bool:
-    """Make the archive unless it exists, and return whether it exists now."""
+    """Make the archive unless it exists, and return whether it exists now.
+
+    Raises UsageError where this user may not write it.
+    """
     if class_archive.find():
         return True
     progress("preparing Spark's classes, once: this saves a quarter of every later start of Spark")
-    class_archive.folder().mkdir(parents=True, exist_ok=True)
-    partial = class_archive.folder() / f"partial-{os.getpid()}"
+    place = class_archive.folder()
+    partial = place / f"partial-{os.getpid()}"
     try:
-        with tempfile.TemporaryDirectory(prefix="tidemark-training-", ignore_cleanup_errors=True) as folder:
-            ended_well = _train(Path(folder), partial)
-        if not ended_well or not partial.exists():
-            progress("Spark's classes could not be prepared: its applications start without them, only slower")
+        with asking_owner("Spark's classes are not prepared"):
+            place.mkdir(parents=True, exist_ok=True)
+            # Not in the system's folder, from which nothing can be run on some hosts: Spark unpacks libraries in it.
+            with tempfile.TemporaryDirectory(prefix="training-", dir=place, ignore_cleanup_errors=True) as folder:
+                failure = _train(Path(folder), partial)
+        if failure or not partial.exists():
+            why = failure or "Java has not written them"
+            progress(f"Spark's classes could not be prepared, its applications only start slower without them: {why}")
             return False
         class_archive.keep(partial)
     finally:
@@ -44,8 +52,8 @@ def ensure_class_archive(progress: Callable[[str], None]) -> bool:
     return True
 
 
-def _train(folder: Path, archive: Path) -> bool:
-    """Run Spark over generated records in a process of its own, and return whether it succeeded."""
+def _train(folder: Path, archive: Path) -> str:
+    """Run Spark over generated records in a process of its own, and return why it failed; empty when it did not."""
     environment = {
         **os.environ,
         # In a folder of its own: whatever the home holds is neither read nor written.
@@ -61,13 +69,24 @@ def _train(folder: Path, archive: Path) -> bool:
             env=environment,
             cwd=folder,
             stdin=subprocess.DEVNULL,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
             timeout=_PATIENCE,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return False
-    return done.returncode == 0
+        return f"it took longer than {_PATIENCE} s"
+    return _reason(done.stdout, done.returncode) if done.returncode else ""
+
+
+def _reason(output: str, code: int) -> str:
+    """Return what the driver said last of its own, else the first error that Java or Spark named."""
+    lines = DriverLines()
+    for line in output.splitlines():
+        lines.note(line)
+    return one_line(lines.own or first_error(output, f"it ended with exit code {code}"))
 
 
 def _become_training() -> None:

@@ -21,7 +21,8 @@ import tenacity
 from include.doctor import machine
 from include.errors import ServiceUnreachable, TidemarkError, UsageError
 from include.settings import REPOSITORY
-from include.spark import compiled_jars, jars
+from include.spark import class_archive, compiled_jars, jars
+from include.spark.class_training import ensure_class_archive
 
 FETCH = """
 import sys
@@ -295,3 +296,42 @@ def test_rest_is_repaired_when_the_checkout_cannot_be(tmp_path: Path, monkeypatc
     assert refused.startswith("not repaired: not all jars in ")
     assert "the owner of this checkout must start ./tidemark doctor --repair" in refused
     assert closed == "closed"
+
+
+JAVA = """#!/bin/sh
+echo "$TIDEMARK_HOME" >> "$(dirname "$0")/homes"
+echo 'java.lang.UnsatisfiedLinkError: libsnappyjava.so: failed to map segment' >&2
+exit 1
+"""
+
+
+def test_reason_is_told_when_spark_s_classes_cannot_be_prepared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "java" / "bin" / "java"
+    for each in (program, tmp_path / "java" / "lib" / "modules"):
+        each.parent.mkdir(parents=True)
+        each.write_text(JAVA)
+    program.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "java"))
+    monkeypatch.setattr(class_archive, "folder", lambda: tmp_path / "classes")
+    told: list[str] = []
+    assert not ensure_class_archive(told.append)
+    assert told[-1].endswith("without them: java.lang.UnsatisfiedLinkError: libsnappyjava.so: failed to map segment")
+    # Where nothing may be run from the system's folder for temporary files, Spark's libraries can be loaded there.
+    homes = (program.parent / "homes").read_text().split()
+    assert {Path(each).parent for each in homes} == {tmp_path / "classes"}
+    assert not list((tmp_path / "classes").iterdir())
+
+
+def test_owner_is_asked_for_when_spark_s_classes_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(**_: Any) -> None:
+        raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(class_archive, "find", lambda: None)
+    monkeypatch.setattr(class_archive, "folder", lambda: tmp_path)
+    monkeypatch.setattr(tempfile, "TemporaryDirectory", refuse)
+    with pytest.raises(UsageError, match="Spark's classes are not prepared, and this user cannot write"):
+        ensure_class_archive(print)
