@@ -5,14 +5,21 @@ from __future__ import annotations
 import os
 
 from include import lake
+from include.services.process import running
 from include.settings import settings
 from include.times import Interval
 
 
 def airflow_address() -> str:
-    """Return Airflow's address: from its own setting, else the embedded one's; empty when neither is known."""
-    known = os.environ.get("AIRFLOW__API__BASE_URL") or settings().service_state("airflow").get("address", "")
-    return str(known).rstrip("/")
+    """Return the address of the embedded Airflow that runs, else of Airflow's own setting; empty when none is known.
+
+    Where neither is there, it is that at which the embedded one ran.
+    """
+    state = settings().service_state("airflow")
+    embedded = str(state.get("address", ""))
+    # A shell may export the setting for another Airflow.
+    known = embedded if running(state) else os.environ.get("AIRFLOW__API__BASE_URL") or embedded
+    return known.rstrip("/")
 
 
 def interval_page(pipeline: str, interval: Interval) -> str:
