@@ -1,14 +1,18 @@
-"""The disks of this home and its lake: what is free on each, and the error of one that is full."""
+"""The disks of this home and its lake: what is free on each, the error of one that is full, and moves between them."""
 
 from __future__ import annotations
 
 import errno
 import os
+import shutil
 import tempfile
+import uuid
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+from pyarrow import fs
 
 from include.errors import DiskFull
 from include.settings import settings
@@ -96,6 +100,59 @@ def _folders() -> Iterator[Path]:
         yield root
         with suppress(OSError):
             yield from sorted(each for each in root.iterdir() if each.is_dir())
+
+
+def move_on_disks(system: fs.FileSystem, source: str, target: str) -> None:
+    """Move a file or folder within a file system that is no object store, also to another disk. Raise OSError."""
+    try:
+        system.move(source, target)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        _move_to_disk(Path(source), Path(target))
+
+
+def _move_to_disk(source: Path, target: Path) -> None:
+    """Copy a file or folder beside the target, then put the copy in its place and delete the source.
+
+    A crash may leave both, but never a partial one: the copy has a hidden name until it has reached the disk.
+    """
+    copy = target.with_name(f".{uuid.uuid4().hex}.tmp")
+    try:
+        _copy(source, copy)
+        copy.rename(target)
+        _sync(target.parent)
+    except BaseException:
+        _remove(copy)
+        raise
+    _remove(source)
+
+
+def _copy(source: Path, target: Path) -> None:
+    # Not by `shutil.copytree`, whose error does not tell that a disk is full.
+    if source.is_dir():
+        target.mkdir()
+        for each in source.iterdir():
+            _copy(each, target / each.name)
+        shutil.copystat(source, target)
+    else:
+        shutil.copy2(source, target)
+    _sync(target)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def full_disk(place: str = "", pipeline: str = "") -> DiskFull:

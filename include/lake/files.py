@@ -32,7 +32,7 @@ from pyarrow import fs
 from include.errors import UsageError
 from include.lake import large_objects, object_store
 from include.lake.changing_folders import delete_folder
-from include.lake.disks import full_disk
+from include.lake.disks import full_disk, move_on_disks
 from include.settings import settings
 
 SAFE_VALUE = r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}"
@@ -200,14 +200,14 @@ def make_parents(location: str) -> None:
 def move(source: str, target: str) -> None:
     """Move a file or folder and create the target's parents.
 
-    In an object store each file is copied, then deleted. A crash may leave a file at both URIs, or some files of a
-    folder at the old one, but never a partial file.
+    In an object store, and to another disk, each file is copied, then deleted. A crash may leave a file at both URIs,
+    or some files of a folder at the old one, but never a partial file.
     """
     system, path = filesystem(source)
     _, target_path = filesystem(target)
     make_parents(target)
     if not object_store.is_bucket_uri(source):
-        system.move(path, target_path)
+        move_on_disks(system, path, target_path)
     elif system.get_file_info(path).type == fs.FileType.Directory:
         for entry in list_entries(source):
             if not entry.is_folder:

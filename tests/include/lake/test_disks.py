@@ -5,6 +5,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from uuid import UUID
@@ -18,7 +22,7 @@ from include.lake.disks import disks, full_disk
 from include.services import supervisor
 from include.services.process import ServiceStatus
 from include.spark.submission import submission
-from tests.conftest import SetSettings
+from tests.conftest import REPOSITORY, SetSettings
 
 FULL = Path("/proc")
 
@@ -102,3 +106,42 @@ def test_driver_is_not_started_when_spark_s_local_folder_has_no_space(
     with pytest.raises(DiskFull, match=f"^nest_cameras: No space left on device: {home}/tmp; "):
         submission("stream", "--pipeline", "nest_cameras", name="stream nest_cameras")
     assert not (home / "tmp").exists()
+
+
+@pytest.fixture
+def two_disks(home: Path) -> Iterator[str]:
+    """A lake whose landing has a disk of its own, with a file in a micro-batch's folder."""
+    folders = (Path("/dev/shm"), REPOSITORY / ".tidemark", Path(tempfile.gettempdir()))
+    other = next((each for each in folders if each.is_dir() and each.stat().st_dev != home.stat().st_dev), None)
+    if other is None:
+        pytest.skip("there is no second disk to write to")
+    with tempfile.TemporaryDirectory(dir=other) as landing:
+        (home / "lake").mkdir()
+        (home / "lake" / "landing").symlink_to(landing)
+        lake.write_text(lake.uri("landing", "p", "one", "x.parquet"), "rows")
+        yield lake.root()
+
+
+@pytest.mark.parametrize("moved", ["landing/p/one/x.parquet", "landing/p/one"])
+def test_file_or_folder_is_moved_whole_when_the_target_lies_on_another_disk(two_disks: str, moved: str) -> None:
+    lake.move(f"{two_disks}/{moved}", f"{two_disks}/replaced/p/{moved}")
+    assert lake.read_text(f"{two_disks}/replaced/p/landing/p/one/x.parquet") == "rows"
+    assert not lake.exists(f"{two_disks}/{moved}")
+    # And back, for a ledger that names it.
+    lake.move(f"{two_disks}/replaced/p/{moved}", f"{two_disks}/{moved}")
+    files = [each.name for each in lake.list_entries(two_disks) if each.is_file]
+    assert files == ["landing/p/one/x.parquet"]
+
+
+@pytest.mark.parametrize("moved", ["landing/p/one/x.parquet", "landing/p/one"])
+def test_nothing_is_moved_and_nothing_left_when_the_other_disk_is_full(
+    two_disks: str, moved: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(DiskFull):
+        lake.move(f"{two_disks}/{moved}", f"{two_disks}/replaced/{moved}")
+    files = [each.name for each in lake.list_entries(two_disks) if each.is_file]
+    assert files == ["landing/p/one/x.parquet"]
