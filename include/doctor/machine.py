@@ -12,12 +12,11 @@ from difflib import get_close_matches
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-import psutil
-
 from include.doctor.finding import Finding
 from include.errors import TidemarkError
 from include.lake.disks import LEAST, amount, disks
 from include.services import supervisor
+from include.services.spark.allowance import available_memory
 from include.settings import REPOSITORY, Settings, settings
 from include.spark import class_archive, compiled_jars, jars
 from include.spark.class_training import ensure_class_archive
@@ -79,7 +78,7 @@ def _machine() -> Iterator[Finding]:
     yield Finding(
         True, f"Python {platform.python_version()}, PySpark {version('pyspark')}, Airflow {version('apache-airflow')}"
     )
-    free = psutil.virtual_memory().available / 2**30
+    free = available_memory() / 2**30
     yield Finding(
         free > 3,
         f"{free:.1f} GiB of memory available",

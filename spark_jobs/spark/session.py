@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -16,6 +15,7 @@ from include import lake
 from include.errors import ServiceUnreachable
 from include.lake import object_store
 from include.services.java import jdbc_url
+from include.services.spark.allowance import cores
 from include.settings import Settings, settings
 from include.spark.submission import SCHEDULING, SHUFFLE_PARTITIONS
 
@@ -71,7 +71,7 @@ def build_session(
         for key, value in (metastore or catalog_properties(settings())).items():
             builder = builder.config(f"spark.hadoop.{key}", value)
         builder = builder.enableHiveSupport()
-    if task_slots > (os.cpu_count() or 1) and settings().spark_master == "local[*]":
+    if task_slots > cores() and settings().spark_master == "local[*]":
         builder = builder.master(f"local[{task_slots}]")
     with _naming_the_master():
         session = builder.getOrCreate()

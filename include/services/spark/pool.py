@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -11,6 +10,7 @@ import httpx
 
 from include.errors import ServiceUnreachable
 from include.pipelines import declarations
+from include.services.spark.allowance import cores
 from include.settings import PAST_PROXY
 from include.spark.submission import SPARK_POOL
 
@@ -22,7 +22,7 @@ def ensure(address: str, login: Mapping[str, str]) -> None:
     """
     pool = {
         "name": SPARK_POOL,
-        "slots": max([os.cpu_count() or 1, *_taken().values()]),
+        "slots": max([cores(), *_taken().values()]),
         "description": "Spark drivers of intervals at once: one per core",
         "include_deferred": False,
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,11 +16,12 @@ from include.pipelines import load_pipeline
 from include.services import airflow
 from include.services.process import ServiceStatus
 from include.services.spark import pool
+from include.services.spark.allowance import cores
 from tests.conftest import SetSettings
 from tests.support.json_server import answering
 
 POOL = "/api/v2/pools/tidemark_spark"
-MANY = (os.cpu_count() or 1) + 6
+MANY = cores() + 6
 
 
 class Airflow:
@@ -55,6 +55,14 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, set_settings: SetSet
 
     with answering(there.answer) as there.address:
         yield there
+
+
+def test_pool_has_a_slot_for_each_core_that_a_container_may_use_when_it_is_made(
+    served: Airflow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool, "cores", lambda: MANY + 2)
+    airflow.ensure_pool(served.address)
+    assert served.slots == MANY + 2
 
 
 def test_pool_has_slots_for_the_largest_driver_when_it_is_made(
