@@ -7,7 +7,8 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -323,6 +324,83 @@ def test_owner_is_told_to_let_others_read_the_set_up_when_it_keeps_it_to_itself(
         f"chmod -R go+rX {state}/classes {state}/jars {state}/tools {state}/setup.stamp {checkout}/.venv\n"
     )
     assert (state / "setup.stamp").exists()
+
+
+@contextmanager
+def closed(*folders: Path, mode: int = 0) -> Iterator[None]:
+    """Let nobody enter, or with another mode write to, these folders."""
+    for each in folders:
+        each.chmod(mode)
+    try:
+        yield
+    finally:
+        for each in folders:
+            each.chmod(0o755)
+
+
+def test_owner_is_told_of_its_python_when_others_cannot_enter_its_folder(checkout: Path) -> None:
+    state, python = checkout / ".tidemark", checkout / "home/python3.13"
+    python.parent.mkdir()
+    (checkout / ".venv/bin/python").rename(python)
+    (checkout / ".venv/bin/python").symlink_to(python)
+    with closed(python.parent), closed(state, mode=0o555):
+        refused = run(checkout, *without_rights())
+    assert (refused.returncode, refused.stdout) == (64, "")
+    assert refused.stderr.startswith(f"tidemark: this user cannot run {python}, the Python of {checkout}/.venv — its ")
+    # Nothing of it is there: its owner has to set it up again.
+    python.unlink()
+    with closed(state, mode=0o555):
+        assert "is not that of its code" in run(checkout, *without_rights()).stderr
+
+
+def test_owner_is_told_to_let_others_read_the_set_up_when_only_its_environment_is_closed(checkout: Path) -> None:
+    with closed(checkout / ".venv"):
+        refused = run(checkout, *without_rights())
+    assert "this user cannot read the set-up" in refused.stderr
+    assert (checkout / ".tidemark/setup.stamp").exists()
+
+
+@pytest.fixture
+def of_cron(checkout: Path) -> dict[str, str]:
+    """The environment of a job that knows of no Java, after a command that had one; the system has none."""
+    launcher = checkout / "tidemark"
+    launcher.write_text(launcher.read_text().replace("/usr/lib/jvm/", f"{checkout}/jvm/"))
+    assert run(checkout).returncode == 0
+    path = without_programs(checkout)
+    (checkout / "bin/setpriv").symlink_to(str(shutil.which("setpriv")))
+    return {"JAVA_HOME": "", "PATH": path}
+
+
+def test_java_of_the_command_before_is_taken_when_a_job_knows_of_none(checkout: Path, of_cron: dict[str, str]) -> None:
+    done = run(checkout, **of_cron)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.endswith("-m include.cli status\n")
+
+
+@pytest.mark.parametrize("java", ["of another's home", "gone from where this user cannot write"])
+def test_set_up_stays_and_java_is_asked_for_when_only_this_user_finds_none(
+    checkout: Path, of_cron: dict[str, str], java: str
+) -> None:
+    state = checkout / ".tidemark"
+    if "gone" in java:
+        shutil.rmtree(checkout / "java")
+    with closed(state, mode=0o555) if "gone" in java else closed(checkout / "java"):
+        refused = run(checkout, *without_rights(), **of_cron)
+    assert (refused.returncode, refused.stdout) == (64, "")
+    assert refused.stderr.startswith(
+        f"tidemark: this user finds no Java 17 or newer (the last that ran here is {checkout}/java/bin/java) — set "
+    )
+    assert (state / "setup.stamp").exists()
+
+
+def test_set_up_begins_again_when_its_java_is_gone(checkout: Path, of_cron: dict[str, str]) -> None:
+    shutil.rmtree(checkout / "java")
+    refused = run(checkout, **of_cron)
+    assert (refused.returncode, refused.stderr) == (
+        64,
+        "tidemark: Java 17 or newer has gone — start again to install it\n",
+    )
+    assert not (checkout / ".tidemark/setup.stamp").exists()
 
 
 @pytest.mark.parametrize("sign", NOT_IN_FOLDERS)
