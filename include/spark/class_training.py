@@ -34,22 +34,28 @@ def ensure_class_archive(progress: Callable[[str], None]) -> bool:
     if class_archive.find():
         return True
     progress("preparing Spark's classes, once: this saves a quarter of every later start of Spark")
+    with asking_owner("Spark's classes are not prepared"):
+        failure = _make_archive()
+    if failure:
+        progress(f"Spark's classes could not be prepared, its applications only start slower without them: {failure}")
+    return not failure
+
+
+def _make_archive() -> str:
+    """Make the archive, and return why it could not be made; empty when it was."""
     place = class_archive.folder()
+    place.mkdir(parents=True, exist_ok=True)
     partial = place / f"partial-{os.getpid()}"
     try:
-        with asking_owner("Spark's classes are not prepared"):
-            place.mkdir(parents=True, exist_ok=True)
-            # Not in the system's folder, from which nothing can be run on some hosts: Spark unpacks libraries in it.
-            with tempfile.TemporaryDirectory(prefix="training-", dir=place, ignore_cleanup_errors=True) as folder:
-                failure = _train(Path(folder), partial)
+        # Not in the system's folder, from which nothing can be run on some hosts: Spark unpacks libraries in it.
+        with tempfile.TemporaryDirectory(prefix="training-", dir=place, ignore_cleanup_errors=True) as folder:
+            failure = _train(Path(folder), partial)
         if failure or not partial.exists():
-            why = failure or "Java has not written them"
-            progress(f"Spark's classes could not be prepared, its applications only start slower without them: {why}")
-            return False
+            return failure or "Java has not written them"
         class_archive.keep(partial)
     finally:
         partial.unlink(missing_ok=True)
-    return True
+    return ""
 
 
 def _train(folder: Path, archive: Path) -> str:

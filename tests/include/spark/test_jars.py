@@ -327,11 +327,13 @@ def test_reason_is_told_when_spark_s_classes_cannot_be_prepared(
 def test_owner_is_asked_for_when_spark_s_classes_cannot_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(**_: Any) -> None:
-        raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
     monkeypatch.setattr(class_archive, "find", lambda: None)
     monkeypatch.setattr(class_archive, "folder", lambda: tmp_path)
     monkeypatch.setattr(tempfile, "TemporaryDirectory", refuse)
+    # A file system that takes no changes does not even look whether there is such a file.
+    monkeypatch.setattr(Path, "unlink", refuse)
     with pytest.raises(UsageError, match="Spark's classes are not prepared, and this user cannot write"):
         ensure_class_archive(print)
