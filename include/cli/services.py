@@ -222,15 +222,16 @@ def doctor(
     Print for each problem how to repair it.
     """
     from include.doctor import examine as examination
+    from include.doctor.machine import effective_settings
 
     with working("looking at ledger, catalog and files", as_json=as_json):
         if repair:
             examination.repair_all(progress, deep=deep)
         findings = examination.examine(deep=deep)
     if as_json:
-        print_json({"settings": examination.effective_settings(), "findings": [asdict(f) for f in findings]})
+        print_json({"settings": effective_settings(), "findings": [asdict(f) for f in findings]})
     else:
-        print_facts(examination.effective_settings())
+        print_facts(effective_settings())
         console.print()
         for finding in findings:
             said = finding.what + (f" — {finding.remedy}" if finding.remedy else "")

@@ -13,7 +13,7 @@ from include.doctor.compare import disagreements_of
 from include.doctor.finding import Finding
 from include.doctor.machine import examine_machine, repair_machine
 from include.erasure import accounts
-from include.errors import LogTruncated, TidemarkError, TopicRecreated, UsageError
+from include.errors import LogTruncated, ServiceUnreachable, TidemarkError, TopicRecreated, UsageError
 from include.housekeeping.leftovers import left_folders
 from include.housekeeping.renaming import left_to_rename
 from include.intervals.lake_of_ledger import kept_checkpoints, lake_error
@@ -21,17 +21,18 @@ from include.ledger import proofs
 from include.ledger.archive import row_outputs
 from include.ledger.erasures import unfinished
 from include.ledger.lineage import registered_outside, registered_partitions
+from include.ledger.streams import writers
 from include.ledger.streams.event_gaps import gaps_of
 from include.monitor.history.unregistered import find_unregistered
 from include.monitor.missing import building_commands, summarize_missing
 from include.pipelines import declarations
 from include.pipelines.spec import EventTimeWithin, Pipeline
 from include.proof.lost import copy_to_use, lost_files
-from include.services import airflow, registry, supervisor
+from include.services import airflow, supervisor
 from include.services.dag_files import unmade_dags
-from include.services.process import ServiceStatus, embedded_addresses, open_addresses, read_state
+from include.services.process import ServiceStatus, open_addresses, read_state
 from include.services.supervisor import ServiceName
-from include.settings import Settings, settings
+from include.streams.new_code import check_fit
 from include.streams.start import check_log
 from include.streams.stopping import undeclared_streams
 from include.streams.written_topics import check_compacted_topics
@@ -45,22 +46,6 @@ _OF_ALL = {
     "housekeeping": "replaced files are kept",
 }
 """The DAGs that serve all pipelines by a schedule, and what it means that one is paused."""
-
-
-def effective_settings() -> dict[str, str]:
-    """Return the settings in force by the name of their variable, secrets masked or left out."""
-    current = settings()
-    values = {f"TIDEMARK_{name.upper()}": str(getattr(current, name) or "") for name in Settings.declared()}
-    values["TIDEMARK_LAKE"] = current.lake_uri
-    if current.registry_url:
-        values["TIDEMARK_REGISTRY_URL"] = registry.shown_address()
-    unset = {
-        **embedded_addresses(),
-        "TIDEMARK_MAX_OFFSETS_PER_TRIGGER": "(as the pipeline declares)",
-        "TIDEMARK_SPARK_SUBMIT": "(PySpark's own)",
-        "TIDEMARK_SPARK_UI": "false",
-    }
-    return {name: value or unset.get(name, "(none)") for name, value in values.items()}
 
 
 def repair_all(progress: Callable[[str], None], *, deep: bool) -> None:
@@ -189,6 +174,7 @@ def _tables(*, deep: bool, logs: bool) -> Iterator[Finding]:
                 yield Finding(True, f"{table}: {len(registered_partitions(table))} registered partitions looked at")
             if logs:
                 yield from cut_back(pipeline)
+            yield from refused_start(pipeline)
             yield from _missing(pipeline)
             yield from unregistered(pipeline)
             yield from unproved(pipeline)
@@ -271,6 +257,19 @@ def cut_back(pipeline: Pipeline) -> Iterator[Finding]:
         except TidemarkError:
             # A service that is away has a finding of its own, and the stream names a source that does not fit.
             return
+
+
+def refused_start(pipeline: Pipeline) -> Iterator[Finding]:
+    """Yield a finding when no driver runs and the stream would not start, since its code or declaration is another."""
+    if writers.live_writer(pipeline.name) is not None:
+        # It goes on with its own code; its page says whether this code fits.
+        return
+    try:
+        check_fit(pipeline)
+    except ServiceUnreachable:
+        raise
+    except TidemarkError as error:
+        yield Finding(False, f"{pipeline.name}: its stream will not start: {error.message}", error.remedy)
 
 
 def _missing(pipeline: Pipeline) -> Iterator[Finding]:

@@ -15,7 +15,8 @@ from pathlib import Path
 from include.doctor.finding import Finding
 from include.errors import TidemarkError
 from include.lake.disks import LEAST, amount, disks
-from include.services import supervisor
+from include.services import registry, supervisor
+from include.services.process import embedded_addresses
 from include.services.spark.allowance import available_memory
 from include.settings import REPOSITORY, Settings, settings
 from include.spark import class_archive, compiled_jars, jars
@@ -32,6 +33,22 @@ _SECRETS = (
 
 _ROOM = 2 * 2**30
 """Bytes of disk that are needed beside what is installed."""
+
+
+def effective_settings() -> dict[str, str]:
+    """Return the settings in force by the name of their variable, secrets masked or left out."""
+    current = settings()
+    values = {f"TIDEMARK_{name.upper()}": str(getattr(current, name) or "") for name in Settings.declared()}
+    values["TIDEMARK_LAKE"] = current.lake_uri
+    if current.registry_url:
+        values["TIDEMARK_REGISTRY_URL"] = registry.shown_address()
+    unset = {
+        **embedded_addresses(),
+        "TIDEMARK_MAX_OFFSETS_PER_TRIGGER": "(as the pipeline declares)",
+        "TIDEMARK_SPARK_SUBMIT": "(PySpark's own)",
+        "TIDEMARK_SPARK_UI": "false",
+    }
+    return {name: value or unset.get(name, "(none)") for name, value in values.items()}
 
 
 def examine_machine() -> Iterator[Finding]:

@@ -166,24 +166,29 @@ def _ask(pipeline: str) -> Fit:
         return Fit(f"it cannot be loaded: {one_line(last, 300)}", restarts=False)
 
 
-def fit_now(pipeline: Pipeline) -> Fit:
-    """Return whether this process's code fits the registered tables and the current generation's checkpoints."""
+def check_fit(pipeline: Pipeline) -> None:
+    """Raise TidemarkError unless this process's code fits the registered tables and the generation's checkpoints."""
     generation = generations.current(pipeline.name)
     noted = facts_of_begun(generation) if generation else {}
+    check_storage_early(pipeline)
+    contents = contents_of_generation(pipeline.name)
+    # A view that has not begun will take what its source holds then; nothing of it is compared here.
+    taken = {
+        name: as_file(pipeline, name, contents[name]) if name in contents else without_rows(reference)
+        for name, reference in pipeline.references.items()
+        if reference.source
+    }
+    known = replace(pipeline, references={**pipeline.references, **taken})
+    check_event_time(known)
+    for query, facts in fingerprint.fingerprints_of(known).items():
+        if query in noted:
+            fingerprint.check(pipeline.name, query, noted[query], facts)
+
+
+def fit_now(pipeline: Pipeline) -> Fit:
+    """Return whether this process's code fits the registered tables and the current generation's checkpoints."""
     try:
-        check_storage_early(pipeline)
-        contents = contents_of_generation(pipeline.name)
-        # A view that has not begun will take what its source holds then; nothing of it is compared here.
-        taken = {
-            name: as_file(pipeline, name, contents[name]) if name in contents else without_rows(reference)
-            for name, reference in pipeline.references.items()
-            if reference.source
-        }
-        known = replace(pipeline, references={**pipeline.references, **taken})
-        check_event_time(known)
-        for query, facts in fingerprint.fingerprints_of(known).items():
-            if query in noted:
-                fingerprint.check(pipeline.name, query, noted[query], facts)
+        check_fit(pipeline)
     except TidemarkError as error:
         return Fit(str(error), pipeline.restarts_on_new_code)
     return Fit("", pipeline.restarts_on_new_code)

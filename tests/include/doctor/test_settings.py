@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from include.doctor.examine import effective_settings
-from include.doctor.machine import close_secrets, examine_secrets, examine_settings
+from include.doctor.machine import close_secrets, effective_settings, examine_secrets, examine_settings
 from include.errors import UsageError
 from include.schemas.registry import registry
 from include.setting_values import masked

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from include.doctor import examine
+from include.doctor.finding import Finding
 from include.ledger.streams import generations, writers
 from include.ledger.streams.writers import Lease
 from include.pipelines import load_pipeline
@@ -121,6 +123,26 @@ def test_new_generation_is_asked_for_until_there_is_one_when_the_new_code_has_an
     again = new_code.look_closely(NAME)
     assert again is not None
     assert again.fit == new_code.Fit("", restarts=True)
+
+
+def test_doctor_says_that_a_stream_will_not_start_when_none_runs_and_its_checkpoint_is_another_s(
+    postgres: Home,
+) -> None:
+    def refused() -> list[Finding]:
+        with settings_of(postgres):
+            found = examine._tables(deep=False, logs=False)
+            return [each for each in found if "its stream will not start" in each.what]
+
+    view = load_pipeline(NAME).views[0].name
+    begin_with(**{view: {**fingerprints_of(load_pipeline(NAME))[view], "window length": "1 day"}})
+    (found,) = refused()
+    assert found.what.startswith(f"{NAME}: its stream will not start: the checkpoint of {view} was made by another")
+    assert "window length: 1 day →" in found.what
+    assert (found.ok, found.remedy.split(" --")[0]) == (False, f"./tidemark new-generation {NAME}")
+    with held_lease(NAME):
+        assert refused() == []
+    begin_with()
+    assert refused() == []
 
 
 def test_error_is_reported_when_the_code_cannot_be_loaded(
