@@ -119,9 +119,14 @@ def _finished(pipeline: Pipeline, wish: Wish, tell: Tell) -> dict[str, Any]:
 def dry_run(pipeline: Pipeline, wish: Wish) -> dict[str, Any]:
     """Return how much an erasure would erase; nothing is changed.
 
-    Raises what `erase` raises before it searches, except for signed proofs without a key to sign others.
+    Raises what `erase` raises before it searches, except for signed proofs without a key to sign others; UsageError
+    also while one of the same keys is unfinished.
     """
     columns = _columns_to_erase(pipeline, wish)
+    if (begun := unfinished.unfinished(pipeline.name)) is not None:
+        _check_same(pipeline, begun, wish, columns)
+        what = f"erasure {begun.id} of these keys is unfinished, and what it erases is not counted"
+        raise UsageError(what, remedy=f"./tidemark erase {pipeline.name} --resume", pipeline=pipeline.name)
     _check_topics(pipeline)
     found = search(pipeline, columns, Keys(wish.keys))
     records = {*found.found.landed, *found.found.registered, *found.found.quarantined}

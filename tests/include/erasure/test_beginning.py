@@ -708,6 +708,15 @@ def test_unfinished_erasure_is_not_taken_for_one_of_other_columns_when_the_keys_
     assert unfinished.unfinished(pipeline) is not None
 
 
+def test_dry_run_counts_nothing_and_says_that_an_erasure_is_unfinished_when_one_is(pipeline: str) -> None:
+    declared = replace(load_pipeline("nest_cameras"), name=pipeline)
+    erasure = begin(pipeline, set(), set())
+    for key, said in ("cam-2", "of other keys, is unfinished"), ("cam-1", "of these keys is unfinished"):
+        with pytest.raises(UsageError, match=f"erasure {erasure},? {said}") as refused:
+            dry_run(declared, Wish((key,), ("device_id",), "asked", "me@here"))
+        assert refused.value.remedy.endswith(f"./tidemark erase {pipeline} --resume")
+
+
 def test_folder_of_a_killed_replay_goes_when_another_replay_runs_as_files_are_deleted(
     pipeline: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
