@@ -51,15 +51,6 @@ _HEAP = re.compile(r"[1-9]\d{0,9}[kmgt]", re.ASCII | re.IGNORECASE)
 _STORES = ("s3", "s3a", "file", "hdfs")
 """Schemes that both Spark's jars and Arrow read: for those of other clouds Spark has no connector."""
 
-OF_OTHER_SERVERS = (
-    *("PGHOSTADDR", "PGSERVICE", "PGSSLMODE", "PGSSLROOTCERT", "PGREQUIRESSL", "PGSSLNEGOTIATION"),
-    *("PGGSSENCMODE", "PGCHANNELBINDING", "PGREQUIREAUTH", "PGTARGETSESSIONATTRS", "PGOPTIONS", "PGCLIENTENCODING"),
-)
-"""Variables by which PostgreSQL's clients add to an address, or connect to another one than it names.
-
-Source: https://www.postgresql.org/docs/18/libpq-envars.html.
-"""
-
 _Number = TypeVar("_Number", int, float)
 
 

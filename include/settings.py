@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
 from include import service_states
+from include.environment import foreign
 from include.errors import ServiceUnreachable, UsageError
 from include.kafka_security import beside, for_java, for_librdkafka, without_own
 from include.setting_values import (
-    OF_OTHER_SERVERS,
     Secret,
     absolute_path,
     between,
@@ -265,8 +265,7 @@ def settings() -> Settings:
     paths = {name: str(each) for name, each in values.items() if name == "lake" or isinstance(each, Path)}
     os.environ |= {f"TIDEMARK_{name.upper()}": each for name, each in paths.items()}
     if "database_url" not in values:
-        for name in OF_OTHER_SERVERS:
-            os.environ.pop(name, None)
+        foreign.take_out_other_servers(os.environ)
     return Settings(**values)
 
 

@@ -21,6 +21,7 @@ HEAVY = {"pyspark", "great_expectations", "pandas"}
 
 INCLUDE = (
     "include.errors",
+    "include.environment",
     "include.times",
     "include.waiting",
     "include.kafka_security",

@@ -18,6 +18,7 @@ import typer
 from typer.core import TyperGroup
 
 from include.cli import PASS_ARGUMENTS_ON, VERBS
+from include.environment import foreign
 from include.errors import TidemarkError, UsageError, one_line
 
 # Typer bundles its own copy of Click and does not export the base class of that copy's usage errors.
@@ -165,6 +166,7 @@ def _end_on_signals() -> None:
 def main() -> int:
     """Run the command line and return its exit code (see include/errors.py)."""
     _open_streams()
+    foreign.take_out_proxies(os.environ)
     arguments = _with_debug_first(sys.argv[1:])
     # With `--stop`, 0 says that the running driver was asked.
     if _verb(arguments) == "stream" and "--stop" not in arguments:

@@ -21,6 +21,7 @@ from urllib.parse import urlencode
 
 import psutil
 
+from include.environment import foreign
 from include.errors import ServiceUnreachable, UsageError
 from include.services import copies, postgres, process
 from include.services.process import ServiceStatus
@@ -136,7 +137,7 @@ def airflow_environment(port: int | None = None) -> dict[str, str]:
         "TIDEMARK_HOME": str(current.home),
         "TIDEMARK_ARCHIVE_WAIT": os.environ.get("TIDEMARK_ARCHIVE_WAIT") or ARCHIVE_WAIT,
         # Its parts and its tasks ask its API server.
-        **process.no_proxy(os.environ),
+        **foreign.no_proxy(os.environ),
         # Its tasks submit with the Spark that is installed here, whatever the caller's shell exports.
         **({} if current.spark_submit else {"SPARK_HOME": str(pyspark_home())}),
         "PYTHONPATH": str(REPOSITORY),

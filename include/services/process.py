@@ -276,13 +276,3 @@ def _kill(processes: Sequence[psutil.Process]) -> None:
         with suppress(psutil.NoSuchProcess):
             each.kill()
     wait_ended(processes, 5)
-
-
-def no_proxy(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables by which programs ask loopback itself, beside the addresses that they name already."""
-    # Where both are set, httpx and urllib go by the lower case.
-    named = environment.get("no_proxy") or environment.get("NO_PROXY") or ""
-    hosts = [each.strip() for each in named.split(",") if each.strip()]
-    # A star means every address, and only alone.
-    value = "*" if "*" in hosts else ",".join(dict.fromkeys((*hosts, "127.0.0.1", "localhost")))
-    return {"no_proxy": value, "NO_PROXY": value}

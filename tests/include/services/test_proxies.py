@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import psutil
 import pytest
 
 from include.airflow.api import AirflowApi
 from include.deploy import check_health
+from include.environment import foreign
 from include.errors import ServiceUnreachable
 from include.schemas.registry import SchemaRegistry
 from include.services import airflow, process, yarn
 from include.spark import yarn as applications
-from tests.conftest import SetSettings
+from tests.conftest import REPOSITORY, SetSettings
 from tests.support.json_server import answering
 
 PARTS = ("metadatabase", "scheduler", "triggerer", "dag_processor")
@@ -99,7 +105,40 @@ def test_parts_of_airflow_ask_each_other_without_a_proxy_when_one_is_named(monke
         ({"NO_PROXY": "*"}, "*"),
         # As httpx and urllib do: the lower case wins.
         ({"NO_PROXY": "a.example", "no_proxy": "b.example"}, "b.example,127.0.0.1,localhost"),
+        ({"NO_PROXY": "fd00::/8, [::1],10.0.0.0/8"}, "::1,10.0.0.0/8,127.0.0.1,localhost"),
     ],
 )
 def test_loopback_is_added_to_what_is_asked_without_a_proxy(named: dict[str, str], wanted: str) -> None:
-    assert process.no_proxy(named) == {"no_proxy": wanted, "NO_PROXY": wanted}
+    assert foreign.no_proxy(named) == {"no_proxy": wanted, "NO_PROXY": wanted}
+
+
+def test_services_answer_when_a_proxy_or_an_exception_is_none_that_httpx_knows(
+    address: str, asked: list[str], tmp_path: Path
+) -> None:
+    """As dual-stack clusters and desktops export them: each would stop every command before it asks anybody."""
+    process.write_started("airflow", psutil.Process(), address=address, port=urlsplit(address).port)
+    for named in (
+        {"NO_PROXY": "localhost,.svc,10.0.0.0/8,fd00::/8"},
+        {"no_proxy": "[::1], [fe80::1%eth0]:8080,two words,::1,*.example.net,db.example.net:5432"},
+        {"ALL_PROXY": "socks5h://127.0.0.1:9"},
+        {"all_proxy": "socks://127.0.0.1:9/", "http_proxy": "http://127.0.0.1:9"},
+    ):
+        asked.clear()
+        told = subprocess.run(
+            [sys.executable, "-m", "include.cli", "status", "--json"],
+            env={**os.environ, **named},
+            capture_output=True,
+            text=True,
+            cwd=REPOSITORY,
+            check=False,
+        )
+        assert told.returncode == 0, (named, told.stderr)
+        assert json.loads(told.stdout)["services"]["airflow"]["healthy"], named
+        assert "/api/v2/monitor/health" in asked
+
+
+def test_proxies_that_httpx_knows_are_kept_when_others_are_taken_out() -> None:
+    kept = {"http_proxy": "proxy.example:3128", "HTTPS_PROXY": "http://proxy.example:3128", "PATH": "/bin"}
+    environment = {**kept, "ALL_PROXY": "socks5://proxy.example:1080"}
+    foreign.take_out_proxies(environment)
+    assert environment == kept
