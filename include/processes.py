@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import getpass
 import os
+import pwd
 import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from typing import NamedTuple
 
 import psutil
 
+from include.errors import UsageError
 from include.waiting import wait_for
 
 PROC = Path("/proc")
@@ -194,4 +196,20 @@ def wait_ended(processes: Iterable[psutil.Process], seconds: float) -> list[psut
 
 def user_at_host() -> str:
     """Return this process's user and host, as the ledger records who runs it, e.g. `airflow@worker-1`."""
-    return f"{getpass.getuser()}@{socket.gethostname()}"
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        # An id without a name, as containers may be given.
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"
+
+
+def check_user_has_name(needed_by: str) -> None:
+    """Raise UsageError when this process's user id has no name, without which Hadoop and PostgreSQL do not start."""
+    try:
+        pwd.getpwuid(os.geteuid())
+    except KeyError:
+        raise UsageError(
+            f"the user id {os.geteuid()} has no entry in /etc/passwd, without which {needed_by} does not start",
+            remedy="add one, or start it as a user that has one",
+        ) from None

@@ -21,7 +21,7 @@ import psycopg2
 from psycopg2.errors import DuplicateDatabase, InsufficientPrivilege, UniqueViolation
 
 from include.errors import ServiceUnreachable, UsageError, one_line
-from include.processes import wait_ended
+from include.processes import check_user_has_name, wait_ended
 from include.services import copies, process
 from include.services.process import ServiceStatus
 from include.settings import settings, write_private
@@ -45,7 +45,8 @@ WHERE datname = 'airflow' AND setrole = 0 AND setting LIKE %s
 
 
 def up() -> None:
-    """Start PostgreSQL and create missing databases and schemas. Raise ServiceUnreachable, UsageError for a copy."""
+    """Start PostgreSQL with all its databases. Raise ServiceUnreachable; UsageError for a copy or a nameless user."""
+    check_user_has_name("PostgreSQL")
     copies.check_shares_nothing()
     binaries = folder_of_binaries()
     state = process.read_state("postgres")

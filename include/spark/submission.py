@@ -16,6 +16,7 @@ from include.lake.disks import check_room
 from include.pipelines.spec import Pipeline
 from include.pipelines.spec.decoders import Decoder
 from include.settings import REPOSITORY, Settings, settings
+from include.processes import check_user_has_name
 from include.spark import class_archive, cluster, driver_folders, kept
 from include.spark.cluster import DeployMode
 from include.spark.compiled_jars import LOG_STORES, decoder_jars, log_store_jars
@@ -147,13 +148,14 @@ def submission(
 ) -> SparkSubmission:
     """Return the submission of a job with this process's settings; `delta`: it reads or writes Delta tables.
 
-    `decoder`: the decoder of the records that it reads. Raises UsageError when its jar is missing, DiskFull when
-    Spark's local folder has no space.
+    `decoder`: the decoder of the records that it reads. Raises UsageError when its jar is missing or this user has no
+    name, DiskFull when Spark's local folder has no space.
 
     A `short` job ends before the JVM's second compiler pays for itself; without that one it takes half the CPU time.
     Dead drivers' folders are removed, and the job's driver gets a folder of its own. `mode` overrides the settings'.
     """
     current = settings()
+    check_user_has_name("Spark")
     on_cluster = (mode or cluster.deploy_mode(job, current)) == "cluster"
     jars, own, folder = driver_jars(decoder, delta=delta), dict[str, str](), None
     if not on_cluster:

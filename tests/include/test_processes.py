@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -146,3 +147,16 @@ def test_identity_goes_by_the_clock_when_there_is_no_proc(monkeypatch: pytest.Mo
     here = ProcessIdentity.of(os.getpid())
     assert here.start_time == psutil.Process().create_time()
     assert ProcessIdentity.parse(str(here)).is_running()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes another user")
+def test_user_is_told_by_its_id_when_that_has_no_name() -> None:
+    """As containers are given one."""
+    without_name = {
+        name: each for name, each in os.environ.items() if name not in ("LOGNAME", "USER", "LNAME", "USERNAME")
+    }
+    program = "import os; from include import processes as p; os.setuid(2147471303); print(p.user_at_host())"
+    told = subprocess.run(
+        [sys.executable, "-c", program], env=without_name, cwd=REPOSITORY, capture_output=True, text=True, check=False
+    )
+    assert told.stdout == f"2147471303@{socket.gethostname()}\n", told.stderr

@@ -34,6 +34,13 @@ def test_server_reads_its_configuration_when_root_keeps_files_to_itself(tmp_path
     assert (pwd.getpwuid(status.st_uid).pw_name, status.st_mode & 0o777) == ("nobody", 0o600)
 
 
+def test_server_is_not_started_when_its_user_has_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As initdb refuses it, after its folder was made."""
+    monkeypatch.setattr(os, "geteuid", lambda: 2**31 - 12345)
+    with pytest.raises(UsageError, match="has no entry in /etc/passwd, without which PostgreSQL does not start"):
+        service.up()
+
+
 def test_server_is_not_started_when_one_that_cannot_be_seen_uses_the_data(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empty_home: Path
 ) -> None:

@@ -19,6 +19,9 @@ from tests.conftest import SetSettings
 
 pytestmark = pytest.mark.usefixtures("empty_home")
 
+NAMELESS = 2**31 - 12345
+"""An id of no user."""
+
 
 @pytest.mark.parametrize("delta", [True, False])
 def test_delta_s_jars_are_passed_only_when_an_application_needs_them(delta: bool) -> None:
@@ -83,6 +86,13 @@ def test_spark_of_this_python_is_started_when_the_shell_exports_another(
     program.touch(mode=0o755)
     set_settings(TIDEMARK_SPARK_SUBMIT=str(program))
     assert "SPARK_HOME" not in submission("stream", name="stream").env
+
+
+def test_driver_is_refused_when_its_user_has_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Hadoop refuses it, with a stack trace."""
+    monkeypatch.setattr(os, "geteuid", lambda: NAMELESS)
+    with pytest.raises(UsageError, match=f"the user id {NAMELESS} has no entry in /etc/passwd.*add one"):
+        submission("stream", name="stream")
 
 
 def test_shipped_file_decides_when_a_driver_logs() -> None:
