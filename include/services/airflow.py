@@ -39,9 +39,9 @@ _STARTS = 3
 _THEIRS = ("AIRFLOW_CONN_", "AIRFLOW_VAR_", "AIRFLOW__SECRETS__", "AIRFLOW__WORKERS__SECRETS_BACKEND")
 """Airflow's own variables that the embedded one takes over: connections, variables and where else to find them."""
 
-_AIRFLOW = (sys.executable, "-m", "airflow")
+_AIRFLOW = (sys.executable, "-P", "-m", "airflow")
 """Airflow's command: the program of that name beside Python has the folder in which it was installed in its first line,
-which may have been moved or copied since."""
+which may have been moved or copied since. The working folder, which may be another checkout, is not imported from."""
 
 # Task logs are read from this machine's disk, so the log servers are not needed.
 PARTS = (["api-server"], ["scheduler", "--skip-serve-logs"], ["dag-processor"], ["triggerer", "--skip-serve-logs"])
@@ -166,7 +166,7 @@ def up() -> None:
 
 
 def _start(port: int) -> None:
-    command = [sys.executable, "-m", "include.services.airflow"]
+    command = [sys.executable, "-P", "-m", "include.services.airflow"]
     started = process.start_detached("airflow", command, airflow_environment(port))
     address = f"http://127.0.0.1:{port}"
     process.write_started("airflow", started, address=address, port=port)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -198,6 +199,8 @@ def _fetch(conf: str) -> None:
     # What an earlier fetch left that was interrupted or refused.
     shutil.rmtree(fetched, ignore_errors=True)
     command = [java(), "-Xmx512m", *SHORT_LIVED, *_proxy_options()]
+    # Such as the certificates of a proxy that reads along.
+    command += shlex.split(os.environ.get("TIDEMARK_JVM_OPTIONS", ""))
     command += ["-jar", next((pyspark_home() / "jars").glob("ivy-*.jar")).as_posix()]
     command += ["-settings", str(IVY_SETTINGS), "-ivy", str(IVY), "-cache", str(_ivy_cache())]
     command += ["-confs", conf, "-retrieve", f"{fetched}/[conf]/[artifact]-[revision].[ext]"]

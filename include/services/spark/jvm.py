@@ -40,7 +40,7 @@ def up() -> None:
         driver_folders.VARIABLE: str(folder),
         "TMPDIR": str(folder),
     }
-    command = [sys.executable, "-m", "spark_jobs.kept.keeper", str(process.log_path(SERVICE))]
+    command = [sys.executable, "-P", "-m", "spark_jobs.kept.keeper", str(process.log_path(SERVICE))]
     started = process.start_detached(SERVICE, command, environment)
     known = {"key": key(current), "jars": kept_jars(), "cwd": str(Path.cwd())}
     # Before it is awaited: `down` finds it, however this command ends.

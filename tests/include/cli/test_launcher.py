@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -74,14 +75,14 @@ def hashings(checkout: Path) -> int:
 
 
 def test_files_of_the_set_up_are_hashed_once_when_nothing_changes(checkout: Path) -> None:
-    assert [run(checkout).stdout for _ in range(3)] == ["runs -m include.cli status\n"] * 3
+    assert [run(checkout).stdout for _ in range(3)] == ["runs -P -m include.cli status\n"] * 3
     assert hashings(checkout) == 1
 
 
 def test_files_of_the_set_up_are_hashed_again_when_one_is_touched(checkout: Path) -> None:
     run(checkout)
     (checkout / "uv.lock").touch()
-    assert run(checkout).stdout == run(checkout).stdout == "runs -m include.cli status\n"
+    assert run(checkout).stdout == run(checkout).stdout == "runs -P -m include.cli status\n"
     assert hashings(checkout) == 2
 
 
@@ -123,7 +124,7 @@ def test_tools_of_the_tests_are_installed_only_when_tests_are_to_run(
     checkout: Path, arguments: list[str], is_tried: bool
 ) -> None:
     done = run(checkout, arguments=arguments, PATH=without_programs(checkout))
-    assert done.stdout.split() == ["runs", "-m", "include.cli", *arguments]
+    assert done.stdout.split() == ["runs", "-P", "-m", "include.cli", *arguments]
     assert ("their tests skip: chromium" in done.stderr) == is_tried
 
 
@@ -240,7 +241,7 @@ def test_every_command_runs_when_many_begin_before_the_java_is_known(checkout: P
         started = [start(checkout) for _ in range(8)]
         said = [each.communicate(timeout=120) for each in started]
         assert [each.returncode for each in started] == [0] * 8, said
-        assert said == [("runs -m include.cli status\n", "")] * 8
+        assert said == [("runs -P -m include.cli status\n", "")] * 8
         assert stamp.exists()
     assert (checkout / ".tidemark/java").read_text().endswith(f"{checkout / 'java/bin/java'}\n")
 
@@ -249,14 +250,33 @@ def test_command_runs_when_the_launcher_is_a_link_in_a_folder_of_programs(checko
     (tmp_path / "programs").mkdir()
     (tmp_path / "programs" / "tidemark").symlink_to("../tidemark")
     done = run(checkout, program=str(tmp_path / "programs" / "tidemark"))
-    assert (done.returncode, done.stdout, done.stderr) == (0, "runs -m include.cli status\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "runs -P -m include.cli status\n", "")
 
 
 def test_command_runs_when_the_shell_looks_for_folders_elsewhere(checkout: Path, tmp_path: Path) -> None:
     (tmp_path / "elsewhere" / "there").mkdir(parents=True)
     (tmp_path / "there").symlink_to(tmp_path)
     done = run(checkout, cwd=tmp_path, program="there/tidemark", CDPATH=str(tmp_path / "elsewhere"))
-    assert (done.returncode, done.stdout, done.stderr) == (0, "runs -m include.cli status\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "runs -P -m include.cli status\n", "")
+
+
+def test_own_code_runs_when_the_working_folder_has_code_of_the_same_name(checkout: Path, tmp_path: Path) -> None:
+    program(checkout / ".venv/bin/python", f'exec {sys.executable} "$@"')
+    for root in (checkout, tmp_path / "staging"):
+        (root / "include/cli").mkdir(parents=True, exist_ok=True)
+        (root / "include/__init__.py").touch()
+        (root / "include/cli/__init__.py").touch()
+        (root / "include/cli/__main__.py").write_text("print(__file__)")
+    done = run(checkout, cwd=tmp_path / "staging")
+    assert (done.stdout, done.stderr) == (f"{checkout}/include/cli/__main__.py\n", "")
+
+
+def test_options_of_other_programs_jvms_reach_none_when_the_shell_exports_them(checkout: Path) -> None:
+    names = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
+    program(checkout / ".venv/bin/python", "env")
+    told = run(checkout, **dict.fromkeys(names, "-XX:+UseG1GC"), TIDEMARK_JVM_OPTIONS="-Xint").stdout.splitlines()
+    assert "TIDEMARK_JVM_OPTIONS=-Xint" in told
+    assert not [line for line in told if line.startswith(names)]
 
 
 def test_command_has_a_locale_of_utf_8_when_the_shell_has_none(checkout: Path) -> None:
@@ -268,7 +288,7 @@ def test_set_up_is_readable_by_other_accounts_when_root_keeps_files_to_itself(ch
     """By that of PostgreSQL, which does not run as root, and by those that start Tidemark from there."""
     shutil.rmtree(checkout / ".tidemark")
     program(checkout / "bin/uv", f'touch "{checkout}/installed"')
-    program(checkout / ".venv/bin/python", f'umask > "{checkout}/umask of $2"')
+    program(checkout / ".venv/bin/python", f'[ "$1" != -P ] || shift; umask > "{checkout}/umask of $2"')
     done = run(checkout, "sh", "-c", 'umask 077; exec "$@"', "sh")
     assert done.returncode == 0, done.stderr
     made = (checkout / name for name in ("installed", ".tidemark", ".tidemark/setup.stamp"))
@@ -289,7 +309,7 @@ def test_command_runs_when_another_account_keeps_what_it_noted_to_itself(checkou
     for name in ("seen", "java"):
         (checkout / ".tidemark" / name).chmod(0)
     done = run(checkout, *without_rights())
-    assert (done.returncode, done.stdout, done.stderr) == (0, "runs -m include.cli status\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "runs -P -m include.cli status\n", "")
 
 
 def test_owner_is_asked_for_when_the_set_up_is_missing_and_its_user_cannot_write_to_the_checkout(
@@ -431,5 +451,5 @@ def test_command_runs_when_its_user_cannot_write_to_the_checkout(checkout: Path)
         done = run(checkout, *without_rights())
     finally:
         state.chmod(0o755)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "runs -m include.cli status\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "runs -P -m include.cli status\n", "")
     assert sorted(each.name for each in state.iterdir()) == ["setup.stamp", "tools"]

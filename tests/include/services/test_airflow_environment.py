@@ -55,13 +55,17 @@ def test_connections_variables_and_secrets_backends_are_kept_when_they_are_in_th
 
 
 def airflow_of(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run `./tidemark airflow …` as somebody whose home folder is empty."""
+    """Run `./tidemark airflow …` as somebody whose home folder is empty, in the folder of another checkout."""
+    other = tmp_path / "staging"
+    for name in ("include", "airflow"):
+        (other / name).mkdir(parents=True, exist_ok=True)
+        (other / name / "__init__.py").write_text("raise ImportError('of another checkout')")
     return subprocess.run(
-        [sys.executable, "-m", "include.cli", "airflow", *arguments],
-        env={**os.environ, "HOME": str(tmp_path / "user")},
+        [sys.executable, "-P", "-m", "include.cli", "airflow", *arguments],
+        env={**os.environ, "HOME": str(tmp_path / "user"), "PYTHONPATH": str(REPOSITORY)},
         capture_output=True,
         text=True,
-        cwd=REPOSITORY,
+        cwd=other,
         check=False,
     )
 
@@ -109,7 +113,7 @@ def test_parts_start_when_the_environment_was_moved(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(airflow.signal, "signal", lambda *_: None)
     monkeypatch.setattr(airflow.subprocess, "run", lambda command, **_: started.append(command) or Migrating())
     assert airflow.serve() == 1
-    assert started == [[sys.executable, "-m", "airflow", "db", "migrate"]]
+    assert started == [[sys.executable, "-P", "-m", "airflow", "db", "migrate"]]
 
 
 def test_own_values_hold_when_the_environment_has_others(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

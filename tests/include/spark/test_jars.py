@@ -78,6 +78,7 @@ def test_java_goes_by_the_proxies_when_the_environment_names_some(
     monkeypatch.setattr(jars, "_run_patiently", lambda command: ran.append(command) or failed)
     for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
         monkeypatch.delenv(name)
+    monkeypatch.setenv("TIDEMARK_JVM_OPTIONS", "-Djavax.net.ssl.trustStore=/of/the/proxy")
     for proxies in (
         {},
         {"https_proxy": "http://proxy.example.net:3128/", "http_proxy": "proxy", "no_proxy": "10.0.0.7, .example.net"},
@@ -95,7 +96,7 @@ def test_java_goes_by_the_proxies_when_the_environment_names_some(
         "-Dhttps.proxyPort=3128",
         "-Dhttp.nonProxyHosts=localhost|127.*|[::1]|10.0.0.7|*.10.0.0.7|example.net|*.example.net",
     ]
-    assert ran[1].index(options[-1]) < ran[1].index("-jar")
+    assert ran[1].index(options[-1]) < ran[1].index("-Djavax.net.ssl.trustStore=/of/the/proxy") < ran[1].index("-jar")
 
 
 def test_jars_are_fetched_when_they_are_named_and_nothing_has_used_them_yet(
