@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
+from include.environment import foreign
 from include.errors import UsageError
 from include.settings import Settings, read_properties, secret_variables
 from include.spark import driver_folders, kubernetes, yarn
@@ -17,7 +18,11 @@ DeployMode = Literal["client", "cluster"]
 CLUSTER_JOBS = ("stream", "build_interval", "publish")
 """Entries whose driver may run on the cluster; the others write a file on this machine."""
 
-_OWN = ("SPARK_HOME", "SPARK_CONF_DIR", "SPARK_LAUNCHER_OPTS", "HADOOP_CONF_DIR", "YARN_CONF_DIR")
+_OWN = (
+    *("SPARK_HOME", "SPARK_CONF_DIR", "SPARK_LAUNCHER_OPTS", "PYTHONSAFEPATH"),
+    *foreign.OF_OTHER_CLUSTERS,
+    *foreign.OF_OTHER_METASTORES,
+)
 """Variables of `spark-submit` on this host, which a driver elsewhere must not get."""
 
 
@@ -62,9 +67,14 @@ def yarn_options(current: Settings, jars: Sequence[Path]) -> dict[str, str]:
 
 
 def client_environment(current: Settings) -> dict[str, str]:
-    """Return the variables by which Spark finds YARN; with the embedded one, which is on loopback, drivers are too."""
+    """Return the variables by which Spark finds YARN; with the embedded one, which is on loopback, drivers are too.
+
+    Without YARN, PySpark's own Spark gets nothing of a cluster for which the shell is set up, but for what a lake in
+    HDFS and pods on Kubernetes may need of it.
+    """
     if current.spark_master != "yarn":
-        return {}
+        needs_it = kubernetes.is_master(current.spark_master) or current.lake_uri.startswith("hdfs:")
+        return {} if needs_it or current.spark_submit else dict.fromkeys(foreign.OF_OTHER_CLUSTERS, "")
     folder = str(yarn.configuration())
     local = {"SPARK_LOCAL_IP": "127.0.0.1"} if yarn.is_embedded() else {}
     return {"HADOOP_CONF_DIR": folder, "YARN_CONF_DIR": folder, **local}

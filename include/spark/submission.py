@@ -11,12 +11,13 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from include.environment import foreign
 from include.lake import object_store
 from include.lake.disks import check_room
 from include.pipelines.spec import Pipeline
 from include.pipelines.spec.decoders import Decoder
-from include.settings import REPOSITORY, Settings, settings
 from include.processes import check_user_has_name
+from include.settings import REPOSITORY, Settings, settings
 from include.spark import class_archive, cluster, driver_folders, kept
 from include.spark.cluster import DeployMode
 from include.spark.compiled_jars import LOG_STORES, decoder_jars, log_store_jars
@@ -154,8 +155,8 @@ def submission(
     A `short` job ends before the JVM's second compiler pays for itself; without that one it takes half the CPU time.
     Dead drivers' folders are removed, and the job's driver gets a folder of its own. `mode` overrides the settings'.
     """
-    current = settings()
     check_user_has_name("Spark")
+    current = settings()
     on_cluster = (mode or cluster.deploy_mode(job, current)) == "cluster"
     jars, own, folder = driver_jars(decoder, delta=delta), dict[str, str](), None
     if not on_cluster:
@@ -247,6 +248,10 @@ def spark_environment(current: Settings) -> dict[str, str]:
         "PYTHONPATH": str(REPOSITORY),
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
+        # Of UDFs: otherwise they import from the folder in which the command was typed, as from another checkout.
+        "PYTHONSAFEPATH": "1",
+        # As SPARK_CONF_DIR: another metastore's hive-site.xml must not matter, either.
+        **dict.fromkeys(foreign.OF_OTHER_METASTORES, str(pyspark_home() / "conf")),
         **({"SPARK_LOCAL_IP": "127.0.0.1"} if current.spark_master.startswith("local") else {}),
         **cluster.client_environment(current),
         # spark-submit starts a JVM of its own to find out how to start the driver's.

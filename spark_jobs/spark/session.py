@@ -154,6 +154,8 @@ def catalog_properties(current: Settings) -> dict[str, str]:
     """Return the options of Hive's client for the metastore. Raises ServiceUnreachable before `up postgres`."""
     catalog = current.database("catalog")
     return {
+        # None: a hive-site.xml on the class path may name a server, which would be asked instead.
+        "hive.metastore.uris": "",
         "javax.jdo.option.ConnectionURL": jdbc_url(current, "catalog"),
         "javax.jdo.option.ConnectionDriverName": "org.postgresql.Driver",
         "javax.jdo.option.ConnectionUserName": catalog.username or "",

@@ -3,15 +3,19 @@
 spark-submit tests/support/changed_columns.py FILE
 
 Writes to FILE, as JSON: `locations` of both revisions, `rows` of the table, and the error of a narrower declaration.
+All the while, Hive's client finds the configuration of a metastore that is not there.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -59,6 +63,24 @@ def write(spark: SparkSession, columns: str, hour: int) -> BuiltRevision:
 
 def main(argv: list[str]) -> int:
     spark = build_session("changed columns", catalog=True)
+    with site_of_another_metastore(spark, Path(argv[0]).with_name("hive-site.xml")):
+        return change(spark, argv)
+
+
+@contextmanager
+def site_of_another_metastore(spark: SparkSession, site: Path) -> Iterator[None]:
+    """Let Hive's client find another's configuration, as of HIVE_CONF_DIR; the JVM may be kept for other drivers."""
+    server = "<property><name>hive.metastore.uris</name><value>thrift://127.0.0.1:9</value></property>"
+    site.write_text(f"<configuration>{server}</configuration>")
+    jvm: Any = spark._jvm
+    jvm.org.apache.hadoop.hive.conf.HiveConf.setHiveSiteLocation(jvm.java.net.URL(site.as_uri()))
+    try:
+        yield
+    finally:
+        jvm.org.apache.hadoop.hive.conf.HiveConf.setHiveSiteLocation(None)
+
+
+def change(spark: SparkSession, argv: list[str]) -> int:
     old, new = write(spark, BEFORE, 0), write(spark, NOW, 1)
     before = Catalog(spark, pipeline_of(BEFORE))
     before.create_tables()

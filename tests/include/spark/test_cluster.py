@@ -65,6 +65,7 @@ def test_driver_gets_the_path_of_the_secrets_and_no_secret_when_it_runs_on_the_c
         assert f"spark.yarn.appMasterEnv.{name}={value}" in command
     # What this host's `spark-submit` needs would name folders that are not there.
     assert not [part for part in command if "appMasterEnv.SPARK_" in part and "SPARK_LOCAL_IP" not in part]
+    assert not [part for part in command if "appMasterEnv.HIVE_" in part or "appMasterEnv.HADOOP_" in part]
     assert not [part for part in command if "tmpdir" in part.lower() and "./tmp" not in part]
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
+from include.environment import foreign
 from include.errors import UsageError
 from include.pipelines import load_pipeline
 from include.settings import settings
@@ -86,6 +88,43 @@ def test_spark_of_this_python_is_started_when_the_shell_exports_another(
     program.touch(mode=0o755)
     set_settings(TIDEMARK_SPARK_SUBMIT=str(program))
     assert "SPARK_HOME" not in submission("stream", name="stream").env
+
+
+def test_nothing_of_another_cluster_is_on_the_class_path_when_the_shell_is_set_up_for_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its hive-site.xml would lead to another catalog, and a folder makes the class archive invalid."""
+    for name in (*foreign.OF_OTHER_CLUSTERS, *foreign.OF_OTHER_METASTORES):
+        monkeypatch.setenv(name, str(tmp_path))
+    environment = {**os.environ, **submission("run_sql", name="sql").env, "SPARK_PRINT_LAUNCH_COMMAND": "1"}
+    asked = [str(OWN_SPARK_SUBMIT), "--version"]
+    started = subprocess.run(asked, env=environment, capture_output=True, text=True, check=True).stderr
+    assert "Spark Command: " in started
+    assert str(tmp_path) not in started
+    assert not any(Path(environment[name]).exists() for name in foreign.OF_OTHER_METASTORES)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("TIDEMARK_SPARK_MASTER", "k8s://https://host:6443"),
+        ("TIDEMARK_SPARK_MASTER", "yarn"),
+        ("TIDEMARK_LAKE", "hdfs://cluster/lake"),
+    ],
+)
+def test_configuration_of_the_cluster_is_kept_when_something_needs_it(
+    tmp_path: Path, set_settings: SetSettings, variable: str, value: str
+) -> None:
+    set_settings(HADOOP_CONF_DIR=str(tmp_path), TIDEMARK_SPARK_IMAGE="tidemark", **{variable: value})
+    assert submission("run_sql", name="sql").env.get("HADOOP_CONF_DIR", str(tmp_path)) == str(tmp_path)
+
+
+def test_workers_import_own_code_when_the_working_folder_has_code_of_the_same_name(tmp_path: Path) -> None:
+    (tmp_path / "include").mkdir()
+    (tmp_path / "include" / "__init__.py").write_text("raise ImportError('of another checkout')")
+    environment = {**os.environ, **submission("stream", name="stream").env}
+    # As Spark starts its workers, in the driver's working folder.
+    subprocess.run([sys.executable, "-m", "include.waiting"], env=environment, cwd=tmp_path, check=True)
 
 
 def test_driver_is_refused_when_its_user_has_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
