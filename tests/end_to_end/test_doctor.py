@@ -123,8 +123,7 @@ def change_catalog(home: Home, archive: dict[str, Any]) -> None:
     part = 'SELECT p."PART_ID" FROM "PARTITIONS" p JOIN "TBLS" t USING ("TBL_ID") WHERE t."TBL_NAME" ='
     sd = f'(SELECT "SD_ID" FROM "PARTITIONS" WHERE "PART_ID" = ({part} \'nest_cameras\'))'
     stale = archive["location"].replace("file://", "file:").rsplit("/", 1)[0] + "/r20200101T000000-0"
-    home.rows(
-        "catalog",
+    for statement in (
         f"""UPDATE "SDS" SET "LOCATION" = '{stale}' WHERE "SD_ID" =
             (SELECT "SD_ID" FROM "PARTITIONS" WHERE "PART_ID" = ({part} 'nest_cameras'))""",
         _copied(
@@ -140,7 +139,8 @@ def change_catalog(home: Home, archive: dict[str, Any]) -> None:
         f'DELETE FROM "PARTITION_KEY_VALS" WHERE "PART_ID" = ({part} \'nest_cameras_hourly_counts\')',
         f'DELETE FROM "PARTITION_PARAMS" WHERE "PART_ID" = ({part} \'nest_cameras_hourly_counts\')',
         f'DELETE FROM "PARTITIONS" WHERE "PART_ID" = ({part} \'nest_cameras_hourly_counts\')',
-    )
+    ):
+        home.rows("catalog", statement)
 
 
 def again() -> str:

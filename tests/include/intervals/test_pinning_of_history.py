@@ -44,7 +44,7 @@ class Cost:
 
 
 @pytest.fixture
-def cost(monkeypatch: pytest.MonkeyPatch, in_this_process: None) -> Iterator[Cost]:
+def cost(monkeypatch: pytest.MonkeyPatch, impatient: None) -> Iterator[Cost]:
     counted, offsets_at = Cost(), kafka.offsets_at
 
     def search(moment: datetime, *arguments: Any) -> Mapping[Any, int | None]:

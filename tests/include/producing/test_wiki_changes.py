@@ -92,7 +92,7 @@ def test_names_are_shown_uncoloured_when_they_are_hostile() -> None:
     rows = [["[red]x[/red]", False, 9], ["\x1b[31mESC", True, 3]]
     window = {"from": "2026-11-20T05:00:00Z", "to": "2026-11-20T05:10:00Z", "total": 12, "keys": 2, "rows": rows}
     found = {
-        "pipeline": "wiki_changes", "title": "Top", "by": ["user", "bot"], "measure": "count", "late": 0,
+        "pipeline": "wiki_changes", "title": "Top", "by": ["user", "bot"], "measure": "count", "late": 0, "ahead": 0,
         "updated_at": "2026-11-20T05:11:00Z", "watermark": None, "since": "2026-11-20T05:00:00Z", "windows": [window],
     }  # fmt: skip
     out = io.StringIO()
