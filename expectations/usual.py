@@ -85,7 +85,7 @@ def bounds_of(usual: Usual, table: str, past: Sequence[PastInterval], interval: 
     """Return the bounds that earlier intervals of its length suggest for an interval."""
     severity = usual.severity or settings().unusual
     if len(past) < usual.at_least:
-        why = f"{len(past)} earlier intervals of its length are registered, and it takes {usual.at_least}"
+        why = f"it takes {usual.at_least} registered earlier intervals of its length, and there are {len(past)}"
         return UsualBounds(
             severity, len(past), not_checked=(f"whether rows and freshness of {table} are usual: {why}",)
         )
@@ -99,7 +99,7 @@ def bounds_of(usual: Usual, table: str, past: Sequence[PastInterval], interval: 
     lags = [each.lag for each in past if each.lag is not None]
     if len(lags) < usual.at_least:
         return of_rows_alone(
-            f"{len(lags)} earlier intervals of its length have a newest row, and it takes {usual.at_least}"
+            f"it takes {usual.at_least} earlier intervals of its length with a newest row, and there are {len(lags)}"
         )
     try:
         newest_after = interval.to_time - max(max(lags) * usual.factor, _LEAST_LAG)

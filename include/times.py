@@ -11,6 +11,9 @@ from datetime import UTC, datetime, timedelta
 
 from include.errors import UsageError
 
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+"""No record of Kafka has an earlier timestamp, so no interval begins before it."""
+
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _LONGEST = 36_525 * 86400
 _WORDS = {"day": 86400, "hour": 3600, "minute": 60}
@@ -180,7 +183,7 @@ class Schedule:
         unit, whole = (timedelta(minutes=1), hour) if self.every < hour else (hour, day)
         if self.every <= timedelta(0) or self.every % unit or whole % self.every:
             raise UsageError(
-                f"cron cannot say a schedule of every {self.every}",
+                f"cron cannot say a schedule of every {describe_duration(self.every)}",
                 remedy="whole minutes that divide an hour (15m), whole hours that divide a day (6h), or a day (1d)",
             )
 
@@ -235,32 +238,30 @@ class Schedule:
             except ValueError:
                 continue
             interval = Interval(begin, begin + self.every)
-            return interval if interval.label == label else None
+            return interval if begin >= EPOCH and interval.label == label else None
         return None
 
     def interval(self, from_time: datetime, to_time: datetime, *, now: datetime) -> Interval:
         """Return the interval between two boundaries. Raises UsageError unless they are neighbours and past."""
+        every, begins = describe_duration(self.every), f"the interval begins at {format_time(from_time)}"
+        latest = f"the latest that can run begins at {format_time(self.floor(now) - self.every)}"
+        if from_time < EPOCH:
+            raise UsageError(f"{begins}, and Kafka's timestamps in 1970", remedy="was another year meant?")
         for moment in (from_time, to_time):
             if self.floor(moment) != moment:
                 raise UsageError(
-                    f"{format_time(moment)} is not a boundary of the schedule (every {self.every})",
+                    f"{format_time(moment)} is not a boundary of the schedule (every {every})",
                     remedy=f"the boundary before it is {format_time(self.floor(moment))}",
                 )
         if from_time > now:
-            raise UsageError(
-                f"the interval begins at {format_time(from_time)}, which has not passed yet",
-                remedy=f"the latest that can run begins at {format_time(self.floor(now) - self.every)}",
-            )
+            raise UsageError(f"{begins}, which has not passed yet", remedy=latest)
         if to_time - from_time != self.every:
             raise UsageError(
-                f"{format_time(from_time)} to {format_time(to_time)} is not one interval of {self.every}",
+                f"{format_time(from_time)} to {format_time(to_time)} is not one interval of {every}",
                 remedy=f"--to {format_time(from_time + self.every)}",
             )
         if to_time > now:
-            raise UsageError(
-                f"the interval ends at {format_time(to_time)}, which has not passed yet",
-                remedy=f"the latest that can run begins at {format_time(self.floor(now) - self.every)}",
-            )
+            raise UsageError(f"the interval ends at {format_time(to_time)}, which has not passed yet", remedy=latest)
         return Interval(from_time, to_time)
 
 

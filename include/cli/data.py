@@ -142,7 +142,7 @@ def explain(
     print_table(
         ["file", "rows", "bytes", "offsets", "as built"],
         [
-            [f["name"], f["rows"], f["bytes"], _offset_bounds(f.get("kafka_offset")), ", ".join(f["differs"]) or "yes"]
+            [f["name"], f["rows"], f["bytes"], _offset_bounds(f.get("kafka_offset")), _as_built(f["differs"])]
             for f in explained["files"]
         ],
     )
@@ -168,6 +168,10 @@ _TOLD_FIRST = ("in_ranges", "archived", "empty", "quarantined", "gaps", "erased"
 def _counts(counts: dict[str, int]) -> str:
     order = [*(name for name in _TOLD_FIRST if name in counts), *sorted(counts.keys() - set(_TOLD_FIRST))]
     return ", ".join(f"{counts[name]:,} {name.replace('_', ' ')}" for name in order)
+
+
+def _as_built(differs: list[str]) -> str:
+    return f"no: {', '.join(differs)}" if differs else "yes"
 
 
 def _offset_bounds(bounds: list[int] | None) -> str:

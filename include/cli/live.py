@@ -221,6 +221,8 @@ def report(
         print_exact_json(result)
         return
     print_facts(result["records"])
+    if not result["reports"]:
+        print_lines([f"{declared.name} declares no report"])
     for title, section in result["reports"].items():
         print_table(section["columns"], [list(row.values()) for row in section["rows"]], title=title)
         print_lines([f"{section['note']}; {section['truncated']} rows more"])

@@ -193,7 +193,9 @@ def test_flipped_byte_is_found_by_its_hash_when_the_size_is_the_same(
         file.write_bytes(flipped)
         assert findings(home) == []
         found = findings(home, "--deep")
+        explained = home.run("explain", archive["table"], archive["partition"])
     assert [f["kind"] for f in found] == ["changed content"]
+    assert "no: sha256" in explained.stdout
     assert file.name in found[0]["what"]
 
 

@@ -310,7 +310,8 @@ def test_nothing_is_usual_and_reported_so_when_too_few_intervals_are_registered(
     assert expected(bounds, 30) == []
     assert not bounds.expects_rows
     assert bounds.not_checked == (
-        "whether rows and freshness of t are usual: 47 earlier intervals of its length are registered, and it takes 48",
+        "whether rows and freshness of t are usual: "
+        "it takes 48 registered earlier intervals of its length, and there are 47",
     )
     assert bounds_of(Usual(at_least=3), "t", PAST[:3], INTERVAL).expects_rows
 
@@ -320,7 +321,8 @@ def test_freshness_alone_is_not_checked_and_it_is_said_when_too_few_intervals_ha
     bounds = bounds_of(Usual(), "t", past, INTERVAL)
     assert [each.expectation_type for each in expected(bounds, 30)] == ["expect_table_row_count_to_be_between"]
     assert bounds.not_checked == (
-        "whether the freshness of t is usual: 47 earlier intervals of its length have a newest row, and it takes 48",
+        "whether the freshness of t is usual: "
+        "it takes 48 earlier intervals of its length with a newest row, and there are 47",
     )
 
 

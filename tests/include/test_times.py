@@ -69,6 +69,14 @@ def test_interval_is_refused_when_off_the_schedule_or_not_past(start: str, end: 
         hourly().interval(parse_time(f"2026-11-20T{start}:00Z"), parse_time(f"2026-11-20T{end}:00Z"), now=NOW)
 
 
+def test_interval_is_refused_when_its_year_is_mistyped() -> None:
+    with pytest.raises(UsageError, match=r"begins at 0026-11-20T08:00:00Z, and Kafka's timestamps in 1970"):
+        hourly().interval(parse_time("0026-11-20T08:00:00Z"), parse_time("0026-11-20T09:00:00Z"), now=NOW)
+    assert hourly().labelled("0026-11-20T08") is None
+    first = hourly().interval(parse_time("1970-01-01T00:00:00Z"), parse_time("1970-01-01T01:00:00Z"), now=NOW)
+    assert hourly().labelled(first.label) == first
+
+
 def test_labels_differ_when_intervals_are_shorter_than_an_hour() -> None:
     schedule = Schedule(timedelta(minutes=30))
     first = Interval(NOW, NOW + schedule.every)
