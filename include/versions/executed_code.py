@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from include.errors import TidemarkError
+from include.errors import TidemarkError, UsageError, one_line
 from include.versions.module_source import PACKAGES, Source, listed, read_source
 
 _UNSAID = frozenset({"returns", "annotation", "type_comment", "type_params", "ctx", "kind"})
@@ -189,7 +189,13 @@ class _Reached:
             if file is None:
                 raise TidemarkError(f"the code imports {module}, which is not there")
             package = module if file.name == "__init__.py" else module.rpartition(".")[0]
-            self._sources[module] = read_source(file.read_text(encoding="utf-8"), module, package)
+            try:
+                self._sources[module] = read_source(file.read_text(encoding="utf-8"), module, package)
+            except (SyntaxError, ValueError, OSError) as error:
+                raise UsageError(
+                    f"{module} cannot be read as Python: {type(error).__name__}: {one_line(str(error))}",
+                    remedy="correct its file",
+                ) from error
         return self._sources[module]
 
 

@@ -10,7 +10,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, StructType
 
-from include.errors import UsageError
+from include.errors import UsageError, one_line
 from include.offsets import Fate
 from include.pipelines.spec import Avro, Json, Pipeline, Reference
 from include.pipelines.spec.decoders import UNKNOWN_FIELDS
@@ -60,9 +60,16 @@ def transform(pipeline: Pipeline, name: str) -> Callable[..., Any]:
 
 
 def check_transforms(pipeline: Pipeline) -> None:
-    """Raise UsageError when the pipeline names a transform that is not there."""
+    """Raise UsageError when the pipeline names a transform that is not there, or whose module cannot be loaded."""
     for name in pipeline.transforms:
-        transform(pipeline, name)
+        try:
+            transform(pipeline, name)
+        except UsageError:
+            raise
+        # It is code of its author, which may raise anything.
+        except Exception as error:
+            what = f"spark_jobs/transforms/{pipeline.code}.py cannot be loaded: {type(error).__name__}"
+            raise UsageError(f"{what}: {one_line(str(error))}", remedy="correct it", pipeline=pipeline.name) from error
 
 
 def archive_columns(pipeline: Pipeline) -> list[str]:

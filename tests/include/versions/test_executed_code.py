@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from include.errors import TidemarkError
+from include.errors import TidemarkError, UsageError
 from include.versions.executed_code import executed_code
 
 ROOT = """
@@ -160,6 +160,14 @@ def test_error_names_a_root_or_boundary_when_it_does_not_exist(tmp_path: Path) -
     for roots, boundary in ((["include.root:gone"], []), (["include.root:root"], ["include.gone"])):
         with pytest.raises(TidemarkError, match="gone, which is not there"):
             executed_code(roots, boundary, tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"def root(:\n", b"\xff", b"a = 1\0"])
+def test_error_names_the_module_when_it_cannot_be_read_as_python(content: bytes, tmp_path: Path) -> None:
+    text(tmp_path)
+    (tmp_path / "include" / "root.py").write_bytes(content)
+    with pytest.raises(UsageError, match=r"^include\.root cannot be read as Python: "):
+        executed_code(["include.root:root"], [], tmp_path)
 
 
 COMMON = """

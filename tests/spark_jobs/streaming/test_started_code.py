@@ -19,6 +19,8 @@ from include.ledger.streams.writers import Lease
 from include.pipelines import load_pipeline
 from include.pipelines.spec import Listing, Pipeline, UserDefined
 from include.pipelines.spec.lines import parse_line_source
+from spark_jobs import transforms
+from spark_jobs.decoding.records import check_transforms
 from spark_jobs.lines import line_sinks, line_stream
 from spark_jobs.sinks import landing, speed_view
 from spark_jobs.streaming import kafka_stream, started_code
@@ -211,6 +213,16 @@ def test_transform_that_is_not_there_is_wrong_usage_when_a_stream_starts(of: str
     }[of]()
     with pytest.raises(UsageError, match=r"spark_jobs/transforms/nest_cameras\.py has no function camera"):
         load_code(misspelt)
+
+
+@pytest.mark.parametrize("content", ["def cameras(:", "import no_such_library", "1 / 0"])
+def test_module_of_transforms_is_named_when_it_cannot_be_loaded(
+    content: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken_transforms.py").write_text(content)
+    monkeypatch.setattr(transforms, "__path__", [*transforms.__path__, str(tmp_path)])
+    with pytest.raises(UsageError, match=r"spark_jobs/transforms/broken_transforms\.py cannot be loaded: \w+Error: "):
+        check_transforms(replace(load_pipeline("nest_cameras"), name="broken_transforms"))
 
 
 def test_module_of_transforms_is_named_when_it_is_not_there() -> None:
