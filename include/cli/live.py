@@ -180,7 +180,9 @@ def render(shown: dict[str, Any]) -> Group:
         parts.append(Text("nothing has landed yet"))
     late = f", {shown['late']} groups of rows came too late" if shown["late"] else ""
     ahead = f", windows that have not begun: {shown['ahead']}" if shown["ahead"] else ""
-    parts.append(Text(f"updated {shown['updated_at']}, watermark {shown['watermark']}{late}{ahead}", style="dim"))
+    # A view in complete mode has none.
+    watermark = f", watermark {shown['watermark']}" if shown["watermark"] else ""
+    parts.append(Text(f"updated {shown['updated_at']}{watermark}{late}{ahead}", style="dim"))
     return Group(*parts)
 
 

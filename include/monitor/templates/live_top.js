@@ -67,7 +67,8 @@ async function update() {
       : "nothing has landed yet";
     const late = found.late ? `, ${found.late} groups of rows came too late` : "";
     const ahead = found.ahead ? `, windows that have not begun: ${found.ahead}` : "";
-    place("state").textContent = `updated ${found.updated_at}, watermark ${found.watermark}${late}${ahead}`;
+    const watermark = found.watermark ? `, watermark ${found.watermark}` : "";
+    place("state").textContent = `updated ${found.updated_at}${watermark}${late}${ahead}`;
   } catch {
     place("state").textContent = "the stream does not answer any more; what is above is its last word";
   }

@@ -99,6 +99,7 @@ def test_names_are_shown_uncoloured_when_they_are_hostile() -> None:
     Console(file=out, width=120, color_system=None).print(render(found))
     text = out.getvalue()
     assert "[red]x[/red]" in text
+    assert "watermark" not in text
     assert "\x1b" not in text
     bars = [line.count("━") for line in text.splitlines() if "━" in line]
     assert bars[0] == 3 * bars[1] == 30
