@@ -81,7 +81,7 @@ PIPELINE = Pipeline(
             window="window",
             windows=TimeWindow("1h"),
             speed=CompactedTopic("nest-camera-stats", watermark="1h"),
-            description="person sightings per zip code and hour of the event, again with each message that states one",
+            description="person sightings per zip code and hour of the event, one for each message that states it",
         ),
     ),
     reports=(

@@ -7,6 +7,7 @@ depends on it: without the archive every Spark application only starts slower.
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -107,6 +108,8 @@ def main(argv: list[str]) -> int:
     try:
         if argv == [_TRAIN]:
             _become_training()
+        # A set-up that fails ends this: what lies in the checkout by then goes first.
+        signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
         ensure_class_archive(lambda line: print(f"tidemark: {line}", file=sys.stderr, flush=True))
     except (TidemarkError, OSError) as error:
         print(f"tidemark: Spark's classes could not be prepared: {error}", file=sys.stderr)

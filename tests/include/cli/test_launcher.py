@@ -279,6 +279,13 @@ def test_options_of_other_programs_jvms_reach_none_when_the_shell_exports_them(c
     assert not [line for line in told if line.startswith(names)]
 
 
+def test_proxies_of_socks_are_not_passed_on_when_the_shell_exports_them(checkout: Path) -> None:
+    program(checkout / ".venv/bin/python", "env")
+    exported = {"ALL_PROXY": "socks5://proxy:1080", "https_proxy": "SOCKS4://proxy", "http_proxy": "http://proxy:3128"}
+    told = run(checkout, **exported).stdout.splitlines()
+    assert [line for line in told if line.partition("=")[0] in exported] == ["http_proxy=http://proxy:3128"]
+
+
 def test_command_has_a_locale_of_utf_8_when_the_shell_has_none(checkout: Path) -> None:
     program(checkout / ".venv/bin/python", 'echo "$LC_ALL $TZ"')
     assert run(checkout, "env", "--unset=LC_ALL", "--unset=LANG").stdout == "C.UTF-8 UTC\n"

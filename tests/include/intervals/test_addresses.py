@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,18 +10,13 @@ import pytest
 from include.intervals.reporting.addresses import airflow_address
 from include.processes import ProcessIdentity
 from include.services.process import write_state
-from include.settings import settings
 
 OTHER = "https://airflow.example.net/"
 
 
 @pytest.fixture(autouse=True)
-def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("TIDEMARK_HOME", str(tmp_path))
+def _no_setting(empty_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AIRFLOW__API__BASE_URL", raising=False)
-    settings.cache_clear()
-    yield
-    settings.cache_clear()
 
 
 def write_airflow(*, runs: bool) -> None:

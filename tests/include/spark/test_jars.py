@@ -23,6 +23,7 @@ from include.errors import ServiceUnreachable, TidemarkError, UsageError
 from include.settings import REPOSITORY
 from include.spark import class_archive, compiled_jars, jars
 from include.spark.class_training import ensure_class_archive
+from include.waiting import wait_for
 
 FETCH = """
 import sys
@@ -323,6 +324,28 @@ def test_reason_is_told_when_spark_s_classes_cannot_be_prepared(
     homes = (program.parent / "homes").read_text().split()
     assert {Path(each).parent for each in homes} == {tmp_path / "classes"}
     assert not list((tmp_path / "classes").iterdir())
+
+
+TRAIN = """
+import sys
+from pathlib import Path
+from include.spark import class_archive, class_training
+class_archive.find = lambda: None
+class_archive.folder = lambda: Path(sys.argv[1])
+sys.exit(class_training.main([]))
+"""
+
+
+def test_nothing_is_left_in_the_checkout_when_the_set_up_ends_the_preparation_of_spark_s_classes(
+    tmp_path: Path,
+) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", TRAIN, tmp_path], cwd=REPOSITORY, stderr=subprocess.DEVNULL
+    ) as training:
+        assert wait_for(lambda: [*tmp_path.glob("training-*/*")], seconds=60, every=0.05)
+        training.terminate()
+    assert training.returncode == 143
+    assert not list(tmp_path.iterdir())
 
 
 def test_owner_is_asked_for_when_spark_s_classes_cannot_be_written(
