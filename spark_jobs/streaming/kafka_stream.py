@@ -5,11 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from include.errors import MessageRefused, TidemarkError
+from include.errors import MessageRefused
 from include.kafka.consumer_group import ConsumerGroup
 from include.ledger.archive import micro_batches
 from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit
@@ -30,7 +29,7 @@ from spark_jobs.references.take import has_sources, with_content
 from spark_jobs.sinks.landing import LandingSink
 from spark_jobs.sinks.outage_notices import OutageNotices
 from spark_jobs.sinks.speed_view import SpeedViewSink, targets_of
-from spark_jobs.spark.failures import translate, unresolved_id
+from spark_jobs.spark.failures import SPARK_FAILURES, translate, unresolved_id
 from spark_jobs.spark.kafka_source import read_stream
 from spark_jobs.spark.log import log_of
 from spark_jobs.streaming.flag_query import FlagQuery
@@ -94,7 +93,7 @@ def run_stream(open_session: Callable[[], SparkSession], pipeline: Pipeline, *, 
         except BaseException as error:
             queries.stop_now()
             outputs.end(0)
-            if isinstance(error, PySparkException | TidemarkError):
+            if isinstance(error, SPARK_FAILURES):
                 raise with_losses(pipeline, start.generation, error) from error
             raise
         finally:

@@ -159,7 +159,7 @@ class SchemaRestarts:
 
 def with_losses(pipeline: Pipeline, generation: StreamGeneration, error: Exception) -> Exception:
     """Return, in place of Spark's error about lost offsets, one with the loss per topic partition and the remedy."""
-    if isinstance(error, TidemarkError) or not isinstance(translate(error), OffsetsLost):
+    if not isinstance(translate(error), OffsetsLost):
         return error
     try:
         check_retention(pipeline, generation)

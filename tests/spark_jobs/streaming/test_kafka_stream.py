@@ -123,6 +123,32 @@ class Hits(Log):
 
 @pytest.mark.spark
 @pytest.mark.services
+def test_lost_offsets_are_named_with_the_way_on_when_kafka_removes_what_a_running_micro_batch_reads(
+    home: Home, spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # All of its messages are quarantined, which is as good here.
+    source = KafkaTopics(subscribe=("removed-hits",))
+    pipeline = replace(load_pipeline("nest_cameras"), source=source, views=(), reports=())
+    run_sink = kafka_stream._Queries._run_sink
+
+    def lose_and_run(queries: Any, *batch: Any) -> None:
+        log.lose_before(5)
+        run_sink(queries, *batch)
+
+    with settings_of(home):
+        log = Hits(pipeline)
+        log.create(1)
+        log.arrive(2)
+        assert kafka_stream.run_stream(lambda: spark, pipeline, until_caught_up=True) == 0
+        log.arrive(4)
+        monkeypatch.setattr(kafka_stream._Queries, "_run_sink", lose_and_run)
+        with pytest.raises(OffsetsLost, match=r"removed-hits-0 \[2, 5\) \(3 offsets\) was removed before") as lost:
+            kafka_stream.run_stream(lambda: spark, pipeline, until_caught_up=True)
+    assert "./tidemark accept-loss nest_cameras --reason" in lost.value.remedy
+
+
+@pytest.mark.spark
+@pytest.mark.services
 def test_nothing_more_is_lost_when_kafka_removes_records_while_a_base_is_made(
     home: Home, spark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
