@@ -73,14 +73,26 @@ def _noted(pipeline: Pipeline, report: Listing, watched: Watched) -> list[Outage
 
 
 def _lasts(outage: Outage, watched: Watched, topic_ids: Mapping[str, str]) -> bool:
-    """Return whether a thing was down before the first of the ranges' rows in its topic partition."""
-    tp = outage.began.topic, outage.began.partition
-    here = [r.from_offset for r in watched.ranges if (r.topic_partition.topic, r.topic_partition.partition) == tp]
-    if not here or topic_ids.get(outage.began.topic) != outage.began_topic_id:
-        return outage.micro_batch < watched.first_batch
-    is_same = outage.ended is not None and outage.ended_topic_id == outage.began_topic_id
-    ended_before = is_same and outage.ended is not None and outage.ended.offset < min(here)
-    return outage.began.offset < min(here) and not ended_before
+    """Return whether a thing was down before the first of the ranges' rows in its topic partition.
+
+    What began in an incarnation of the topic that was closed since may have ended in the present one.
+    """
+
+    def is_before(place: Place | None, topic_id: str | None) -> bool | None:
+        """Return whether a place lies before these rows; None when they are of others, or there is no such place."""
+        here = [
+            r.from_offset
+            for r in watched.ranges
+            if place and (r.topic_partition.topic, r.topic_partition.partition) == (place.topic, place.partition)
+        ]
+        if place is None or not here or topic_ids.get(place.topic) != topic_id:
+            return None
+        return place.offset < min(here)
+
+    if is_before(outage.ended, outage.ended_topic_id):
+        return False
+    began = is_before(outage.began, outage.began_topic_id)
+    return outage.micro_batch < watched.first_batch if began is None else began
 
 
 def _states(report: Listing, rows: DataFrame) -> Iterator[tuple[str, Place | None, bool, bool]]:
