@@ -31,13 +31,15 @@ BROADCAST_AT_MOST = 500_000
 """Coordinates that are broadcast for a join: the driver keeps all of them, in some 100 MB of its heap."""
 
 
-def within(ranges: Iterable[OffsetRange]) -> Column:
-    """Return whether a row's coordinates lie in one of the ranges."""
+def within(ranges: Iterable[OffsetRange], at: Column | None = None) -> Column:
+    """Return whether a row's coordinates, or those of the struct `at`, lie in one of the ranges."""
+    names = ("kafka_topic", "kafka_partition", "kafka_offset")
+    topic, partition, offset = (F.col(name) if at is None else at[name] for name in names)
     conditions = [
-        (F.col("kafka_topic") == r.topic_partition.topic)
-        & (F.col("kafka_partition") == r.topic_partition.partition)
-        & (F.col("kafka_offset") >= r.from_offset)
-        & (F.col("kafka_offset") < r.until_offset)
+        (topic == r.topic_partition.topic)
+        & (partition == r.topic_partition.partition)
+        & (offset >= r.from_offset)
+        & (offset < r.until_offset)
         for r in ranges
         if len(r)
     ]

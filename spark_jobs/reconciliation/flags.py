@@ -13,7 +13,7 @@ For every archive row that the flags' query has passed, under the limits that we
 
 A flag may be there twice, also under the limits of a query that was stopped before it committed the record: each flag
 is recomputed under the version that it names. Flags that other code raised are of class `code`, also those beyond what
-it had committed, where this code raised its own later.
+it had committed, where this code raised its own later. Those of another incarnation's records do not count.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from include.ledger.intervals.states import Source
 from include.ledger.streams import flags as ledger
 from include.ledger.streams import writers
 from include.ledger.streams.flags import FLAGS, InForce
-from include.ledger.streams.incarnations import closed, never_read
+from include.ledger.streams.incarnations import closed, never_read, term
 from include.offsets import OffsetRange, TopicPartition
 from include.pipelines.spec import Pipeline
 from include.reconciliation import EXAMPLES, Difference, DifferenceClass, Reconciliation
@@ -119,7 +119,7 @@ def _compare(run: IntervalRun, rows: DataFrame, *, whole: bool = False) -> Recon
     )
     lost = of_deleted_topics(declared(pipeline).topic, forces)
     unread = never_read(pipeline.name, FLAGS, pinned.ranges)
-    is_cut = may_be_cut(declared(pipeline).topic, since, raised) | _covered([*lost, *unread])
+    is_cut = may_be_cut(declared(pipeline).topic, since, raised) | within([*lost, *unread], F.col("at"))
     gone = {
         "the topic was deleted since, and with it the flag that the rules give,": lost,
         "the row's topic was deleted before the flags' query had read the row; the rules give": unread,
@@ -228,23 +228,24 @@ def _recomputed(
 
 
 def _class(run: IntervalRun, forces: Sequence[InForce], is_cut: Column) -> Column:
-    """Return the class of a flag; null for a correct one that was superseded or never needed."""
+    """Return the class of a flag; null for a correct one that was superseded, never needed, or of another record."""
     pipeline = run.pipeline.name
     passed: Mapping[TopicPartition, int] = micro_batches.positions(pipeline, FLAGS)
     # Positions are of the topics that are read now; nothing of a deleted one will be read any more.
     gone = closed(pipeline)
     deleted = [r for r in run.pinned.ranges if r.topic_id in gone]
-    is_passed = _covered([*(OffsetRange(tp, 0, at) for tp, at in passed.items() if at), *deleted])
+    is_passed = within([*(OffsetRange(tp, 0, at) for tp, at in passed.items() if at), *deleted], F.col("at"))
     current = rules_version(pipeline)
     others = [force.range for force in forces if force.rules_version != current]
     if run.attempt.source is Source.ARCHIVE:
         others += replaced_by_other_code(pipeline, run.pinned.ranges)
-    by_other_code = _covered(others)
+    by_other_code = within(others, F.col("at"))
     by_other_code |= F.col("is_raised") & _read_ahead(pipeline, forces, current)
     other = F.when(by_other_code, "code").when(is_cut & ~F.col("is_raised"), "gap").otherwise("unexplained")
     return (
         F.when(F.col("is_raised") & F.col("must_be"), "matched")
         .when(F.col("is_raised") & F.col("may_be"), None)
+        .when(F.col("is_raised") & _of_other_incarnations(run.pinned), None)
         .when(F.col("is_raised") & F.col("is_erased"), "erased")
         .when(F.col("is_raised"), other)
         .when(F.col("must_be") & ~is_passed, "pending")
@@ -259,7 +260,7 @@ def _read_ahead(pipeline: str, forces: Sequence[InForce], current: str) -> Colum
     Such a flag was written before the query in force at its row began.
     """
     conditions = [
-        _covered([OffsetRange(tp, max(force.range.from_offset, began), force.range.until_offset)])
+        within([OffsetRange(tp, max(force.range.from_offset, began), force.range.until_offset)], F.col("at"))
         & (F.col("written_at") < F.lit(force.since + CLOCKS_APART))
         for force in forces
         for tp, began in [(force.range.topic_partition, ledger.other_code_began(pipeline, force, current))]
@@ -268,16 +269,16 @@ def _read_ahead(pipeline: str, forces: Sequence[InForce], current: str) -> Colum
     return any_of(conditions)
 
 
-def _covered(ranges: Sequence[OffsetRange]) -> Column:
-    """Return whether the record at the coordinates `at` lies in one of the ranges."""
-    row = {name: F.col(f"at.{name}") for name in _COORDINATES}
-    conditions = [
-        (row["kafka_topic"] == r.topic_partition.topic)
-        & (row["kafka_partition"] == r.topic_partition.partition)
-        & row["kafka_offset"].between(r.from_offset, r.until_offset - 1)
-        for r in ranges
-    ]
-    return any_of(conditions)
+def _of_other_incarnations(pinned: PinnedInterval) -> Column:
+    """Return whether a flag was written while another incarnation of its record's topic was read.
+
+    That has other records at the same offsets. Which one a flag is of, only its time tells.
+    """
+    written = F.col("written_at")
+    terms = [(within([each], F.col("at")), *term(pinned.pipeline, each)) for each in pinned.ranges]
+    before = [inside & (written < F.lit(adopted_at)) for inside, adopted_at, _ in terms if adopted_at]
+    after = [inside & (written >= F.lit(closed_at)) for inside, _, closed_at in terms if closed_at]
+    return any_of([*before, *after])
 
 
 def _difference(

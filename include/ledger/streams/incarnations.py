@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from datetime import datetime
 
 from sqlalchemy import func, select, true
 from sqlalchemy.orm import Session
@@ -19,6 +20,15 @@ def closed(pipeline: str) -> frozenset[str]:
     with session() as ledger:
         wanted = select(TopicIncarnation.topic_id).where(TopicIncarnation.pipeline == pipeline)
         return frozenset(ledger.scalars(wanted))
+
+
+def term(pipeline: str, offsets: OffsetRange) -> tuple[datetime | None, datetime | None]:
+    """Return when the range's incarnation of its topic was adopted, and when it was closed; None where neither was."""
+    of_topic = TopicIncarnation.pipeline == pipeline, TopicIncarnation.topic == offsets.topic_partition.topic
+    adopted = select(TopicIncarnation.closed_at).where(*of_topic, TopicIncarnation.successor_id == offsets.topic_id)
+    closed_at = select(TopicIncarnation.closed_at).where(*of_topic, TopicIncarnation.topic_id == offsets.topic_id)
+    with session() as ledger:
+        return ledger.scalar(adopted), ledger.scalar(closed_at)
 
 
 def was_closed_since(pipeline: str, query: str) -> bool:
