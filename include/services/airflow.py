@@ -266,8 +266,10 @@ def serve() -> int:
         return 1
     # When this process is killed, the kernel ends the parts.
     together = ["setpriv", "--pdeathsig", "TERM", *_AIRFLOW]
-    parts = [psutil.Popen([*together, *part], stdin=subprocess.DEVNULL) for part in PARTS]
+    parts: list[psutil.Popen] = []
     try:
+        # In here: it may be asked to end while they are started.
+        parts.extend(psutil.Popen([*together, *part], stdin=subprocess.DEVNULL) for part in PARTS)
         ended, code = os.wait()
         name = next((part[0] for part, each in zip(PARTS, parts, strict=True) if each.pid == ended), "a part")
         print(f"airflow {name} ended (status {code}): ending the others", flush=True)

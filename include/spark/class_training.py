@@ -70,22 +70,26 @@ def _train(folder: Path, archive: Path) -> str:
         "TIDEMARK_JVM_OPTIONS": f'"-XX:ArchiveClassesAtExit={archive}"',
         "PYTHONPATH": str(REPOSITORY),
     }
-    try:
-        done = subprocess.run(
-            [sys.executable, "-m", "include.spark.class_training", _TRAIN],
-            env=environment,
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            timeout=_PATIENCE,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return f"it took longer than {_PATIENCE} s"
-    return _reason(done.stdout, done.returncode) if done.returncode else ""
+    with subprocess.Popen(
+        [sys.executable, "-m", "include.spark.class_training", _TRAIN],
+        env=environment,
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    ) as training:
+        try:
+            output, _ = training.communicate(timeout=_PATIENCE)
+        except subprocess.TimeoutExpired:
+            return f"it took longer than {_PATIENCE} s"
+        finally:
+            # All of its processes: they would write on in a folder that goes.
+            if training.poll() is None:
+                os.killpg(training.pid, signal.SIGKILL)
+    return _reason(output, training.returncode) if training.returncode else ""
 
 
 def _reason(output: str, code: int) -> str:
