@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 
 from include import lake
-
-_BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
+from include.times import EPOCH
 
 _AT_ONCE = 500
 """Landing folders whose files are in memory at once."""
@@ -30,12 +29,12 @@ class Folder:
     files: dict[str, int] = field(default_factory=dict)
     """Bytes of the visible files, by name."""
     bytes: int = 0
-    newest: datetime = _BEGINNING
+    newest: datetime = EPOCH
     """Time of the last change in it."""
 
     def add(self, entry: lake.Entry, name: str) -> None:
         """Add an entry of the folder; `name` is its path inside."""
-        self.newest = max(self.newest, entry.modified or _BEGINNING)
+        self.newest = max(self.newest, entry.modified or EPOCH)
         if not entry.is_folder and name:
             self.bytes += entry.bytes
             if lake.is_visible(name):
@@ -47,7 +46,7 @@ class Folder:
         An object store also lists folders without a file: Arrow's client leaves an empty object with the folder's name
         where it moves or deletes the last one. They have no age, and a driver may be about to write there.
         """
-        return self.newest > _BEGINNING
+        return self.newest > EPOCH
 
 
 @dataclass
@@ -150,7 +149,7 @@ def scan_files(*parts: str, hidden: bool = False) -> dict[str, Folder]:
                 f"{root}/{entry.name}",
                 {entry.name.rsplit("/", 1)[-1]: entry.bytes},
                 entry.bytes,
-                entry.modified or _BEGINNING,
+                entry.modified or EPOCH,
             )
     return folders
 

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -24,7 +24,7 @@ from include.monitor import exact_json
 from include.monitor.text import clean
 from include.offsets import ERASED, Coordinates, Fate, OffsetRange, TopicPartition
 from include.pipelines.spec import Avro, Pipeline
-from include.times import format_time
+from include.times import EPOCH, format_time
 from spark_jobs.decoding.poison import find_poison, thrown_by, withhold
 from spark_jobs.decoding.records import COORDINATES, archive_columns, decode
 from spark_jobs.spark.failures import SPARK_FAILURES
@@ -44,8 +44,6 @@ VALUE_BYTES = 200
 
 LINE = 2_000
 """Most characters of a line for people."""
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 _ORDER = ("kafka_timestamp", *COORDINATES[:3], "kafka_element")
 
@@ -193,7 +191,7 @@ def _without_erased(records: Iterable[TailedRecord], erased: Collection[Coordina
 
 def _time(millis: int) -> str:
     try:
-        return format_time(_EPOCH + timedelta(milliseconds=millis))
+        return format_time(EPOCH + timedelta(milliseconds=millis))
     except OverflowError:
         # Producers may write any 64-bit number.
         return f"{millis} ms"

@@ -36,7 +36,7 @@ from include.ledger.intervals.states import Source
 from include.ledger.streams import flags as ledger
 from include.ledger.streams import writers
 from include.ledger.streams.flags import FLAGS, InForce
-from include.ledger.streams.incarnations import closed, never_read, term
+from include.ledger.streams.incarnations import closed, never_read, terms
 from include.offsets import OffsetRange, TopicPartition
 from include.pipelines.spec import Pipeline
 from include.reconciliation import EXAMPLES, Difference, DifferenceClass, Reconciliation
@@ -274,10 +274,10 @@ def _of_other_incarnations(pinned: PinnedInterval) -> Column:
 
     That has other records at the same offsets. Which one a flag is of, only its time tells.
     """
-    written = F.col("written_at")
-    terms = [(within([each], F.col("at")), *term(pinned.pipeline, each)) for each in pinned.ranges]
-    before = [inside & (written < F.lit(adopted_at)) for inside, adopted_at, _ in terms if adopted_at]
-    after = [inside & (written >= F.lit(closed_at)) for inside, _, closed_at in terms if closed_at]
+    adopted, closed_since = terms(pinned.pipeline)
+    topic, written, ids = F.col("at.kafka_topic"), F.col("written_at"), pinned.topic_ids.items()
+    before = [(topic == name) & (written < F.lit(adopted[its])) for name, its in ids if its in adopted]
+    after = [(topic == name) & (written >= F.lit(closed_since[its])) for name, its in ids if its in closed_since]
     return any_of([*before, *after])
 
 

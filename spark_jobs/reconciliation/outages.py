@@ -45,7 +45,9 @@ def reconcile_outages(run: IntervalRun, report: Listing, rows: DataFrame) -> Rec
         return Reconciliation()
     noted = _noted(run.pipeline, report, watched)
     changes_noted = {change for each in noted for change in _changes_in(each, watched.ranges, pinned.topic_ids)}
-    lasting = {each.key for each in noted if _lasts(each, watched, pinned.topic_ids)}
+    # The first range of a topic partition comes last, and stays.
+    begins = {r.topic_partition: r.from_offset for r in sorted(watched.ranges, reverse=True)}
+    lasting = {each.key for each in noted if _lasts(each, watched.first_batch, begins, pinned.topic_ids)}
     # A thing that moved between topic partitions has no order either.
     left_out = {each.key for each in noted if each.ended and each.ended.partition != each.began.partition}
     # The rows no longer show what an erased record found.
@@ -72,27 +74,23 @@ def _noted(pipeline: Pipeline, report: Listing, watched: Watched) -> list[Outage
     return [replace(each, key=listings.present_key(each.key, former)) for each in noted]
 
 
-def _lasts(outage: Outage, watched: Watched, topic_ids: Mapping[str, str]) -> bool:
-    """Return whether a thing was down before the first of the ranges' rows in its topic partition.
+def _lasts(
+    outage: Outage, first_batch: int, begins: Mapping[TopicPartition, int], topic_ids: Mapping[str, str]
+) -> bool:
+    """Return whether a thing was down before the first offset that is compared of its topic partition, in `begins`.
 
     What began in an incarnation of the topic that was closed since may have ended in the present one.
     """
 
-    def is_before(place: Place | None, topic_id: str | None) -> bool | None:
-        """Return whether a place lies before these rows; None when they are of others, or there is no such place."""
-        here = [
-            r.from_offset
-            for r in watched.ranges
-            if place and (r.topic_partition.topic, r.topic_partition.partition) == (place.topic, place.partition)
-        ]
-        if place is None or not here or topic_ids.get(place.topic) != topic_id:
-            return None
-        return place.offset < min(here)
+    def is_before(place: Place, topic_id: str | None) -> bool | None:
+        """Return whether a place lies before that offset; None where nothing of its incarnation is compared."""
+        begin = begins.get(TopicPartition(place.topic, place.partition))
+        return None if begin is None or topic_ids.get(place.topic) != topic_id else place.offset < begin
 
-    if is_before(outage.ended, outage.ended_topic_id):
+    if outage.ended and is_before(outage.ended, outage.ended_topic_id):
         return False
     began = is_before(outage.began, outage.began_topic_id)
-    return outage.micro_batch < watched.first_batch if began is None else began
+    return outage.micro_batch < first_batch if began is None else began
 
 
 def _states(report: Listing, rows: DataFrame) -> Iterator[tuple[str, Place | None, bool, bool]]:

@@ -22,9 +22,7 @@ from include.ledger.streams import outages
 from include.ledger.streams.outages import Place, StateChange
 from include.offsets import Fate
 from include.pipelines.spec import Listing, Pipeline
-from include.times import format_time
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+from include.times import EPOCH, format_time
 
 _PLACE = ("kafka_topic", "kafka_partition", "kafka_offset", "kafka_element")
 
@@ -146,6 +144,6 @@ def _shown(value: Any, kind: pa.DataType) -> str | int:
 
 def _moment(**since: int) -> datetime | None:
     try:
-        return _EPOCH + timedelta(**since)
+        return EPOCH + timedelta(**since)
     except OverflowError:
         return None

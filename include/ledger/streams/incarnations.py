@@ -22,13 +22,12 @@ def closed(pipeline: str) -> frozenset[str]:
         return frozenset(ledger.scalars(wanted))
 
 
-def term(pipeline: str, offsets: OffsetRange) -> tuple[datetime | None, datetime | None]:
-    """Return when the range's incarnation of its topic was adopted, and when it was closed; None where neither was."""
-    of_topic = TopicIncarnation.pipeline == pipeline, TopicIncarnation.topic == offsets.topic_partition.topic
-    adopted = select(TopicIncarnation.closed_at).where(*of_topic, TopicIncarnation.successor_id == offsets.topic_id)
-    closed_at = select(TopicIncarnation.closed_at).where(*of_topic, TopicIncarnation.topic_id == offsets.topic_id)
+def terms(pipeline: str) -> tuple[dict[str, datetime], dict[str, datetime]]:
+    """Return when incarnations of topics were adopted, and when incarnations were closed, by topic id."""
+    wanted = select(TopicIncarnation.topic_id, TopicIncarnation.successor_id, TopicIncarnation.closed_at)
     with session() as ledger:
-        return ledger.scalar(adopted), ledger.scalar(closed_at)
+        rows = ledger.execute(wanted.where(TopicIncarnation.pipeline == pipeline)).tuples().all()
+    return {successor: at for _, successor, at in rows}, {closed_id: at for closed_id, _, at in rows}
 
 
 def was_closed_since(pipeline: str, query: str) -> bool:

@@ -103,6 +103,8 @@ def test_names_are_shown_uncoloured_when_they_are_hostile() -> None:
     assert "\x1b" not in text
     bars = [line.count("━") for line in text.splitlines() if "━" in line]
     assert bars[0] == 3 * bars[1] == 30
+    Console(file=out, width=120).print(render({**found, "watermark": "2026-11-20T05:01:00Z"}))
+    assert "updated 2026-11-20T05:11:00Z, watermark 2026-11-20T05:01:00Z" in out.getvalue()
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from include.ledger.streams.outages import Outage, Place, Watched
-from include.offsets import OffsetRange, TopicPartition
+from include.ledger.streams.outages import Outage, Place
+from include.offsets import TopicPartition
 from spark_jobs.reconciliation.outages import _lasts
 
-WATCHED = Watched([OffsetRange(TopicPartition("t", 0), 35, 70, "new")], first_batch=12, last_batch=13)
+FIRST_BATCH, BEGINS = 12, {TopicPartition("t", 0): 35}
 """Rows of the present incarnation; the first micro-batch that landed some of them landed earlier ones, too."""
 
 
@@ -37,10 +37,10 @@ def test_thing_was_down_when_its_outage_began_before_the_rows_and_did_not_end_be
         Place("t", 0, ended[1], 0) if ended else None,
         ended[0] if ended else None,
     )
-    assert _lasts(outage, WATCHED, {"t": "new"}) == lasts
+    assert _lasts(outage, FIRST_BATCH, BEGINS, {"t": "new"}) == lasts
 
 
 def test_thing_of_another_topic_partition_was_down_when_an_earlier_micro_batch_found_it() -> None:
     for micro_batch, lasts in ((11, True), (12, False)):
         outage = Outage("a", micro_batch, Place("t", 7, 3, 0), "new", None, None)
-        assert _lasts(outage, WATCHED, {"t": "new"}) == lasts
+        assert _lasts(outage, FIRST_BATCH, BEGINS, {"t": "new"}) == lasts
