@@ -38,7 +38,8 @@ further failure in a row later, at most after 5 minutes; whatever it had not com
 
 **Deployed code**: a driver keeps the code that it was started with, and its page says so. {new_code}
 
-**To stop it**: pause the DAG, then mark the running task as failed, or `./tidemark stream {name} --stop`.
+**To stop it**: pause the DAG, then mark the running task as failed, or `./tidemark stream {name} --stop`. Only the latter
+ends a driver whose task was marked in the seconds before Airflow's triggerer watched it.
 A restart of Airflow does not stop the driver: the next run adopts it.
 """
 

@@ -49,17 +49,15 @@ T = TypeVar("T")
 
 
 async def _asked(look: Callable[..., T], *arguments: object) -> T:
-    """Look in a thread. Raises ServiceUnreachable, also when there is no answer: a server that hangs gives none.
-
-    Its connections are not used again. It may have been replaced by one at another address.
-    """
+    """Look in a thread. Raises ServiceUnreachable, also when there is no answer: a server that hangs gives none."""
     try:
-        return await asyncio.wait_for(asyncio.to_thread(look, *arguments), _UNANSWERED)
+        # In Python 3.11, `wait_for` loses a cancellation that comes with the answer: nobody would stop the driver.
+        async with asyncio.timeout(_UNANSWERED):
+            return await asyncio.to_thread(look, *arguments)
     except TimeoutError as error:
-        engine().dispose()
-        raise ServiceUnreachable(
-            f"a look at the driver has no answer after {_UNANSWERED:.0f} s", remedy="./tidemark status"
-        ) from error
+        engine().dispose()  # another server, at another address, may have replaced the one that hangs
+        unanswered = f"a look at the driver has no answer after {_UNANSWERED:.0f} s"
+        raise ServiceUnreachable(unanswered, remedy="./tidemark status") from error
 
 
 class StreamTrigger(BaseTrigger):

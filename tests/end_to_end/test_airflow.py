@@ -130,12 +130,7 @@ def launched(airflow: AirflowApi) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def failed(home: Home, airflow: AirflowApi, launched: dict[str, Any]) -> tuple[str, int]:
     """A launch of the paused stream and its driver's pid, whose run was marked failed while it was watched."""
-
-    def deferred() -> str | None:
-        running = [r["dag_run_id"] for r in airflow.runs(STREAM) if r["state"] == "running"]
-        return next((run for run in running if airflow.tasks(STREAM, run) == {"stream": "deferred"}), None)
-
-    run = wait_for("the trigger to watch the driver", deferred, every=POLL)
+    run = wait_for("the trigger to watch the driver", lambda: airflow.watched_run(STREAM), every=POLL)
     launch, pid = home.ledger("SELECT id, pid FROM stream_launches ORDER BY launched_at DESC LIMIT 1")[0]
     airflow.set_paused(STREAM, True)
     airflow.fail_run(STREAM, run)

@@ -172,7 +172,7 @@ def adopted(home: Home, hosts: Hosts, api: AirflowApi) -> Adopted:
         assert not second.sees(path)
     assert second.sees(home.lake)
     hosts.site.start_worker(second, "worker-b.1", "default,right")
-    run = wait_for("the next try", lambda: deferred(api), PATIENCE)
+    run = wait_for("the next try", lambda: api.watched_run(STREAM), PATIENCE)
 
     def told() -> str | None:
         log = api.log(STREAM, run, "stream", 2)
@@ -180,12 +180,6 @@ def adopted(home: Home, hosts: Hosts, api: AirflowApi) -> Adopted:
 
     # A worker pushes a log when its task is over.
     return Adopted(launches(home)[0][0], token, wait_for("the log of it", told, 60))
-
-
-def deferred(api: AirflowApi) -> str | None:
-    """The run of the stream whose task waits for the driver."""
-    running = [run["dag_run_id"] for run in api.runs(STREAM) if run["state"] == "running"]
-    return next((run for run in running if api.tasks(STREAM, run) == {"stream": "deferred"}), None)
 
 
 @pytest.fixture(scope="module")
@@ -216,7 +210,7 @@ class Vanished:
 @pytest.fixture(scope="module")
 def vanished(home: Home, both: Hosts, interval: str, api: AirflowApi, adopted: Adopted) -> Vanished:
     """`worker-a` is gone with the stream's driver, in the midst of its work."""
-    wait_for("the trigger to watch the driver", lambda: deferred(api), PATIENCE)
+    wait_for("the trigger to watch the driver", lambda: api.watched_run(STREAM), PATIENCE)
     at = sum(committed(home).values())
     produce(home, 185)
     wait_for("a micro-batch of it", lambda: sum(committed(home).values()) > at, PATIENCE)
@@ -270,7 +264,7 @@ def test_each_record_is_committed_once_when_the_host_of_the_stream_vanishes(home
 def test_driver_of_another_host_ends_after_its_micro_batch_when_its_run_is_marked_failed(
     home: Home, api: AirflowApi, vanished: Vanished
 ) -> None:
-    run = wait_for("the trigger to watch the driver", lambda: deferred(api), PATIENCE)
+    run = wait_for("the trigger to watch the driver", lambda: api.watched_run(STREAM), PATIENCE)
     api.set_paused(STREAM, True)
     api.fail_run(STREAM, run)
     assert wait_for("its end", lambda: launches(home)[-1][2] is not None, PATIENCE)

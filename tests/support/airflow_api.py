@@ -14,6 +14,14 @@ class AirflowApi(api.AirflowApi):
         """Return whether a DAG is paused, by a person or by Airflow."""
         return bool(self._call("GET", f"/api/v2/dags/{dag}")["is_paused"])
 
+    def watched_run(self, dag: str) -> str | None:
+        """Return the running run with a task that a triggerer has taken up; before that, to end it ends no driver."""
+        for run in [each["dag_run_id"] for each in self.runs(dag) if each["state"] == "running"]:
+            instances = self._call("GET", f"/api/v2/dags/{dag}/dagRuns/{run}/taskInstances")["task_instances"]
+            if any(each["trigger"] and each["trigger"]["triggerer_id"] is not None for each in instances):
+                return str(run)
+        return None
+
     def backfill(
         self,
         dag: str,

@@ -32,6 +32,34 @@ def end(task: Any = TASK) -> None:
     asyncio.run(trigger.on_kill())
 
 
+def test_trigger_ends_when_it_is_cancelled_in_the_moment_in_which_a_look_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks = 0
+
+    async def watch() -> None:
+        async for _ in streams.StreamTrigger("nest_cameras", "launch-1", poll_seconds=0).run():
+            pass
+
+    async def end_while_it_watches() -> None:
+        watching = asyncio.create_task(watch())
+
+        async def answer(*_: object) -> None:
+            nonlocal looks
+            looks += 1
+            if looks == 1:
+                watching.cancel()
+            elif looks == 3:
+                raise AssertionError("it watches on")
+
+        monkeypatch.setattr(asyncio, "to_thread", answer)
+        await watching
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(end_while_it_watches())
+    assert looks == 1
+
+
 def test_driver_goes_on_when_its_task_was_cleaned_from_airflow_s_database(
     stopped: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
