@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -11,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import REPOSITORY, Home, iso, last_hours, wait_for
+from tests.conftest import Home, iso, last_hours, wait_for
 from tests.support import audit
 from tests.support.airflow_api import AirflowApi
 from tests.support.airflow_runs import trigger_hour, unpause_without_schedule, wait_for_success
@@ -32,7 +31,6 @@ STREAM, INTERVAL = "stream__nest_cameras", "interval__nest_cameras"
 START = last_hours(4)
 HOURS = [START + timedelta(hours=hour) for hour in range(3)]
 EVENTS = 3000
-LOCATIONS = REPOSITORY / "include" / "pipelines" / "nest_cameras.device_locations.csv"
 PATIENCE = 900
 """Seconds: beside this, the machine may do more."""
 
@@ -96,9 +94,7 @@ def produce(home: Home, minutes: int, span: str = "90s") -> None:
 def check_committed(home: Home, offsets: int) -> None:
     """Hold landing, ledger and the view's compacted topic against what is in Kafka: each record once, none missing."""
     assert audit.check_archive(home.kafka, home.database, home.lake) == offsets
-    with LOCATIONS.open() as file:
-        zip_codes = {row["device_id"]: row["zip_code"] for row in csv.DictReader(file)}
-    counts = audit.sightings(audit.read_topic(home.kafka, "nest-logs"), zip_codes)
+    counts = audit.sightings(audit.read_topic(home.kafka, "nest-logs"), audit.zip_codes())
     assert audit.by_zip_and_hour(audit.last_values(home.kafka, "nest-camera-stats")) == counts
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import fcntl
 import shutil
 import subprocess
@@ -15,13 +14,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.conftest import REPOSITORY, Home, end_of, last_hours, wait_for
+from tests.conftest import Home, end_of, last_hours, wait_for
 from tests.support import audit
 from tests.support.audit import Coordinates, Fates, Record
 from tests.support.looked_at import those
-
-LOCATIONS = REPOSITORY / "include" / "pipelines" / "nest_cameras.device_locations.csv"
-
 
 Ending = Callable[["subprocess.Popen[str]"], "subprocess.Popen[str]"]
 """Ends the process at the test's end, however that is."""
@@ -90,9 +86,7 @@ class Rig:
     def audit(self) -> None:
         """Compare everything that nest_cameras committed with Kafka, and its compacted topic with the oracle."""
         assert audit.check_archive(self.home.kafka, self.home.database, self.home.lake) == self.produced
-        with LOCATIONS.open() as file:
-            zip_codes = {row["device_id"]: row["zip_code"] for row in csv.DictReader(file)}
-        counts = audit.sightings(audit.read_topic(self.home.kafka, "nest-logs"), zip_codes)
+        counts = audit.sightings(audit.read_topic(self.home.kafka, "nest-logs"), audit.zip_codes())
         speed = audit.last_values(self.home.kafka, "nest-camera-stats")
         assert audit.by_zip_and_hour(speed) == counts
 

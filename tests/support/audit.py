@@ -6,6 +6,7 @@ holds it against what the registered locations and the quarantine contain.
 
 from __future__ import annotations
 
+import csv
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -228,6 +229,12 @@ def read_coordinates(paths: Iterable[PurePath], store: fs.FileSystem | None = No
     for path in paths:
         found += coordinates_of(pq.ParquetFile(str(path), filesystem=store).read(columns=columns))
     return found
+
+
+def zip_codes() -> dict[str, str]:
+    """The zip code of each camera that has one."""
+    with (Path(__file__).parents[2] / "include/pipelines/nest_cameras.device_locations.csv").open() as file:
+        return {row["device_id"]: row["zip_code"] for row in csv.DictReader(file)}
 
 
 def sightings(records: dict[Coordinates, Record], zip_codes: dict[str, str]) -> Counter[tuple[str, str]]:
