@@ -129,12 +129,12 @@ def taken_contents(pipeline: Pipeline) -> tuple[tuple[str, str], ...]:
 def references_of(pipeline: Pipeline, pinned: PinnedInterval, *, anew: bool) -> Iterator[tuple[Pipeline, Contents]]:
     """Yield the pipeline with the references that are in force for an interval, and their content.
 
-    In force is what its registered revisions were built with; before there are any, and with `anew`, what the files
-    hold now. Raises UsageError when that is no longer kept or has other columns than the declared ones, or a file
+    In force is what its last published build was made with; before there is one, and with `anew`, what the files hold
+    now. Raises UsageError when that is no longer kept or has other columns than the declared ones, or a file
     cannot be read.
     """
     now = keep_references(pipeline)
-    then = {} if anew else revisions.references_of_registered(pinned.id)
+    then = {} if anew else revisions.references_of_published(pinned.id)
     differing = {name: digest for name, digest in then.items() if name in now and now[name] != digest}
     with TemporaryDirectory(prefix="references-") as folder:
         in_force = {name: _as_kept(pipeline, pinned, name, digest, Path(folder)) for name, digest in differing.items()}

@@ -34,6 +34,13 @@ from include.serving.stored import stored_rows
 LEFT = "is left as it is"
 """In the line about a view that could not be changed."""
 
+
+class _NotAsBuilt(TidemarkError):
+    """A registered revision's files are not as they were built, or cannot be read."""
+
+
+_DEEP = "./tidemark doctor --deep"
+
 _KNOWN = "SELECT interval_id, revision, covers, from_time, to_time FROM proved.tidemark_intervals WHERE table_name = %s"
 
 _NOTE = """
@@ -63,13 +70,19 @@ def follow_ledger(pipeline: Pipeline, *, counted: bool = False) -> list[str]:
     """Make PostgreSQL serve the registered values of the pipeline's served views; return the changes, a line each.
 
     A view whose stream has written rows by another declaration is left as it is, which is a line, too: this code may be
-    older than the stream's, or newer, and then a new generation makes its table anew.
+    older than the stream's, or newer, and then a new generation makes its table anew. So is one of whose registered
+    files any is not as it was built: it may be that of an interval long ago, and what is registered now is registered.
 
     With `counted`, intervals of which it holds another number of rows than were built are loaded again too. Raises
-    ServiceUnreachable, and TidemarkError when a revision's files are not as they were built, or cannot be read.
+    ServiceUnreachable.
     """
-    views = followed_shapes(pipeline).items()
-    return [line for view, shape in views if (line := _follow_view(pipeline, view, shape, counted=counted))]
+    lines = []
+    for view, shape in followed_shapes(pipeline).items():
+        try:
+            lines.append(_follow_view(pipeline, view, shape, counted=counted))
+        except _NotAsBuilt as error:
+            lines.append(_left(shape, f"{error.message}; {error.remedy}"))
+    return [line for line in lines if line]
 
 
 def _follow_view(pipeline: Pipeline, view: str, shape: Shape, *, counted: bool) -> str:
@@ -227,7 +240,7 @@ def _load(asked: cursor, shape: Shape, table: str, intervals: Sequence[ServedInt
         asked.execute(f"SELECT count(*) FROM {table} WHERE {shape.interval} = %s", [each.id])
         (loaded,) = asked.fetchone() or (0,)
         if loaded != each.rows:
-            raise _not_as_built(shape, f"{each.location} has {loaded} rows, {each.rows} when it was built")
+            raise _NotAsBuilt(f"{each.location} has {loaded} rows, {each.rows} when it was built", remedy=_DEEP)
 
 
 def _rows(shape: Shape, interval: ServedInterval, files: Iterable[str]) -> Iterator[tuple[object, ...]]:
@@ -244,15 +257,10 @@ def _rows(shape: Shape, interval: ServedInterval, files: Iterable[str]) -> Itera
                     values = ([_value(row, path) for path in paths] for row in rows)
                     yield from ((*row, interval.id) for row in stored_rows(shape, values))
         except FileNotFoundError:
-            raise _not_as_built(shape, f"{location} is missing") from None
+            raise _NotAsBuilt(f"{location} is missing", remedy=_DEEP) from None
         except (pa.ArrowException, OSError) as error:
-            raise _not_as_built(shape, f"{location} cannot be read, it is damaged ({one_line(str(error))})") from error
-
-
-def _not_as_built(shape: Shape, what: str) -> TidemarkError:
-    return TidemarkError(
-        f"{what}: live.{shape.table} stays as it was", remedy="./tidemark doctor --deep", pipeline=shape.pipeline
-    )
+            damaged = f"{location} cannot be read, it is damaged ({one_line(str(error))})"
+            raise _NotAsBuilt(damaged, remedy=_DEEP) from error
 
 
 def _name_in(there: Collection[str], name: str, before: Sequence[str]) -> str:

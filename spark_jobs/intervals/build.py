@@ -68,12 +68,12 @@ def build(run: IntervalRun, *, new_references: bool = False) -> None:
     The ranges are read from Kafka once. The archive table's files are written from the landing files, or from the same
     read where other code landed them, and read back: what they hold is compared with Kafka before anybody may register
     them. The batch views are computed from landing where all are the same, else from Kafka. Rows that replays put into
-    the interval are added to both. A registered interval is built with the references' content of its registered build,
-    unless `new_references` is set. Raises OffsetsLost when Kafka no longer holds the ranges, TopicRecreated when the
-    topic is another, UsageError when the registered files are of another format or pipeline, or a reference file does
-    not begin with its declared columns, or the topic of a speed view is gone or another one, ServiceUnreachable when an
-    Iceberg table has a new field and its catalog does not answer, AnotherWriter while the interval is pinned again,
-    when an erasure of the pipeline began meanwhile, and before an erasure has built the views again.
+    the interval are added to both. A registered interval is built with the references' content of its last published
+    build, unless `new_references` is set. Raises OffsetsLost when Kafka no longer holds the ranges, TopicRecreated when
+    the topic is another, UsageError when the registered files are of another format or pipeline, or a reference file
+    does not begin with its declared columns, or the topic of a speed view is gone or another one, ServiceUnreachable
+    when an Iceberg table has a new field and its catalog does not answer, AnotherWriter while the interval is pinned
+    again, when an erasure of the pipeline began meanwhile, and before an erasure has built the views again.
     """
     check_references(run.pipeline.references, run.pipeline.name)
     # Starting Spark takes as long as restarting PostgreSQL.
@@ -86,7 +86,7 @@ def build(run: IntervalRun, *, new_references: bool = False) -> None:
         for table in run.pipeline.tables
     }
     numbers = numbers_of_tables(run.pipeline)
-    earlier = {} if new_references else revisions.references_of_registered(run.pinned.id)
+    earlier = {} if new_references else revisions.references_of_published(run.pinned.id)
     filled = with_content(run.spark, run.pipeline, earlier)
     with (
         locks.attempt_under_way(run.pipeline.name, run.pinned.interval),

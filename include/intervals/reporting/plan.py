@@ -87,7 +87,7 @@ def _other_references(pipeline: Pipeline, known: PinnedInterval) -> list[str]:
 
     What is not read from a file is only known once Spark reads it.
     """
-    then = revisions.references_of_registered(known.id)
+    then = revisions.references_of_published(known.id)
     return [
         name
         for name, each in sorted(pipeline.references.items())

@@ -165,30 +165,35 @@ def leave_out_of_delta(intervals: Collection[int]) -> None:
         ledger.execute(update(Build).where(*published).values(in_delta=False))
 
 
-def references_of_registered(interval_id: int) -> dict[str, str]:
-    """Return the SHA-256 of each reference's content by which the interval's registered revisions were built.
+def references_of_published(interval_id: int) -> dict[str, str]:
+    """Return the SHA-256 of each reference's content by which the interval's last published build was made.
 
-    Empty when nothing is registered, or the code that built it did not note it.
+    That build need not have changed what is registered, whose revisions an earlier one made then. Empty without one, or
+    when the code that made it did not note it.
     """
-    builds = _registered_builds(interval_id)
-    return dict(builds[-1].references) if builds and builds[-1] else {}
+    with session() as ledger:
+        build = _last_published(ledger, interval_id)
+        return dict(build.references) if build else {}
 
 
 def published_ranges(interval_id: int) -> tuple[OffsetRange, ...]:
     """Return the ranges that the interval's last published build read; none without one."""
-    wanted = select(Build).where(Build.interval_id == interval_id, Build.published_at.is_not(None))
     with session() as ledger:
-        row = ledger.scalar(wanted.order_by(Build.id.desc()).limit(1))
-        build = findings_of(row.findings).build if row is not None else None
+        build = _last_published(ledger, interval_id)
         return build.ranges if build else ()
 
 
 def archived_records(ledger: Session, interval_id: int) -> int | None:
     """Return how many records have rows in an interval's registered revisions; None when no build was published."""
+    build = _last_published(ledger, interval_id)
+    return build.records.archived + build.records.replayed if build else None
+
+
+def _last_published(ledger: Session, interval_id: int) -> BuildFindings | None:
+    """Return what the interval's last published build found."""
     wanted = select(Build).where(Build.interval_id == interval_id, Build.published_at.is_not(None))
-    build = ledger.scalar(wanted.order_by(Build.id.desc()).limit(1))
-    findings = findings_of(build.findings).build if build else None
-    return findings.records.archived + findings.records.replayed if findings else None
+    row = ledger.scalar(wanted.order_by(Build.id.desc()).limit(1))
+    return findings_of(row.findings).build if row is not None else None
 
 
 def decoders_of_registered(interval_id: int) -> list[list[str]]:

@@ -50,15 +50,17 @@ def pinned(pipeline: Pipeline) -> PinnedInterval:
         return pins.write(ledger, pipeline.name, hour(0), [], {}, pinned_by="test@host")
 
 
-def built_by(pinned: PinnedInterval, contents: Mapping[str, str], *, registered: bool = True) -> None:
-    """Note a build of the interval by these contents."""
+def built_by(
+    pinned: PinnedInterval, contents: Mapping[str, str], *, registered: bool = True, changed: bool = True
+) -> None:
+    """Note a build of the interval by these contents; one that is registered may have changed nothing of what was."""
     attempt = attempts.begin_attempt(pinned, run_by="test", code_version="1", source="kafka")
     label = f"interval={pinned.interval.label}"
     built = BuiltRevision(pinned.pipeline, label, f"r-{attempt}", "file:///nowhere", 1, f"hash {attempt}", {})
     findings = BuildFindings((), {}, RecordCounts(), ReconciliationCounts(), references=contents)
     builds.note_build(attempts.load_attempt(attempt), [built], findings)
     if registered:
-        passed, changes = Validation(True, pinned.pipeline), Changes(points=(built,))
+        passed, changes = Validation(True, pinned.pipeline), Changes(points=(built,) if changed else ())
         builds.finish_registration(builds.begin_registration(attempts.load_attempt(attempt), passed, changes))
 
 
@@ -87,6 +89,20 @@ def test_content_of_the_registered_build_is_used_when_a_row_was_added_since(with
     built_by(interval, now)
     with references_of(with_reference, interval, anew=False) as (used, contents):
         assert (used.references, contents) == (with_reference.references, now)
+
+
+def test_content_of_the_last_published_build_is_used_when_it_changed_nothing_of_what_is_registered(
+    with_reference: Pipeline,
+) -> None:
+    interval = pinned(with_reference)
+    built_by(interval, keep_references(with_reference))
+    add(with_reference, "cam-9999,10001")
+    anew, rows = keep_references(with_reference), lines(with_reference)
+    built_by(interval, anew, changed=False)
+    add(with_reference, "cam-9998,10002")
+    with references_of(with_reference, interval, anew=False) as (pipeline, contents):
+        assert contents == anew
+        assert lines(pipeline) == rows
 
 
 @pytest.mark.parametrize("noted", [False, True])
