@@ -112,9 +112,13 @@ def _hashed(
     name: str,
     formerly: Mapping[str, Sequence[str]],
 ) -> DataFrame:
-    """Return the rows by key, with a hash of all columns as the file declares them; text files need a schema."""
+    """Return the rows by key, with a hash of all columns as the file declares them; text files need a schema.
+
+    A column that the key has gained since is null in the rows of a file without it.
+    """
     file_format = format_of(next(iter(revision.files)))
     rows = read_format(spark, file_format, [revision.location], schema if file_format in TEXT_FORMATS else None)
     rows = by_declared_names(rows, formerly)
     hash_1, hash_2 = row_hashes(rows.schema)
-    return rows.select(key.alias("key"), F.struct(hash_1, hash_2).alias(name))
+    lacking = {each.name: F.lit(None).cast(each.dataType) for each in schema if each.name not in rows.columns}
+    return rows.withColumns(lacking).select(key.alias("key"), F.struct(hash_1, hash_2).alias(name))
