@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+import pyarrow as pa
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
 from include.catalog import DATABASE
-from include.errors import MetadataGone, OtherScale, UsageError
+from include.errors import MetadataGone, OtherScale, UsageError, one_line
 from include.iceberg.catalog import find, opened, writing
 from include.iceberg.commit import (
     Difference,
@@ -131,13 +132,18 @@ def _restore_table(catalog: SqlCatalog, pipeline: Pipeline, table: str, begun: s
             wanted = [each for each in registered if each.interval_id == intervals[label]]
             try:
                 commit_interval(catalog, pipeline, table, statement_of(attempts.of_build(build)), wanted)
-            except OtherScale as error:
+            except (OtherScale, FileNotFoundError, pa.ArrowInvalid) as error:
                 # Its verdict is not stated either: the table does not have its rows.
                 left.add(label)
-                done.append(f"left: {named} lacks interval {label}: {error.message}; {error.remedy}")
+                why = f"{error.message}; {error.remedy}" if isinstance(error, OtherScale) else _unreadable(error)
+                done.append(f"left: {named} lacks interval {label}: {why}")
             else:
                 done.append(f"{named} has the registered files of interval {label}")
     return done + list(_restore_tags(catalog, pipeline, table, left))
+
+
+def _unreadable(error: Exception) -> str:
+    return f"a registered file is missing or damaged ({one_line(str(error))}); run its interval again"
 
 
 def _restore_tags(catalog: SqlCatalog, pipeline: Pipeline, table: str, left: set[str]) -> Iterator[str]:

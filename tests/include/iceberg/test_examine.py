@@ -70,6 +70,24 @@ def test_nothing_is_found_when_the_table_has_registered_revisions_of_another_pip
     assert restore(archive.pipeline) == []
 
 
+@pytest.mark.parametrize("content", [None, b"PAR1 and no more"], ids=["missing", "damaged"])
+def test_other_intervals_are_in_a_table_that_is_made_anew_when_a_file_of_one_is_gone(
+    archive: OpenTable, content: bytes | None
+) -> None:
+    with iceberg_catalog.opened() as catalog:
+        catalog.drop_table(("lake", archive.pipeline.table))
+    first, second = revisions.registered(archive.pipeline.table)
+    [name] = first.files
+    file = Path(lake.filesystem(f"{first.location}/{name}")[1])
+    file.unlink() if content is None else file.write_bytes(content)
+    left, *done = restore(archive.pipeline)
+    assert left.startswith(f"left: lake.{archive.pipeline.table} lacks interval 2026-11-18T05: a registered file is ")
+    assert left.endswith("; run its interval again")
+    assert [each.rsplit(" ", 1)[-1][-2:] for each in done] == ["06"]
+    assert archive.load().scan().to_arrow().num_rows == second.rows
+    assert kinds(archive) == ["other files"]
+
+
 def test_append_is_named_and_rolled_back_when_it_is_foreign(archive: OpenTable) -> None:
     table = archive.load()
     with iceberg_catalog.opened() as catalog:
