@@ -96,6 +96,12 @@ def records_of(erasure: int) -> frozenset[RecordKey]:
         return frozenset(RecordKey(*row) for row in rows)
 
 
+_NO_TWIN_ERASED = """NOT EXISTS (
+        SELECT FROM erased_records o
+        WHERE o.pipeline = e.pipeline AND o.topic = e.topic AND o.topic_id = r.topic_id
+            AND o.topic_partition = e.topic_partition AND o.record_offset = e.record_offset
+    )"""
+
 _TWINS = f"""
     SELECT e.topic, e.topic_partition, e.record_offset, i.from_time, i.to_time
     FROM erased_records e
@@ -104,16 +110,21 @@ _TWINS = f"""
         SELECT i.from_time, i.to_time FROM intervals i
         WHERE i.id = r.interval_id AND i.pipeline = e.pipeline OFFSET 0
     ) AS i
-    WHERE e.erasure_id = :erasure AND NOT EXISTS (
-        SELECT FROM erased_records o
-        WHERE o.pipeline = e.pipeline AND o.topic = e.topic AND o.topic_id = r.topic_id
-            AND o.topic_partition = e.topic_partition AND o.record_offset = e.record_offset
-    )
+    WHERE e.erasure_id = :erasure AND {_NO_TWIN_ERASED}
+    UNION
+    SELECT e.topic, e.topic_partition, e.record_offset, i.from_time, i.to_time
+    FROM erased_records e
+    JOIN replays r USING (pipeline, topic, topic_partition, record_offset)
+    JOIN intervals i ON i.id = r.interval_id
+    WHERE e.erasure_id = :erasure AND r.topic_id <> e.topic_id AND {_NO_TWIN_ERASED}
 """
 
 
 def twins_of(erasure: int) -> dict[Coordinates, list[str]]:
-    """Return the labels of intervals with an unerased record of another incarnation at an erased record's offset."""
+    """Return the labels of intervals with an unerased record of another incarnation at an erased record's offset.
+
+    Its rows are where its offset is, or, once it was replayed, in the interval that delivers it.
+    """
     found: dict[Coordinates, list[str]] = {}
     with session() as ledger:
         for topic, partition, offset, begin, end in ledger.execute(text(_TWINS), {"erasure": erasure}):

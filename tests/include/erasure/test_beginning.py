@@ -120,6 +120,14 @@ def at(offset: int, topic_id: str = "id") -> RecordKey:
     return RecordKey("events", topic_id, 0, offset)
 
 
+def replayed(pipeline: str, offset: int, batch: int, interval: int | None = None, fate: str = "archived") -> Replay:
+    """A record of the present topic that a replay has landed with this batch, and that this interval delivers."""
+    return Replay(
+        pipeline=pipeline, topic="events", topic_id="id", topic_partition=0, record_offset=offset, fate=fate,
+        replayed_by="me@here", decoder_version="1", micro_batch_id=batch, interval_id=interval,
+    )  # fmt: skip
+
+
 def begin(pipeline: str, landed: set[RecordKey], quarantined: set[RecordKey], key: str = "cam-1") -> int:
     """Do what the command does after its search."""
     with held_lease(pipeline) as lease:
@@ -325,6 +333,19 @@ def test_record_at_the_same_offset_stays_when_its_topic_was_created_again(pipeli
     assert [len(intervals_with(pipeline, {at(1, each)})) for each in ("old", "id", "no such")] == [1, 1, 0]
 
 
+def test_rows_of_a_replay_stay_where_they_are_delivered_when_the_record_there_before_is_erased(pipeline: str) -> None:
+    """Of the old incarnation's record 1, and the new one's, which was in quarantine and lies in the third interval."""
+    batches = [commit(pipeline, number, 0, 10, archived=5) for number in (0, 1)]
+    intervals = [register(pipeline, number, *bounds) for number, bounds in enumerate([(0, 10), (0, 1), (10, 20)])]
+    with session() as ledger:
+        ledger.get_one(MicroBatchRange, (batches[0], "events", 0)).topic_id = "old"
+        ledger.get_one(IntervalRange, (intervals[0], "events", 0)).topic_id = "old"
+        ledger.add(replayed(pipeline, 1, batches[1], intervals[2]))
+    erasure = begin(pipeline, {at(1, "old")}, set())
+    delivered = Interval(DAY + 2 * HOUR, DAY + 3 * HOUR).label
+    assert unfinished.twins_of(erasure) == {at(1).coordinates: [delivered]}
+
+
 def test_row_of_a_replay_goes_whichever_replay_is_left_when_its_file_is_written_again(pipeline: str) -> None:
     """The replay of an erased record is deleted at once, so that its file alone does not show the incarnation."""
     assert in_file({at(1, "old")}, {}) == {at(1).coordinates}
@@ -375,14 +396,7 @@ def test_replayed_record_leaves_the_delivering_interval_when_it_is_erased(pipeli
     register(pipeline, 0, 0, 10)
     delivering = register(pipeline, 1, 10, 20)
     with session() as ledger:
-        for offset in (0, 1):
-            ledger.add(
-                Replay(
-                    pipeline=pipeline, topic="events", topic_id="id", topic_partition=0, record_offset=offset,
-                    fate="archived", replayed_by="me@here", decoder_version="1", micro_batch_id=landed,
-                    interval_id=delivering,
-                )
-            )  # fmt: skip
+        ledger.add_all(replayed(pipeline, offset, landed, delivering) for offset in (0, 1))
     erasure = begin(pipeline, {at(0)}, {at(0)})
     assert replayed_into(delivering).records == 1
     with session() as ledger:
@@ -398,12 +412,7 @@ def test_replayed_record_leaves_the_quarantined_ones_when_only_its_landed_row_sh
     with session() as ledger:
         row = ledger.get_one(IntervalRange, (interval, "events", 0))
         row.archived, row.empty, row.quarantined, row.gaps = 8, 0, 2, 0
-        ledger.add(
-            Replay(
-                pipeline=pipeline, topic="events", topic_id="id", topic_partition=0, record_offset=9,
-                fate="archived", replayed_by="me@here", decoder_version="1", micro_batch_id=home,
-            )
-        )  # fmt: skip
+        ledger.add(replayed(pipeline, 9, home))
     begin(pipeline, {at(1), at(9)}, set())
     assert counted(pipeline, span(0, 10)) == Fates(7, 0, 1, 2)
     with session() as ledger:
@@ -418,12 +427,7 @@ def test_rows_of_replayed_records_are_searched_when_quarantine_names_a_key(
     batch = commit(pipeline, 0, 0, 10, quarantined=3)
     with session() as ledger:
         for offset, fate in ((6, "archived"), (7, "archived"), (8, "empty")):
-            ledger.add(
-                Replay(
-                    pipeline=pipeline, topic="events", topic_id="id", topic_partition=0, record_offset=offset,
-                    fate=fate, replayed_by="me@here", decoder_version="1", micro_batch_id=batch,
-                )
-            )  # fmt: skip
+            ledger.add(replayed(pipeline, offset, batch, fate=fate))
     asked: dict[str, Any] = {}
 
     def answer(job: SparkSubmission) -> int:
