@@ -19,6 +19,7 @@ from include.errors import ValidationFailed
 from include.intervals.steps import submit_both
 from include.ledger.intervals.attempts import load_attempt, went_on_since_build
 from include.ledger.intervals.builds import is_published
+from include.ledger.intervals.pinned import run_has_published
 from include.spark.cluster import DeployMode
 from include.spark.submission import SparkSubmission
 
@@ -33,10 +34,16 @@ class BuildOperator(JobOperator):
         self.new_references = False
 
     def execute(self, context: Context) -> None:
-        """Submit and wait. A checkpoint that did not pass fails `publish`, not this task: the build is complete."""
+        """Submit and wait. A checkpoint that did not pass fails `publish`, not this task: the build is complete.
+
+        A run reads references anew once: cleared after that, it builds with the content that it has published.
+        """
         push_links(context, self)
         self.check_attempt(context)
-        self.new_references = Wishes.of_run(context["params"]).new_references
+        wished = Wishes.of_run(context["params"]).new_references
+        self.new_references = wished and not take_step(run_has_published, self.number)
+        if self.new_references != wished:
+            self.log.info("this run has published with new references: it keeps their content")
         code = self.run_job(context)
         if code and code != take_step(validated_code, self.number):
             raise self.failure(code)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from sqlalchemy import func, select
 from sqlalchemy.dialects.postgresql import insert
@@ -12,14 +12,19 @@ from include.ledger.database import session
 from include.ledger.models import Build, DeclaredTables, IntervalRow, TableBegin
 
 
-def note_published(ledger: Session, build: Build, tables: Iterable[str]) -> None:
-    """Note that all changes of a build were made, and that it has registered revisions of these tables."""
+def note_published(ledger: Session, build: Build, tables: Iterable[str], *, without: Collection[str] = ()) -> None:
+    """Note that all changes of a build were made, and that it has registered revisions of these tables.
+
+    `without`: tables that were no longer declared when that was done. The interval does not have them.
+    """
     build.published_at = func.now()
     interval = ledger.get_one(IntervalRow, build.interval_id)
     later = (Build.interval_id == interval.id, Build.published_at.is_not(None), Build.id > build.id)
     if ledger.scalar(select(Build.id).where(*later).limit(1)) is None:
         interval.declared = (
-            None if build.columns is None else _declared(ledger, interval.pipeline, sorted(build.columns))
+            None
+            if build.columns is None
+            else _declared(ledger, interval.pipeline, sorted(build.columns.keys() - set(without)))
         )
     for table in sorted(set(tables)):
         begin = insert(TableBegin).values(pipeline=interval.pipeline, table_name=table, first_begin=interval.from_time)

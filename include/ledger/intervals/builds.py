@@ -68,8 +68,7 @@ def note_build(
         ledger.add(build)
         ledger.flush()
         _keep(ledger, row, build, Findings(findings))
-        for each in built:
-            ledger.add(_row(attempt, build.id, each))
+        ledger.add_all(_row(attempt, build.id, each) for each in built)
         # Transactions that only refer to the row are not blocked; another attempt's build waits for this one.
         interval = ledger.get_one(IntervalRow, row.interval_id, with_for_update={"key_share": True})
         if not findings.reconciliation.unexplained:
@@ -274,7 +273,8 @@ def finish(ledger: Session, registration: Registration) -> None:
         # Housekeeping may have removed it since the registration was begun.
         if row.state == RevisionState.VALIDATED:
             move(row, RevisionState.DISCARDED)
-    note_published(ledger, build, (point.table for point in changes.points))
+    undeclared = {each.table for each in changes.undeclared}
+    note_published(ledger, build, (point.table for point in changes.points), without=undeclared)
     # Before it is asked whether the interval was pinned again, which may be under way; and until the end, because
     # `removal.mark_removed` looks at who built what is registered.
     held = ledger.get_one(IntervalRow, build.interval_id, with_for_update={"key_share": True})

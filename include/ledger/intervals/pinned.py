@@ -87,6 +87,23 @@ def has_pinned_again(pipeline: str, interval: Interval, run_by: str) -> bool:
         return bool(found)
 
 
+_PUBLISHED_BY_RUN = """
+    SELECT EXISTS (
+        SELECT FROM attempts a JOIN attempts own ON own.interval_id = a.interval_id AND own.run_by = a.run_by
+            JOIN builds b ON b.attempt_id = own.id
+        WHERE a.id = %(attempt)s AND b.published_at IS NOT NULL
+    )
+"""
+
+
+def run_has_published(attempt: int) -> bool:
+    """Return whether the run that began an attempt, e.g. `airflow <run id>`, has published a build of its interval."""
+    with reading() as ledger:
+        ledger.execute(_PUBLISHED_BY_RUN, {"attempt": attempt})
+        ((found,),) = ledger.fetchall()
+        return bool(found)
+
+
 _REGISTERED_SINCE = """
     SELECT EXISTS (
         SELECT FROM intervals i JOIN builds b ON b.interval_id = i.id

@@ -71,10 +71,20 @@ def test_one_driver_takes_both_steps_when_the_interval_is_built(postgres: Home) 
 
 @pytest.mark.parametrize("wanted", [True, False])
 def test_interval_is_built_with_the_references_of_now_when_the_form_asks_for_them(driver: Path, wanted: bool) -> None:
+    attempt = begin_attempt(NAME)
+    note_build(attempt)
     driver.write_text("0")
-    operator = build(published())
+    operator = build(attempt)
     run(operator, new_references=wanted)
     assert ("--new-references" in operator.resolve("client").arguments) is wanted
+
+
+def test_references_are_not_read_anew_again_when_a_run_that_has_published_is_cleared(driver: Path) -> None:
+    driver.write_text("0")
+    operator = build(published())
+    said = run(operator, new_references=True)
+    assert "this run has published with new references: it keeps their content" in said
+    assert "--new-references" not in operator.resolve("client").arguments
 
 
 def test_no_second_driver_is_started_when_the_first_one_has_published(driver: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from sqlalchemy import select
 
 from include.erasure.keys import Keys
 from include.ledger.completeness.partials import Partial, Partials, of_other_code, registered_partials
@@ -15,7 +16,7 @@ from include.ledger.intervals import attempts, builds, pins
 from include.ledger.intervals.builds import Changes, TableColumns
 from include.ledger.intervals.findings import Validation
 from include.ledger.lineage import BuiltRevision
-from include.ledger.models import IntervalRow
+from include.ledger.models import DeclaredTables, IntervalRow
 from include.ledger.quarantine import RecordKey
 from include.offsets import OffsetRange, TopicPartition
 from tests.support.attempts import TOPIC, begin_attempt, build_and_register, hour, note_build
@@ -156,3 +157,7 @@ def test_interval_is_no_part_when_its_rows_of_the_view_were_not_registered(pipel
     # The view was no longer declared when the build was published, and is declared again now.
     builds.finish_registration(replace(begun, changes=Changes(points=(built,), undeclared=(rows,))))
     assert parts(pipeline, VIEW) == ()
+    # Nor is it complete there, or covered in what is served.
+    of_interval = select(DeclaredTables.tables).join(IntervalRow, IntervalRow.declared == DeclaredTables.id)
+    with session() as ledger:
+        assert ledger.scalars(of_interval.where(IntervalRow.pipeline == pipeline)).one() == [pipeline]
