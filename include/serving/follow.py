@@ -26,7 +26,7 @@ from include.serving.dependents import DROP_THEM
 from include.serving.followed import followed_shapes
 from include.serving.live_rows import ROWS_A_STATEMENT, note_windows
 from include.serving.live_table import Found, find, lacks_rows, lost, new_generation
-from include.serving.query import both_layers
+from include.serving.proving import prove
 from include.serving.relations import ensure, ensure_states, kept_by_dependents, lock_view, other_declaration
 from include.serving.shape import Shape, names, quoted
 from include.serving.stored import stored_rows
@@ -57,13 +57,6 @@ _POSITION = """
 """
 
 _SETTLED = "UPDATE proved.tidemark_positions SET settled_below = %s WHERE table_name = %s"
-
-_COVERED = """
-    SELECT w.window_start AS {start}, w.window_end AS {end} FROM proved.tidemark_windows w
-    WHERE w.table_name = %(table)s AND w.proved_at IS NULL AND tstzrange(w.window_start, w.window_end) <@ (
-        SELECT range_agg(tstzrange(from_time, to_time)) FROM proved.tidemark_intervals
-        WHERE table_name = %(table)s AND covers)
-"""
 
 
 def follow_ledger(pipeline: Pipeline, *, counted: bool = False) -> list[str]:
@@ -116,7 +109,8 @@ def _state(pipeline: Pipeline, view: str, shape: Shape) -> ServedState:
     Beside the stream's rows by the whole key they would be a second answer. Files have a renamed column by either name.
     """
     keys = {each.path[0] for each in shape.keys} - shape.formerly.keys() if shape.has_live else ()
-    return served_state(pipeline.name, view, shape.table, is_total=shape.is_total, keys=keys)
+    measures = [(each.path[0], *shape.formerly.get(each.path[0], ())) for each in shape.measures]
+    return served_state(pipeline.name, view, shape.table, is_total=shape.is_total, keys=keys, measures=measures)
 
 
 def _left(shape: Shape, difference: str) -> str:
@@ -215,14 +209,14 @@ def _follow(asked: cursor, shape: Shape, state: ServedState, loaded: Collection[
     ]
     execute_values(asked, _NOTE, rows, page_size=ROWS_A_STATEMENT)
     if not shape.is_total:
-        _prove(asked, shape, state.unsettled)
+        prove(asked, shape, state.unsettled, state.lacking, [each.id for each in new])
     offsets: dict[str, dict[str, int]] = {}
     for tp, below in state.offsets:
         offsets.setdefault(tp.topic, {})[str(tp.partition)] = below
     asked.execute(_POSITION, [shape.table, state.complete_until, json.dumps(offsets)])
     if shape.is_total:
         # A total counts all that was ever archived: if some of it is in no interval, no key is proved.
-        settled_below = state.unsettled if state.is_whole else ALL
+        settled_below = state.unsettled if state.is_whole and not state.lacking else ALL
         asked.execute(_SETTLED, [settled_below, shape.table])
     return len(noted) + len(gone)
 
@@ -274,26 +268,3 @@ def _value(row: dict[str, Any], path: tuple[str, ...]) -> object:
         # A file from before a measure was declared does not have it.
         value = None if value is None else value.get(part)
     return value
-
-
-def _prove(asked: cursor, shape: Shape, unsettled: int) -> None:
-    """Note as proved, for good, windows that registered intervals cover and of which the speed view has no more rows.
-
-    It has more while a key's value came from a micro-batch that read beyond the registered offsets, and counts more
-    rows than are registered.
-    """
-    first = shape.counting
-    # A table with none of the measures tells nothing of its rows.
-    has_more = f"{shape.live(first)} > coalesce({shape.proved(first)}, 0)" if first else "TRUE"
-    start, end = shape.own("tidemark_start"), shape.own("tidemark_end")
-    pending = f"JOIN pending ON ({start}, {end}) = ({quoted(shape.start)}, {quoted(shape.end)})"
-    asked.execute(
-        f"WITH pending AS MATERIALIZED ({_COVERED.format(start=start, end=end)}), more AS ("
-        f"SELECT {quoted(shape.start)} AS window_start, {quoted(shape.end)} AS window_end "
-        f"FROM ({both_layers(shape, pending)}) AS each_key "
-        f"WHERE {shape.version} >= %(unsettled)s AND {has_more}) "
-        "UPDATE proved.tidemark_windows w SET proved_at = now() FROM pending p WHERE w.table_name = %(table)s "
-        f"AND w.window_start = p.{start} AND w.window_end = p.{end} "
-        "AND NOT EXISTS (SELECT FROM more WHERE (more.window_start, more.window_end) = (w.window_start, w.window_end))",
-        {"table": shape.table, "unsettled": unsettled},
-    )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+import json
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -32,6 +33,8 @@ class ServedInterval:
     """Empty when it has no row in the table, or none by the whole key."""
     location: str
     rows: int
+    lacks_measure: bool = False
+    """Whether its rows were built before a measure was declared, of which they say nothing."""
 
 
 @dataclass(frozen=True)
@@ -47,14 +50,26 @@ class ServedState:
     is_whole: bool = False
     """For a total: whether registered intervals hold all that was archived below the offsets, from its beginning."""
 
+    @property
+    def lacking(self) -> tuple[int, ...]:
+        """Intervals with rows that lack a measure; none while all rows do, for then no sum is one of a part of them."""
+        with_rows = [each for each in self.intervals if each.rows]
+        found = tuple(each.id for each in with_rows if each.lacks_measure)
+        return found if len(found) < len(with_rows) else ()
+
 
 _INTERVALS = """
     WITH delivered AS (
-        SELECT r.interval_id, r.id, r.location, r.rows, coalesce(
-            -- Not joined: it looks up these builds alone, however many others there are.
-            NOT (SELECT b.columns -> %(table)s FROM builds b WHERE b.id = r.build_id) ?& %(keys)s::text[], false
-        ) AS lacks_key
-        FROM revisions r WHERE r.table_name = %(table)s AND r.state = 'registered'
+        SELECT r.interval_id, r.id, r.location, r.rows, coalesce(NOT b.columns ?& %(keys)s::text[], false) AS lacks_key,
+            EXISTS (
+                SELECT FROM jsonb_array_elements(%(measures)s) AS names
+                WHERE NOT b.columns ?| ARRAY(SELECT jsonb_array_elements_text(names))
+            ) AS lacks_measure
+        FROM revisions r LEFT JOIN LATERAL (
+            -- It looks up these builds alone, however many others there are.
+            SELECT b.columns -> %(table)s AS columns FROM builds b WHERE b.id = r.build_id OFFSET 0
+        ) AS b ON TRUE
+        WHERE r.table_name = %(table)s AND r.state = 'registered'
     )
     -- Of a build by code that kept no columns nothing is known; then the first interval with rows tells since when.
     SELECT i.id, i.from_time, i.to_time,
@@ -63,7 +78,8 @@ _INTERVALS = """
                 AND NOT coalesce(d.lacks_key, false), false),
         CASE WHEN d.lacks_key THEN '' ELSE coalesce(d.id, '') END,
         CASE WHEN d.lacks_key THEN '' ELSE coalesce(d.location, '') END,
-        CASE WHEN d.lacks_key THEN 0 ELSE coalesce(d.rows, 0) END
+        CASE WHEN d.lacks_key THEN 0 ELSE coalesce(d.rows, 0) END,
+        coalesce(d.lacks_measure, false)
     FROM intervals i LEFT JOIN table_begins t ON t.pipeline = i.pipeline AND t.table_name = %(table)s
         LEFT JOIN delivered d ON d.interval_id = i.id
         LEFT JOIN declared_tables k ON k.id = i.declared
@@ -118,14 +134,22 @@ _HAS_RECORDS = "SELECT EXISTS (SELECT FROM interval_ranges WHERE interval_id = A
 
 
 def served_state(
-    pipeline: str, view: str, table: str, *, is_total: bool = False, keys: Collection[str] = ()
+    pipeline: str,
+    view: str,
+    table: str,
+    *,
+    is_total: bool = False,
+    keys: Collection[str] = (),
+    measures: Iterable[Sequence[str]] = (),
 ) -> ServedState:
     """Return what is registered of a view's table, in one snapshot.
 
-    Rows of files without one of the columns `keys` are left out: they are of another key than the stream's.
+    Rows of files without one of the columns `keys` are left out: they are of another key than the stream's. `measures`:
+    by which names files may have each.
     """
+    wanted = {"keys": list(keys), "measures": json.dumps([list(each) for each in measures])}
     with reading() as ledger:
-        ledger.execute(_INTERVALS, {"pipeline": pipeline, "table": table, "keys": list(keys)})
+        ledger.execute(_INTERVALS, {"pipeline": pipeline, "table": table, **wanted})
         intervals = tuple(ServedInterval(*row) for row in ledger.fetchall())
         offsets = tuple((each.topic_partition, each.complete_offset) for each in partition_completeness(pipeline))
         complete_until, unsettled = completeness(pipeline).complete_until, _unsettled(ledger, pipeline, view)

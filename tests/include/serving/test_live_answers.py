@@ -225,7 +225,10 @@ def write(location: str, view: AdditiveView, hours: int, counted: Counter[Key]) 
         [pa.array(starts, moment), pa.array([start + hours * HOUR for start in starts], moment)], ["start", "end"]
     )
     columns = {"zip_code": pa.array([key for key, _ in counted], pa.string()), "window": window}
-    pq.write_table(pa.table({**columns, "count": pa.array(list(counted.values()), pa.int64())}), file)
+    for name in view.measures:
+        # Another measure than the count is ten for each row.
+        columns[name] = pa.array([n if name == "count" else 10 * n for n in counted.values()], pa.int64())
+    pq.write_table(pa.table(columns), file)
     return {file.name: {"rows": len(counted), "bytes": file.stat().st_size}}
 
 
@@ -291,6 +294,67 @@ def test_no_row_counts_twice_when_the_key_has_a_column_more_than_registered_valu
         assert list(check_served_views(later)) == []
     note_columns(world, 0, "zip_code", "kind", "window", "count")
     assert len(follow_ledger(later)) == 1
+
+
+def declare_people(world: World) -> None:
+    """Go on with later code, which declares one measure more."""
+    view = replace(world.view, measures=("count", "people"), columns=f"{world.view.columns}, people BIGINT")
+    world.pipeline = replace(world.pipeline, views=(view,))
+
+
+def begin_generation(world: World) -> None:
+    """Count what was archived before by the present declaration."""
+    values = [(key, at, at + world.hours * HOUR, n, 10 * n) for (key, at), n in world.speed.items()]
+    merge(shape_of(world.pipeline, world.view), values, world.version, replace=True)
+    world.version += 1
+
+
+def register_with(world: World, hour: int, *measures: str) -> None:
+    world.register(hour, follow=False)
+    note_columns(world, hour, "zip_code", "window", *measures)
+    world.follow()
+
+
+def people(world: World) -> list[tuple[Any, ...]]:
+    return asked(f"SELECT window_start, count, people, state FROM live.{world.table} ORDER BY 1")
+
+
+def test_window_waits_when_some_of_its_registered_rows_are_older_than_a_measure(world: World) -> None:
+    world.hours = 2
+    for hour in (0, 1, 2, 3):
+        world.produce("1", DAY + hour * HOUR, DAY + hour * HOUR)
+    world.stream()
+    register_with(world, 0, "count")
+    declare_people(world)
+    begin_generation(world)
+    register_with(world, 1, "count", "people")
+    assert people(world) == [(DAY, 2, 20, "both"), (DAY + 2 * HOUR, 2, 20, "live")]
+    # Windows with rows of new intervals alone are proved, and all are once the older interval is run again.
+    for hour in (2, 3):
+        register_with(world, hour, "count", "people")
+    assert people(world) == [(DAY, 2, 20, "both"), (DAY + 2 * HOUR, 2, 20, "proved")]
+    register_with(world, 0, "count", "people")
+    assert people(world) == [(DAY, 2, 20, "proved"), (DAY + 2 * HOUR, 2, 20, "proved")]
+
+
+def test_proved_window_waits_again_when_late_rows_with_a_new_measure_are_registered(world: World) -> None:
+    world.produce("1", DAY, DAY)
+    world.produce("1", DAY, DAY + HOUR)
+    world.stream(1)
+    register_with(world, 0, "count")
+    assert world.answers() == {("1", DAY): (1, "proved")}
+    former = world.pipeline
+    declare_people(world)
+    world.follow()
+    assert people(world) == [(DAY, 1, None, "proved")]
+    later, world.pipeline = world.pipeline, former
+    world.stream()
+    world.pipeline = later
+    register_with(world, 1, "count", "people")
+    # The stream's table has the measure from its next generation on.
+    assert people(world) == [(DAY, 2, None, "both")]
+    register_with(world, 0, "count", "people")
+    assert people(world) == [(DAY, 2, 20, "proved")]
 
 
 def note_columns(world: World, hour: int, *columns: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -23,6 +23,7 @@ from include.ledger.completeness.partials import Partials, registered_partials
 from include.ledger.database import session
 from include.ledger.models import (
     Attempt,
+    Build,
     Erasure,
     IntervalRange,
     IntervalRow,
@@ -40,6 +41,7 @@ from include.settings import settings
 from tests.conftest import Home
 from tests.support.attempts import note_begin
 from tests.support.committed import add_batch, add_interval
+from tests.support.served import asked
 
 pytestmark = pytest.mark.services
 
@@ -64,11 +66,17 @@ class World:
     def table(self) -> str:
         return self.pipeline.view_table(self.view)
 
+    @property
+    def factors(self) -> list[int]:
+        """What a record adds to each measure: one hit, and ten to any other."""
+        return [1 if name == "hits" else 10 for name in self.view.measures]
+
     def stream(self, *zips: str) -> None:
         """A micro-batch of both queries over these records."""
         self.zips += zips
         counted, name, until = Counter(self.zips), self.pipeline.name, len(self.zips)
-        merge(shape_of(self.pipeline, self.view), [(each, counted[each]) for each in set(zips)], self.version)
+        values = [(each, *(n * counted[each] for n in self.factors)) for each in set(zips)]
+        merge(shape_of(self.pipeline, self.view), values, self.version)
         place = {"topic": name, "topic_partition": 0}
         read = OffsetRange(TopicPartition(name, 0), self.read, until)
         with session() as ledger:
@@ -85,8 +93,13 @@ class World:
         with session() as ledger:
             add_interval(ledger, name, DAY + hour * HOUR, read, "pinned")
 
-    def register(self, hour: int, *, run: int = 1, factor: int = 1, with_part: bool = True) -> None:
-        """Register the hour; `factor` multiplies counts, like other code; without a part, like code before the view."""
+    def register(
+        self, hour: int, *, run: int = 1, factor: int = 1, with_part: bool = True, columns: Collection[str] = ()
+    ) -> None:
+        """Register the hour; `factor` multiplies counts, like other code; without a part, like code before the view.
+
+        `columns`: those that the build notes; none, like code that noted none.
+        """
         partition, revision = f"interval={hour:03}", f"r-{run}"
         location = lake.uri("tables", self.table, partition, revision)
         counted = {each: factor * n for each, n in Counter(self.zips[hour * 5 : hour * 5 + 5]).items()}
@@ -103,9 +116,15 @@ class World:
                 ledger.flush()
                 names = {"table_name": self.table, "table_partition": partition, "interval_id": interval.id}
                 facts = {"rows": len(counted), "content_hash": revision, "code_version": "1", "registered_at": DAY}
-                files = write(location, counted)
+                files = write(location, counted, dict(zip(self.view.measures, self.factors, strict=True)))
                 built = Revision(id=revision, attempt_id=attempt.id, location=location, files=files, **names, **facts)
                 built.state = "registered"
+                if columns:
+                    of_table = {self.table: dict.fromkeys(columns, "string")}
+                    build = Build(attempt_id=attempt.id, interval_id=interval.id, findings={}, columns=of_table)
+                    ledger.add(build)
+                    ledger.flush()
+                    built.build_id = build.id
                 ledger.add(built)
                 ledger.flush()
                 note_begin(ledger, self.pipeline.name, self.table, interval.from_time)
@@ -120,11 +139,11 @@ class World:
         return found
 
 
-def write(location: str, counted: dict[str, int]) -> dict[str, Any]:
+def write(location: str, counted: dict[str, int], factors: Mapping[str, int]) -> dict[str, Any]:
     file = Path(lake.filesystem(location)[1]) / "part-00000.zstd.parquet"
     file.parent.mkdir(parents=True)
-    hits = pa.array(list(counted.values()), pa.int64())
-    pq.write_table(pa.table({"zipcode": pa.array(list(counted), pa.string()), "hits": hits}), file)
+    measures = {name: pa.array([n * factor for n in counted.values()], pa.int64()) for name, factor in factors.items()}
+    pq.write_table(pa.table({"zipcode": pa.array(list(counted), pa.string()), **measures}), file)
     return {file.name: {"rows": len(counted), "bytes": file.stat().st_size}}
 
 
@@ -134,6 +153,24 @@ def world(postgres: Home, request: pytest.FixtureRequest) -> World:
     view = next(each for each in declared.views if each.name == "zip_totals")
     name = f"t{zlib.crc32(request.node.name.encode())}"
     return World(replace(declared, name=name, views=(view,), reports=(), declared_as=""))
+
+
+def test_key_waits_when_some_of_its_registered_rows_are_older_than_a_measure(world: World) -> None:
+    world.stream("1", "1", "1", "1", "1")
+    world.pin(0)
+    world.register(0, columns=("zipcode", "hits"))
+    assert world.answers() == {"1": (5, "proved")}
+    view = replace(world.view, measures=("hits", "sent"), columns=f"{world.view.columns}, sent BIGINT")
+    world.pipeline = replace(world.pipeline, views=(view,))
+    merge(shape_of(world.pipeline, view), [("1", 5, 50)], world.version, replace=True)
+    world.version += 1
+    world.stream("1", "1", "1", "1", "1")
+    world.pin(1)
+    world.register(1, columns=("zipcode", "hits", "sent"))
+    sent = f"SELECT hits, sent, state FROM live.{world.table}"
+    assert asked(sent) == [(10, 100, "both")]
+    world.register(0, run=2, columns=("zipcode", "hits", "sent"))
+    assert asked(sent) == [(10, 100, "proved")]
 
 
 def test_key_is_proved_and_counted_once_when_intervals_hold_all_of_it(world: World) -> None:
