@@ -280,6 +280,7 @@ class IntervalRow(Base):
     __table_args__ = (
         UniqueConstraint("pipeline", "from_time"),
         Index("ix_intervals_end", "pipeline", "to_time"),
+        Index("ix_intervals_pinned_at", "pipeline", "pinned_at"),
         Index("ix_intervals_open", "pipeline", "from_time", postgresql_where=text("state <> 'registered'")),
         Index("ix_intervals_apart", "pipeline", "from_time", postgresql_where=text("NOT adjoins")),
         Index("ix_intervals_declared_begin", "declared", "from_time", postgresql_where=text("state = 'registered'")),

@@ -1,8 +1,9 @@
 """Until when tables and topic partitions are complete, by the ledger's views, in plain SQL.
 
 Complete is what lies in consecutive registered intervals. An interval that failed, is only pinned, or was never pinned
-although offsets lie in it ends that, however many are registered after it. An hour without any record is complete as
-soon as its end was pinned. A rerun leaves its interval registered; one that is pinned again is open until it is run.
+although offsets lie in it ends that, however many are registered after it; the rest of a topic that was deleted ends it
+until the next interval is registered. An hour without any record is complete as soon as its end was pinned. A rerun
+leaves its interval registered; one that is pinned again is open until it is run.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from include.ledger.connection import reading
 from include.offsets import TopicPartition
 from include.times import format_time
 
-Kind = Literal["pinned", "failed", "missing", "built without it"]
+Kind = Literal["pinned", "failed", "missing", "rest", "built without it"]
 
 
 @dataclass(frozen=True)
@@ -25,13 +26,15 @@ class Open:
     """The first thing that is not registered."""
 
     kind: Kind
-    """`missing`: time that nobody has pinned, with offsets in it; `built without it`: registered, by code that did not
-    declare the table; else the state of the interval."""
+    """`missing`: time that nobody has pinned, with offsets in it; `rest`: registered with the rest of a topic that was
+    deleted, and no interval after it is registered, which has the other records of that time; `built without it`:
+    registered, by code that did not declare the table; else the state of the interval."""
     from_time: datetime
     to_time: datetime
 
     def __str__(self) -> str:
-        return f"{format_time(self.from_time)} to {format_time(self.to_time)}, which is {self.kind}"
+        what = "the rest of a deleted topic, completed by the next interval" if self.kind == "rest" else self.kind
+        return f"{format_time(self.from_time)} to {format_time(self.to_time)}, which is {what}"
 
     def as_json(self) -> dict[str, str]:
         """Return a JSON object."""

@@ -7,13 +7,20 @@ from datetime import datetime
 
 import pytest
 
+from include.intervals.rest import rest_of
+from include.ledger.archive import micro_batches
+from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit
 from include.ledger.completeness import Completeness, completeness, partition_completeness
 from include.ledger.database import session
 from include.ledger.intervals import attempts, pins
 from include.ledger.models import Build, Revision
-from include.offsets import OffsetRange, TopicPartition
+from include.ledger.streams import generations
+from include.offsets import OffsetRange, TopicIdentity, TopicPartition
+from include.pipelines import load_pipeline
+from include.times import Interval
 from tests.conftest import Home
 from tests.support.attempts import TOPIC, begin_attempt, build_and_register, hour, note_build, register
+from tests.support.leases import held_lease
 
 pytestmark = [pytest.mark.services]
 
@@ -271,3 +278,55 @@ def test_answer_is_quick_when_there_is_a_year_of_hours(postgres: Home, pipeline:
     assert isinstance(found, list)
     assert found[0]["Execution Time"] < 500
     assert {each.complete_until for each in partition_completeness(pipeline)} == {until(pipeline)}
+
+
+def archive(pipeline: str, number: int, *ranges: OffsetRange) -> None:
+    topics = {r.topic_partition.topic: TopicIdentity(r.topic_partition.topic, r.topic_id, 1) for r in ranges}
+    with held_lease(pipeline) as lease:
+        micro_batches.commit(lease, BatchCommit(pipeline, ARCHIVE, pipeline, number, ranges, topics))
+
+
+def of_topic(topic: str, begin: int, end: int, topic_id: str) -> OffsetRange:
+    return OffsetRange(TopicPartition(topic, 0), begin, end, topic_id)
+
+
+def adopt(pipeline: str, topic_id: str, begins: dict[str, int]) -> Interval:
+    """Adopt topic `a` as it was created again, and return the interval with its rest."""
+    left = rest_of(replace(load_pipeline("isp_hits"), name=pipeline), "a")
+    assert left is not None
+    ranges = [of_topic("a", begins["a"], begins["a"], topic_id), of_topic("b", begins["b"], begins["b"], "b-1")]
+    with held_lease(pipeline) as lease:
+        successor = TopicIdentity("a", topic_id, 1)
+        generations.open_with_topic(lease, successor, left, ranges, adopted_by="test", reason="created again")
+    return left.interval
+
+
+def test_hour_with_the_rest_of_a_topic_is_complete_once_the_next_one_is_registered(pipeline: str) -> None:
+    """Of topics `a` and `b`; what follows of both in that hour is pinned with the next one."""
+    pipeline = f"t_{pipeline[-8:]}"
+    archive(pipeline, 0, of_topic("a", 0, 10, "a-1"), of_topic("b", 0, 10, "b-1"))
+    ids, first = {"a": "a-1", "b": "b-1"}, [of_topic("a", 0, 5, "a-1"), of_topic("b", 0, 5, "b-1")]
+    between = pins.find_neighbours(pipeline, hour(0))
+    pins.write_interval(pipeline, hour(0), first, ids, pinned_by="test", between=between)
+    build_and_register(pipeline, hour(0))
+    assert adopt(pipeline, "a-2", {"a": 0, "b": 10}) == hour(1)
+    build_and_register(pipeline, hour(1))
+    found = completeness(pipeline)
+    assert found.complete_until == hour(1).from_time
+    assert str(found).endswith("which is the rest of a deleted topic, completed by the next interval")
+    assert {each.complete_until for each in partition_completeness(pipeline)} == {hour(1).from_time}
+
+    archive(pipeline, 1, of_topic("a", 0, 7, "a-2"), of_topic("b", 10, 20, "b-1"))
+    # Created again once more: that rest completes nothing either.
+    assert adopt(pipeline, "a-3", {"a": 0, "b": 20}) == hour(2)
+    build_and_register(pipeline, hour(2))
+    assert until(pipeline) == hour(1).from_time
+
+    archive(pipeline, 2, of_topic("a", 0, 4, "a-3"), of_topic("b", 20, 30, "b-1"))
+    ids, last = {"a": "a-3", "b": "b-1"}, [of_topic("a", 0, 4, "a-3"), of_topic("b", 5, 30, "b-1")]
+    between = pins.find_neighbours(pipeline, hour(3))
+    pins.write_interval(pipeline, hour(3), last, ids, pinned_by="test", between=between)
+    assert until(pipeline) == hour(1).from_time
+    build_and_register(pipeline, hour(3))
+    assert until(pipeline) == hour(3).to_time
+    assert {each.complete_until for each in partition_completeness(pipeline)} == {hour(3).to_time}
