@@ -92,6 +92,11 @@ _OF_VIEW_VERSION = """
     SELECT id FROM builds WHERE id = ANY(%(builds)s) AND view_versions ->> %(table)s = %(version)s
 """
 
+_WITH_CODE_CHANGES = """
+    SELECT id FROM builds WHERE id = ANY(%s) AND EXISTS (
+        SELECT FROM jsonb_each(coalesce(findings -> 'code_changes', '{}')) AS change WHERE change.value <> '0')
+"""
+
 _EXTENTS = """
     SELECT r.topic, r.topic_partition, min(r.from_offset), max(r.until_offset), r.topic_id
     FROM micro_batch_ranges r JOIN micro_batches b ON b.id = r.micro_batch_id
@@ -144,6 +149,17 @@ def of_other_code(table: str, parts: Iterable[Partial], *, code: str, view: str)
             ledger.execute(_OF_VIEW_VERSION, values)
             same = {build for (build,) in ledger.fetchall()}
     return frozenset(each.interval_id for each in others if each.build_id not in same)
+
+
+def read_otherwise(parts: Iterable[Partial]) -> frozenset[int]:
+    """Return the intervals whose parts were built from Kafka, with other rows than other code had landed.
+
+    What the speed view's base counts of them is what was landed. Reads all that these builds found.
+    """
+    by_build = {each.build_id: each.interval_id for each in parts}
+    with reading() as ledger:
+        ledger.execute(_WITH_CODE_CHANGES, [list(by_build)])
+        return frozenset(by_build[build] for (build,) in ledger.fetchall())
 
 
 def closed_extents(pipeline: str) -> list[OffsetRange]:

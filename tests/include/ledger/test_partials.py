@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import select
 
 from include.erasure.keys import Keys
-from include.ledger.completeness.partials import Partial, Partials, of_other_code, registered_partials
+from include.ledger.completeness.partials import Partial, Partials, of_other_code, read_otherwise, registered_partials
 from include.ledger.database import session
 from include.ledger.erasures import intent
 from include.ledger.erasures.intent import Found, Request
@@ -161,3 +161,16 @@ def test_interval_is_no_part_when_its_rows_of_the_view_were_not_registered(pipel
     of_interval = select(DeclaredTables.tables).join(IntervalRow, IntervalRow.declared == DeclaredTables.id)
     with session() as ledger:
         assert ledger.scalars(of_interval.where(IntervalRow.pipeline == pipeline)).one() == [pipeline]
+
+
+def test_part_was_read_otherwise_when_its_build_from_kafka_gave_other_rows_than_were_landed(pipeline: str) -> None:
+    for number, changes in enumerate([{}, {"added": 0, "removed": 0}, {"added": 0, "removed": 2}]):
+        attempt = begin_attempt(pipeline, hour(number))
+        built, spec = note_build(attempt), attempts.load_attempt(attempt)
+        assert spec.findings.build is not None
+        again = replace(built, revision=f"{built.revision}-again")
+        builds.note_build(spec, [again], replace(spec.findings.build, code_changes=changes))
+        publish(pipeline, attempt, Changes(points=(again,)))
+    found = parts(pipeline, pipeline)
+    assert len(found) == 3
+    assert read_otherwise(found) == {found[2].interval_id}
