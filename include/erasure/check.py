@@ -26,6 +26,7 @@ from include.serving import refusal
 from include.serving.follow import differences
 from include.settings import settings
 from include.streams.fingerprint import KEPT, TABLE
+from include.times import format_time
 
 
 def subject_columns(pipeline: Pipeline, named: Sequence[str]) -> tuple[str, ...]:
@@ -205,6 +206,24 @@ def remaining_in_names(pipeline: Pipeline, erasure: Begun) -> list[str]:
         f"{pipeline.archive.partition_by[name]}, unless partition_by named another column when they were built"
         for name in sorted(namesakes_of(pipeline, erasure))
     ]
+
+
+def remaining_without_column(pipeline: Pipeline, erasure: Begun) -> list[str]:
+    """Return in words which registered rows are older than a column that was searched: nobody knows whom they are of.
+
+    A later run from Kafka would give them the column, with the keys that were erased elsewhere.
+    """
+    told = []
+    for column in erasure.columns:
+        name = column.partition(".")[0]
+        names = [name, *pipeline.archive.formerly.get(name, ())]
+        if older := former.registered_without(pipeline.name, pipeline.table, names):
+            begin, end = format_time(older[0].from_time), format_time(older[-1].to_time)
+            told.append(
+                f"rows of {quantity(len(older), 'interval')} from {begin} to {end} that were built before the column "
+                f"{name} was declared, and were not found by it: run these again from Kafka, then erase again"
+            )
+    return told
 
 
 def references_naming(pipeline: Pipeline, keys: Keys) -> list[str]:

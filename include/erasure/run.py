@@ -197,6 +197,7 @@ def account(pipeline: Pipeline, erasure: Begun) -> dict[str, Any]:
             *check.remaining(pipeline),
             *check.remaining_in_proofs(pipeline, erasure),
             *check.remaining_in_names(pipeline, erasure),
+            *check.remaining_without_column(pipeline, erasure),
         ],
     }
 

@@ -10,6 +10,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from include.pipelines.spec import IDENTITY, Pipeline
+from include.pipelines.spec.decoders import UNKNOWN_FIELDS
 from spark_jobs.archive.erased import without
 from spark_jobs.archive.files import read_files
 from spark_jobs.archive.schema import archive_schema
@@ -32,7 +33,7 @@ def find_subject(spark: SparkSession, pipeline: Pipeline, asked: Mapping[str, An
     """
     files = {name: _rows(spark, pipeline, asked[name]) for name in ("landing", "registered")}
     files["registered"] = without(files["registered"], [(*at,) for at in asked["replayed"]])
-    marked = {name: _mark(rows, asked["columns"], asked["keys"]) for name, rows in files.items()}
+    marked = {name: _mark(rows, _values(pipeline, asked["columns"]), asked["keys"]) for name, rows in files.items()}
     kept = reduce(DataFrame.unionByName, (rows.withColumn("file", F.lit(name)) for name, rows in marked.items()))
     records = kept.where("is_asked").select("file", *_RECORD).distinct().persist()
     by_file: dict[str, list[list[Any]]] = {name: [] for name in files}
@@ -65,11 +66,17 @@ def _topic_id(topic_ids: Mapping[str, str]) -> Column:
     return F.coalesce(*known, F.lit(""))
 
 
-def _mark(rows: DataFrame, columns: Sequence[str], keys: Sequence[str]) -> DataFrame:
-    """Return the identity of rows, and whether one of the columns, as text, is one of the keys."""
+def _values(pipeline: Pipeline, columns: Sequence[str]) -> list[Column]:
+    """Return the values of the columns as texts, also those of fields that were unknown when a row was archived."""
+    values = [F.col(column).cast("STRING") for column in columns]
+    if pipeline.keeps_unknown_fields:
+        values += [F.get_json_object(UNKNOWN_FIELDS, f"$.{column}") for column in columns]
+    return values
+
+
+def _mark(rows: DataFrame, values: Sequence[Column], keys: Sequence[str]) -> DataFrame:
+    """Return the identity of rows, and whether one of the values is one of the keys."""
     asked = F.broadcast(frame_of(rows.sparkSession, ((key,) for key in keys), "tidemark_asked_key STRING"))
-    is_one: Column = reduce(
-        Column.__or__, (F.col(column).cast("STRING") == F.col("tidemark_asked_key") for column in columns)
-    )
+    is_one: Column = reduce(Column.__or__, (value == F.col("tidemark_asked_key") for value in values))
     marked = rows.join(asked, is_one, "left")
     return marked.select(_ID, *IDENTITY, F.col("tidemark_asked_key").isNotNull().alias("is_asked"))

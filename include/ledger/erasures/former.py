@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import select, text
 
 from include.ledger.archive.micro_batches import ARCHIVE
 from include.ledger.database import session
 from include.ledger.models import Generation, RowOutput, TableBegin
 from include.ledger.streams.flags import FLAGS
+from include.times import Interval
 
 
 def tables_ever(pipeline: str) -> list[str]:
@@ -18,6 +19,22 @@ def tables_ever(pipeline: str) -> list[str]:
     with session() as ledger:
         wanted = select(TableBegin.table_name).where(TableBegin.pipeline == pipeline)
         return sorted(ledger.scalars(wanted))
+
+
+_WITHOUT_COLUMN = text("""
+    SELECT DISTINCT i.from_time, i.to_time
+    FROM revisions r JOIN intervals i ON i.id = r.interval_id JOIN builds b ON b.id = r.build_id
+    WHERE r.table_name = :table AND r.state = 'registered' AND r.rows > 0 AND i.pipeline = :pipeline
+        AND NOT b.columns -> :table ?| CAST(:names AS text[])
+    ORDER BY 1
+""")
+
+
+def registered_without(pipeline: str, table: str, names: Collection[str]) -> list[Interval]:
+    """Return the intervals whose registered rows were built while a column had none of these names, in order."""
+    with session() as ledger:
+        wanted = {"pipeline": pipeline, "table": table, "names": list(names)}
+        return [Interval(*each) for each in ledger.execute(_WITHOUT_COLUMN, wanted).tuples()]
 
 
 def views_ever(pipeline: str) -> list[tuple[str, Mapping[str, Any]]]:

@@ -24,7 +24,7 @@ from sqlalchemy.orm import Session
 
 from include import lake
 from include.erasure import steps
-from include.erasure.check import remaining
+from include.erasure.check import remaining, remaining_without_column
 from include.erasure.files import rewrite_files
 from include.erasure.find import Search, search
 from include.erasure.keys import FORGOTTEN, Keys, hashes_of
@@ -92,7 +92,7 @@ from include.settings import settings
 from include.spark.submission import SparkSubmission
 from include.streams import written_topics
 from include.streams.written_topics import check_only_ledger
-from include.times import Interval
+from include.times import Interval, format_time
 from tests.conftest import Home, wait_for
 from tests.support import attempts as made
 from tests.support.committed import DAY, TP, commit, register, span
@@ -331,6 +331,24 @@ def test_record_at_the_same_offset_stays_when_its_topic_was_created_again(pipeli
     assert erased_within(pipeline, [OffsetRange(TP, 0, 10, "old")]) == [at(1).coordinates]
     assert [unfinished.twins_of(erasure)[at(1).coordinates]] == [[Interval(DAY + HOUR, DAY + 2 * HOUR).label]]
     assert [len(intervals_with(pipeline, {at(1, each)})) for each in ("old", "id", "no such")] == [1, 1, 0]
+
+
+def test_intervals_are_named_when_their_rows_are_older_than_the_column_that_was_searched(pipeline: str) -> None:
+    declared = load_pipeline("nest_cameras")
+    archive = replace(declared.archive, renamed={"device_id": ("camera_id",)})
+    declared = replace(declared, name=pipeline, archive=archive, views=(), reports=(), declared_as="")
+    for number, columns in enumerate((["name"], ["name"], ["camera_id"], ["device_id"])):
+        attempt = made.begin_attempt(pipeline, made.hour(number))
+        built = made.note_build(attempt, columns={pipeline: dict.fromkeys(columns, "STRING")})
+        made.register(attempt, built)
+    begin(pipeline, set(), set())
+    begun = unfinished.unfinished(pipeline)
+    assert begun is not None
+    [told] = remaining_without_column(declared, begun)
+    hours = f"from {format_time(made.hour(0).from_time)} to {format_time(made.hour(1).to_time)}"
+    assert told.startswith(f"rows of 2 intervals {hours} that were built before the column device_id was declared")
+    assert told.endswith("run these again from Kafka, then erase again")
+    assert remaining_without_column(declared, replace(begun, columns=("name",)))[0].startswith("rows of 2 intervals")
 
 
 def test_rows_of_a_replay_stay_where_they_are_delivered_when_the_record_there_before_is_erased(pipeline: str) -> None:

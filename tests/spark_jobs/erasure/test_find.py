@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from include.pipelines import load_pipeline
+from include.pipelines.spec import Json
 from spark_jobs.erasure.find import find_subject
 
 pytestmark = pytest.mark.spark
@@ -56,6 +59,26 @@ def test_record_has_the_id_of_its_topic_when_another_incarnation_has_one_at_its_
     ]
     assert sorted(found["registered"]) == [["wiki-changes", "old", 0, 1], ["wiki-changes", "old", 0, 2]]
     assert (found["rows"], found["rows_of_others"]) == (3, 0)
+
+
+def test_record_is_found_by_an_unknown_field_when_its_row_is_older_than_the_column(spark: Any, tmp_path: Path) -> None:
+    path = file_of(tmp_path, "before.parquet", "somebody", "somebody", "somebody")
+    unknown = [json.dumps({"asked_by": each, "said": KEYS[0]}) for each in (KEYS[0], "somebody")]
+    rows = pq.read_table(path).append_column("unknown_fields", pa.array([*unknown, None], pa.string()))
+    pq.write_table(rows, tmp_path / "before.parquet")
+    wiki = load_pipeline("wiki_changes")
+    archive = replace(wiki.archive, columns=f"{wiki.archive.columns}, asked_by STRING")
+    asked = {
+        "keys": KEYS,
+        "columns": ["asked_by"],
+        "landing": [files("id", path)],
+        "registered": [],
+        "replayed": [],
+        "quarantined": [],
+    }
+    kept = replace(wiki, archive=archive, decoder=Json(schema=wiki.decoder.schema, unknown="keep"))
+    assert find_subject(spark, kept, asked)["landing"] == [["wiki-changes", "id", 0, 0]]
+    assert find_subject(spark, replace(wiki, archive=archive), asked)["landing"] == []
 
 
 def test_row_is_not_the_interval_s_own_when_a_replay_delivered_it(spark: Any, tmp_path: Path) -> None:
