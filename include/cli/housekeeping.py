@@ -20,7 +20,7 @@ def housekeeping(
     pipeline: Annotated[str, typer.Argument(metavar="[PIPELINE]", help="default: all")] = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="only print what would be done")] = False,
     older_than: Annotated[
-        str | None, typer.Option("--older-than", help="instead of the declared times, e.g. 6h; no interval may run")
+        str | None, typer.Option("--older-than", help="instead of the declared times, e.g. 6h")
     ] = None,
     as_json: AsJson = False,
 ) -> None:

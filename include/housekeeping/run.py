@@ -32,6 +32,7 @@ from include.ledger.archive.decoders import decoders_of
 from include.ledger.archive.holdings import Holding
 from include.ledger.held_locks import NO_WAIT, Check, held_by, held_lock
 from include.ledger.intervals.revisions import decoders_of_content
+from include.ledger.intervals.states import RETIRED
 from include.ledger.inventory import KnownRevision, attempts_under_way
 from include.ledger.streams.incarnations import closed
 from include.monitor.text import quantity
@@ -232,8 +233,14 @@ def _merge(pipeline: Pipeline, day: compaction.Day, check: Check) -> None:
 def _retire_revisions(pipeline: Pipeline, left: Sequence[str], times: Times, pointed_at: set[str], done: Done) -> None:
     """Mark revisions as removed that have not been needed for long enough; also those of tables that were left."""
     due = []
+    # Between two tasks of a run under Airflow no process works on its attempt.
+    running = attempts_under_way(pipeline.name, min(times.orphans, times.now - ORPHAN_AGE))
     for revision in inventory.revisions_no_longer_needed([*pipeline.tables, *left], times.revisions):
-        if catalog.comparable_location(revision.location) in pointed_at:
+        if revision.attempt in running and revision.state not in RETIRED:
+            interval = running[revision.attempt]
+            line = f"revisions: attempt {revision.attempt} of {interval} is under way; what it has built stays"
+            done.kept += [] if line in done.kept else [line]
+        elif catalog.comparable_location(revision.location) in pointed_at:
             where = f"{revision.table} {revision.partition}"
             named = f"revision {revision.revision} ({revision.state})"
             done.kept.append(f"{where}: the catalog points at {named}; ./tidemark doctor")

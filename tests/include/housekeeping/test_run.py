@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -299,6 +300,30 @@ def test_files_of_a_long_attempt_stay_as_long_as_its_process_lives(postgres: Hom
         assert built.exists()
     assert keep_house(pipeline, dry_run=False, progress=quiet)["orphans"] == [str(built.parent.relative_to(root))]
     assert not built.exists()
+
+
+@pytest.mark.parametrize("between_two_tasks", [False, True])
+def test_what_an_attempt_has_built_stays_while_it_is_under_way_when_everything_is_due(
+    postgres: Home, between_two_tasks: bool
+) -> None:
+    hour = 12 + between_two_tasks
+    interval, attempt = ended_attempt(hour)
+    folder = revise((interval, attempt), f"under-way-{hour}", "built", 0)
+    with session() as ledger:
+        row = ledger.get_one(Attempt, attempt)
+        row.ended_at = None
+        row.started_at = datetime.now(UTC) - timedelta(minutes=5 if between_two_tasks else 300)
+    pipeline, begin = load_pipeline("nest_cameras"), DAY + timedelta(hours=hour)
+    place = Interval(begin, begin + timedelta(hours=1))
+    with nullcontext() if between_two_tasks else locks.attempt_under_way(pipeline.name, place):
+        kept = keep_house(pipeline, dry_run=False, older_than="0s", progress=quiet)["kept"]
+    assert f"revisions: attempt {attempt} of {place} is under way; what it has built stays" in kept
+    assert folder.exists()
+    with session() as ledger:
+        # Its driver died long ago.
+        ledger.get_one(Attempt, attempt).started_at = datetime.now(UTC) - timedelta(hours=5)
+    keep_house(pipeline, dry_run=False, older_than="0s", progress=quiet)
+    assert not folder.exists()
 
 
 def test_rows_of_a_replay_stay_while_it_is_under_way_and_go_when_it_was_killed(postgres: Home) -> None:
