@@ -24,6 +24,13 @@ OF_OTHER_METASTORES = ("HIVE_CONF_DIR", "HIVE_HOME")
 OF_OTHER_CLUSTERS = ("HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_DIST_CLASSPATH")
 """Variables by which Spark puts a cluster's configuration and jars on its class path."""
 
+OF_OTHER_SPARKS = (
+    *("SPARK_REMOTE", "SPARK_LOCAL_REMOTE", "SPARK_API_MODE", "SPARK_CONNECT_MODE", "SPARK_CONNECT_MODE_ENABLED"),
+    *("DEPLOY_MODE", "SPARK_LOCAL_DIRS", "SPARK_EXECUTOR_DIRS"),
+)
+"""Variables by which Spark is only a client of a server elsewhere, gives its driver away, or writes its temporary files
+where neither their room is looked at nor those of killed drivers are removed."""
+
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy")
 
 _NAME = re.compile(r"(\w+://)?[\w.*-]+(:\d+)?(/\d+)?", re.ASCII)
@@ -33,6 +40,12 @@ _NAME = re.compile(r"(\w+://)?[\w.*-]+(:\d+)?(/\d+)?", re.ASCII)
 def take_out_other_servers(environment: MutableMapping[str, str]) -> None:
     """Remove what PostgreSQL's clients would take from the shell for a server of their own."""
     for name in OF_OTHER_SERVERS:
+        environment.pop(name, None)
+
+
+def take_out_other_sparks(environment: MutableMapping[str, str], *, options: bool) -> None:
+    """Remove what Spark would take from the shell; `options`: also those of its JVM, where no cluster may need them."""
+    for name in (*OF_OTHER_SPARKS, *(["SPARK_SUBMIT_OPTS"] if options else [])):
         environment.pop(name, None)
 
 

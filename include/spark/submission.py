@@ -235,7 +235,11 @@ def driver_options(current: Settings, folder: Path | None, *, short: bool) -> st
 
 
 def spark_environment(current: Settings) -> dict[str, str]:
-    """Return the environment of a driver: Python, UTC, and Tidemark's settings."""
+    """Return the environment of a driver: Python, UTC, and Tidemark's settings.
+
+    What the caller's shell exports for other Sparks is removed from this process, whose variables a driver gets, too.
+    """
+    foreign.take_out_other_sparks(os.environ, options=current.spark_master.startswith("local"))
     passed_on = {key: value for key, value in os.environ.items() if key.startswith("TIDEMARK_")}
     return {
         **passed_on,

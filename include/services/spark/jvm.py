@@ -34,9 +34,10 @@ def up() -> None:
     driver_folders.sweep()
     gateway_file(current).unlink(missing_ok=True)
     folder = driver_folders.make(SERVICE)
+    own = spark_environment(current)
     environment = {
         **os.environ,
-        **spark_environment(current),
+        **own,
         driver_folders.VARIABLE: str(folder),
         "TMPDIR": str(folder),
     }

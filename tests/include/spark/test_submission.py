@@ -16,7 +16,15 @@ from include.pipelines import load_pipeline
 from include.settings import settings
 from include.spark.compiled_jars import LOG_STORES
 from include.spark.jars import pyspark_home
-from include.spark.submission import AVRO_LIMITS, DELTA, LOGGING, OWN_SPARK_SUBMIT, stream_submission, submission
+from include.spark.submission import (
+    AVRO_LIMITS,
+    DELTA,
+    LOGGING,
+    OWN_SPARK_SUBMIT,
+    SparkSubmission,
+    stream_submission,
+    submission,
+)
 from tests.conftest import SetSettings
 
 pytestmark = pytest.mark.usefixtures("empty_home")
@@ -102,6 +110,32 @@ def test_nothing_of_another_cluster_is_on_the_class_path_when_the_shell_is_set_u
     assert "Spark Command: " in started
     assert str(tmp_path) not in started
     assert not any(Path(environment[name]).exists() for name in foreign.OF_OTHER_METASTORES)
+
+
+def test_driver_is_one_of_this_machine_when_the_shell_is_set_up_for_another_spark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark refuses the first three, and its JVM a second garbage collector; its files would lie elsewhere."""
+    monkeypatch.setenv("SPARK_REMOTE", "sc://127.0.0.1:15002")
+    monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
+    monkeypatch.setenv("DEPLOY_MODE", "cluster")
+    monkeypatch.setenv("SPARK_SUBMIT_OPTS", "-XX:+UseG1GC")
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path / "elsewhere"))
+    job = tmp_path / "job.py"
+    job.write_text("from pyspark.sql import SparkSession\nprint(SparkSession.builder.getOrCreate().range(5).count())")
+    monkeypatch.setattr(SparkSubmission, "application", str(job))
+    started = submission("run_sql", name="sql", short=True)
+    environment = {**os.environ, **started.env}
+    done = subprocess.run(started.command(), env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "5\n"), done.stderr
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_options_of_the_shell_for_spark_s_jvm_are_kept_when_it_runs_on_a_cluster(set_settings: SetSettings) -> None:
+    """Its certificates, or what Kerberos needs."""
+    set_settings(SPARK_SUBMIT_OPTS="-Djavax.net.ssl.trustStore=/etc/trust", TIDEMARK_SPARK_MASTER="spark://host:7077")
+    submission("run_sql", name="sql")
+    assert "SPARK_SUBMIT_OPTS" in os.environ
 
 
 @pytest.mark.parametrize(
