@@ -98,6 +98,12 @@ def test_password_stays_here_when_the_server_offers_no_tls_unless_that_is_wanted
     assert CANARY not in caplog.text
 
 
+def test_installation_is_named_by_the_sender_when_that_has_a_name(postgres: Home, received: Received) -> None:
+    sender = "Tidemark test <tidemark@example.org>"
+    tell(postgres, received.smtp, "named", TIDEMARK_ALERT_EMAIL_FROM=sender)
+    assert [mail["From"] for mail in received.mails] == [sender]
+
+
 def test_mail_is_sent_once_when_a_server_that_was_away_is_back(
     postgres: Home, caplog: pytest.LogCaptureFixture
 ) -> None:
