@@ -116,7 +116,7 @@ class _Modules:
         return definitions_of(self.statements(module))
 
     def inner(self, module: str) -> Collection[str]:
-        """Return the names that the module binds inside other statements, such as `if` and `try`."""
+        """Return the names that the module binds or changes inside other statements, such as `if`, `for` and `del`."""
         if module not in self._inner:
             blocks = [node for node in self.statements(module) if not (dict(_changed(node)) or _is_for_types(node))]
             self._inner[module] = {name for node in blocks for each in ast.walk(node) for name in _names_bound(each)}
@@ -256,13 +256,22 @@ def _changed(node: ast.stmt) -> Iterator[tuple[str, ast.stmt]]:
 
 
 def _names_bound(node: ast.AST) -> Iterator[str]:
+    """Yield the names that a node binds, and those in what it changes: items, attributes, what a call is given."""
     match node:
-        case ast.Name(id=name, ctx=ast.Store()):
+        case ast.Name(id=name, ctx=ast.Store() | ast.Del()):
             yield name
+        case ast.Subscript(ctx=ast.Store() | ast.Del(), value=changed):
+            yield from _names_in(changed)
+        case ast.Attribute(ctx=ast.Store() | ast.Del(), value=changed) | ast.Expr(value=ast.Call() as changed):
+            yield from _names_in(changed)
         case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
             yield name
         case ast.Import() | ast.ImportFrom():
             yield from (name for name, _ in _bound(node))
+
+
+def _names_in(node: ast.AST) -> Iterator[str]:
+    return (each.id for each in ast.walk(node) if isinstance(each, ast.Name))
 
 
 def _bound(node: _Import) -> Iterator[tuple[str, _Import]]:

@@ -223,6 +223,10 @@ def test_whole_module_counts_when_what_it_gives_is_not_written_at_its_top(helper
         ("RADIUS: int = 1", "RADIUS = 1\nif RADIUS:\n    RADIUS = 2"),
         ("RADIUS: int = 1", "try:\n    RADIUS = 2\nexcept OSError:\n    RADIUS = 1"),
         ("RADIUS: int = 1", "async def RADIUS():\n    return 2"),
+        ("RADIUS: int = 1", "RADIUS = {1: 1}\nfor number in range(2):\n    RADIUS[number] = number"),
+        ("RADIUS: int = 1", "RADIUS = [1]\nfor number in (1, 2):\n    RADIUS.append(number)"),
+        ("RADIUS: int = 1", "RADIUS = [0, 0, 0]\ndel RADIUS[2]"),
+        ("RADIUS: int = 1", "RADIUS = {1: 1}\nsetattr(RADIUS, '2', 1)"),
     ],
 )
 @pytest.mark.parametrize("where", ["helper", "transform"])
