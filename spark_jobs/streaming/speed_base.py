@@ -166,7 +166,7 @@ def load_base(
         token = lease.token
         location = _location(generation, view, token)
         log_of(pipeline.name, view.name).info("computed from the archive")
-        lake.delete(location)
+        _delete_uncounted(generation, view)
         ends = _write(spark, pipeline, view, location)
         crash_point("base_written")
         began = time.monotonic()
@@ -220,6 +220,14 @@ def _has_read(pipeline: Pipeline, view: AdditiveView) -> bool:
 def _location(generation: StreamGeneration, view: AdditiveView, token: int) -> str:
     # With the fencing token: a driver that lost its lease writes elsewhere.
     return f"{checkpoint_uri(generation, view.name)}.base-{token}"
+
+
+def _delete_uncounted(generation: StreamGeneration, view: AdditiveView) -> None:
+    """Delete what drivers that were killed wrote of the base: a view that makes its first one has none that counts."""
+    folder, _, name = checkpoint_uri(generation, view.name).rpartition("/")
+    for entry in lake.list_entries(folder, recursive=False):
+        if entry.name.startswith(f"{name}.base-"):
+            lake.delete(f"{folder}/{entry.name}")
 
 
 def _aggregate(spark: SparkSession, pipeline: Pipeline, view: AdditiveView, rows: DataFrame) -> DataFrame:

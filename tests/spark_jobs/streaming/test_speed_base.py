@@ -52,7 +52,7 @@ class Made:
             stored_topics=lambda pipeline: {"nest-logs": "id"},
             move_query=self.commit,
         )
-        lake = SimpleNamespace(delete=self.delete)
+        lake = SimpleNamespace(delete=self.delete, list_entries=self.entries)
         monkeypatch.setattr(speed_base, "micro_batches", ledger)
         monkeypatch.setattr(speed_base, "lake", lake)
         monkeypatch.setattr(speed_base, "StoredBase", self.stored_base())
@@ -63,7 +63,7 @@ class Made:
         monkeypatch.setattr(speed_base, "declared_measures", lambda _, __, values: values)
         monkeypatch.setattr(speed_base, "first_committed_offsets", lambda pipeline: {TP: 2})
         monkeypatch.setattr(speed_base, "has_started", lambda *_: self.has_started)
-        monkeypatch.setattr(speed_base, "checkpoint_uri", lambda generation, query: f"{query}-g{generation.number}")
+        monkeypatch.setattr(speed_base, "checkpoint_uri", lambda generation, query: f"g{generation.number}/{query}")
 
     def read(self, _: Any, __: Any, before: Any, ends: Any) -> None:
         """Read what was archived in between, for a while in which the archive query goes on."""
@@ -71,6 +71,11 @@ class Made:
         if self.slow:
             self.archived, self.now = {TP: ends[TP] + self.slow}, self.now + self.slow
             self.slow //= 10
+
+    def entries(self, folder: str, *, recursive: bool) -> list[SimpleNamespace]:
+        """List what lies in a folder; beside the bases, a view whose name begins alike."""
+        others = {f"{folder}/{VIEW.name}", f"{folder}/{VIEW.name}_2.base-1"}
+        return [SimpleNamespace(name=each.removeprefix(f"{folder}/")) for each in {*self.locations, *others}]
 
     def delete(self, location: str) -> None:
         self.steps.append(f"deleted {location}")
@@ -119,10 +124,10 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Made:
 
 
 def test_base_counts_only_when_its_values_are_where_readers_find_them(made: Made) -> None:
-    at = f"{VIEW.name}-g3.base-7"
+    at = f"g3/{VIEW.name}.base-7"
     assert made.load(7).location == at
     # With what it is made by, before anything is: later code must not go on with it.
-    assert made.steps == [f"noted {VIEW.name}", f"deleted {at}", f"written {at}", f"emitted {at}", "committed"]
+    assert made.steps == [f"noted {VIEW.name}", f"written {at}", f"emitted {at}", "committed"]
     [(_, batch)] = made.commits
     # The view begins where the archive ends.
     assert (batch.query, batch.batch_id, batch.ranges) == (
@@ -142,15 +147,16 @@ def test_base_is_made_again_and_elsewhere_when_a_driver_was_killed_before_it_cou
         made.load(7)
     assert made.commits == []
     made.crashes, made.steps = False, []
-    at = f"{VIEW.name}-g3.base-8"
+    before, at = (f"g3/{VIEW.name}.base-{token}" for token in (7, 8))
     assert made.load(8).location == at
-    assert made.steps == [f"noted {VIEW.name}", f"deleted {at}", f"written {at}", f"emitted {at}", "committed"]
+    # What was written before goes, else each driver that is killed there would leave it for good.
+    assert made.steps == [f"noted {VIEW.name}", f"deleted {before}", f"written {at}", f"emitted {at}", "committed"]
 
 
 def test_base_stays_that_of_the_driver_that_made_it_when_another_one_starts(made: Made) -> None:
     made.load(7)
     made.steps, made.archived, made.has_started = [], {TP: 20}, True
-    assert made.load(8).location == f"{VIEW.name}-g3.base-7"
+    assert made.load(8).location == f"g3/{VIEW.name}.base-7"
     assert made.steps == []
 
 
@@ -176,7 +182,7 @@ def test_base_is_empty_and_the_former_position_forgotten_when_nothing_was_archiv
     made: Made,
 ) -> None:
     made.archived, made.counted = {}, {TP: 4}
-    at = f"{VIEW.name}-g3.base-7"
+    at = f"g3/{VIEW.name}.base-7"
     assert made.load(7).location == at
     assert made.steps[-2:] == [f"emitted {at}", "committed"]
     [(_, batch)] = made.commits
@@ -185,7 +191,7 @@ def test_base_is_empty_and_the_former_position_forgotten_when_nothing_was_archiv
 
 def test_base_is_empty_when_a_new_generation_takes_over_what_another_ledger_wrote(made: Made) -> None:
     made.archived = {}
-    at = f"{VIEW.name}-g3.base-7"
+    at = f"g3/{VIEW.name}.base-7"
     assert made.load(7).location == at
     # Which deletes the other's keys.
     assert made.steps[-2:] == [f"emitted {at}", "committed"]
@@ -194,13 +200,13 @@ def test_base_is_empty_when_a_new_generation_takes_over_what_another_ledger_wrot
 def test_base_follows_the_archive_when_computing_it_takes_long(made: Made) -> None:
     """Kafka has removed by then what was at the position at which it began."""
     made.slow = 4000
-    assert made.load(7).location == f"{VIEW.name}-g3.base-7"
+    assert made.load(7).location == f"g3/{VIEW.name}.base-7"
     ends = [{TP: at} for at in (9, 4009, 4409, 4449)]
     assert made.read_between == list(zip([None, *ends], ends, strict=False))
     [(_, batch)] = made.commits
     # The last part took 4 s: what was archived in these, the view reads.
     assert batch.ranges == [OffsetRange(TP, 2, 4449, "id")]
-    assert [step.split()[0] for step in made.steps] == ["noted", "deleted", *["written"] * 4, "emitted", "committed"]
+    assert [step.split()[0] for step in made.steps] == ["noted", *["written"] * 4, "emitted", "committed"]
 
 
 @pytest.fixture
