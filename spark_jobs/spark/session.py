@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 from py4j.java_gateway import JavaClass, JavaMember
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkContext
+from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from include import lake
@@ -29,6 +32,8 @@ _ASKED_FOR = (
     "SimplePythonFunction",
 )
 """Names by which PySpark asks the JVM for a class whenever it makes a column or a DataFrame."""
+
+_NOTICE = "WARNING: Using incubator modules: jdk.incubator.vector"
 
 
 def build_session(
@@ -73,12 +78,29 @@ def build_session(
         builder = builder.enableHiveSupport()
     if task_slots > cores() and settings().spark_master == "local[*]":
         builder = builder.master(f"local[{task_slots}]")
+    _start_jvm()
     with _naming_the_master():
         session = builder.getOrCreate()
         session.sparkContext.setLogLevel("WARN")
     share_class_loader(session.sparkContext)
     keep_classes(session.sparkContext)
     return session
+
+
+def _start_jvm() -> None:
+    """Start a JVM where `spark-submit` has started none, as for a driver that keeps its caller's terminal.
+
+    With the session, PySpark would start it with all of that's options on its command line, passwords too, where every
+    user can read them. `sed` leaves out that Spark uses a module of Java which is not final yet.
+    """
+    if SparkContext._gateway or "PYSPARK_GATEWAY_PORT" in os.environ:
+        return
+    # In a session of its own: Ctrl-C reaches the driver alone.
+    rest = subprocess.Popen(["sed", "-u", f"/^{_NOTICE}$/d"], stdin=subprocess.PIPE, stdout=2, start_new_session=True)
+    assert rest.stdin is not None
+    with rest.stdin:
+        gateway = launch_gateway(popen_kwargs={"stderr": rest.stdin})  # type: ignore[no-untyped-call]
+    SparkContext._ensure_initialized(gateway=gateway)
 
 
 def keep_classes(context: SparkContext) -> None:
