@@ -14,7 +14,7 @@ from include import lake
 from include.errors import AnotherWriter, FileUnreadable, one_line
 from include.ledger.archive import landing_files
 from include.ledger.erasures.coordinates import being_erased
-from include.ledger.quarantine import Origin, QuarantineFile, RecordKey
+from include.ledger.quarantine import Origin, QuarantineFile, RecordKey, replaced
 from include.offsets import OffsetRange, TopicPartition
 
 COORDINATES = ("kafka_topic", "kafka_partition", "kafka_offset")
@@ -35,11 +35,7 @@ def open_file(pipeline: str, path: str) -> Iterator[ParquetFile]:
             yield opened
     except (OSError, ArrowInvalid) as error:
         if isinstance(error, OSError) and not landing_files.is_to_be_there(pipeline, path):
-            raise AnotherWriter(
-                f"the quarantine's file {path} was merged, or written anew, while it was read",
-                remedy="repeat this",
-                pipeline=pipeline,
-            ) from error
+            raise replaced(pipeline, path) from error
         raise FileUnreadable(
             f"the quarantine's file {path} cannot be read: {one_line(str(error))}",
             remedy="put it back; ./tidemark doctor --deep lists all that is missing or damaged",

@@ -186,7 +186,7 @@ def test_records_are_read_again_when_files_are_merged_after_they_were_listed(
     files = ledger_quarantine.files
     looks: list[None] = []
 
-    def listed_before(*asked: Any, **named: Any) -> list[QuarantineFile]:
+    def listed_before(*asked: Any, **named: Any) -> Iterator[QuarantineFile]:
         found = files(*asked, **named)
         if not looks:
             merge()

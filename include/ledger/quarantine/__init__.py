@@ -7,7 +7,7 @@ from include.ledger.quarantine.decisions import (
     is_being_decided,
     record_discards,
 )
-from include.ledger.quarantine.records import Origin, QuarantineFile, RecordKey, files, latest_batches
+from include.ledger.quarantine.records import Origin, QuarantineFile, RecordKey, files, latest_batches, replaced
 from include.ledger.quarantine.replays import (
     REPLAY,
     LandedReplay,
