@@ -31,6 +31,9 @@ OF_OTHER_SPARKS = (
 """Variables by which Spark is only a client of a server elsewhere, gives its driver away, or writes its temporary files
 where neither their room is looked at nor those of killed drivers are removed."""
 
+OF_CLUSTERS_DRIVERS = ("SPARK_SUBMIT_OPTS", "SPARK_LOCAL_HOSTNAME")
+"""Variables with options of a driver's JVM, and with the name under which a cluster's executors reach it."""
+
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy")
 
 _NAME = re.compile(r"(\w+://)?[\w.*-]+(:\d+)?(/\d+)?", re.ASCII)
@@ -43,9 +46,9 @@ def take_out_other_servers(environment: MutableMapping[str, str]) -> None:
         environment.pop(name, None)
 
 
-def take_out_other_sparks(environment: MutableMapping[str, str], *, options: bool) -> None:
-    """Remove what Spark would take from the shell; `options`: also those of its JVM, where no cluster may need them."""
-    for name in (*OF_OTHER_SPARKS, *(["SPARK_SUBMIT_OPTS"] if options else [])):
+def take_out_other_sparks(environment: MutableMapping[str, str], *, on_cluster: bool) -> None:
+    """Remove what Spark would take from the shell, but for what a driver of a cluster may need."""
+    for name in (*OF_OTHER_SPARKS, *(() if on_cluster else OF_CLUSTERS_DRIVERS)):
         environment.pop(name, None)
 
 

@@ -239,7 +239,7 @@ def spark_environment(current: Settings) -> dict[str, str]:
 
     What the caller's shell exports for other Sparks is removed from this process, whose variables a driver gets, too.
     """
-    foreign.take_out_other_sparks(os.environ, options=current.spark_master.startswith("local"))
+    foreign.take_out_other_sparks(os.environ, on_cluster=not current.spark_master.startswith("local"))
     passed_on = {key: value for key, value in os.environ.items() if key.startswith("TIDEMARK_")}
     return {
         **passed_on,

@@ -115,10 +115,11 @@ def test_nothing_of_another_cluster_is_on_the_class_path_when_the_shell_is_set_u
 def test_driver_is_one_of_this_machine_when_the_shell_is_set_up_for_another_spark(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Spark refuses the first three, and its JVM a second garbage collector; its files would lie elsewhere."""
+    """Spark refuses the first four, and its JVM a second garbage collector; its files would lie elsewhere."""
     monkeypatch.setenv("SPARK_REMOTE", "sc://127.0.0.1:15002")
     monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
     monkeypatch.setenv("DEPLOY_MODE", "cluster")
+    monkeypatch.setenv("SPARK_LOCAL_HOSTNAME", "nowhere.example")
     monkeypatch.setenv("SPARK_SUBMIT_OPTS", "-XX:+UseG1GC")
     monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path / "elsewhere"))
     job = tmp_path / "job.py"
@@ -131,11 +132,12 @@ def test_driver_is_one_of_this_machine_when_the_shell_is_set_up_for_another_spar
     assert not (tmp_path / "elsewhere").exists()
 
 
-def test_options_of_the_shell_for_spark_s_jvm_are_kept_when_it_runs_on_a_cluster(set_settings: SetSettings) -> None:
-    """Its certificates, or what Kerberos needs."""
-    set_settings(SPARK_SUBMIT_OPTS="-Djavax.net.ssl.trustStore=/etc/trust", TIDEMARK_SPARK_MASTER="spark://host:7077")
+def test_options_of_the_shell_for_a_driver_are_kept_when_it_is_of_a_cluster(set_settings: SetSettings) -> None:
+    """Its certificates, what Kerberos needs, or the name of its pod."""
+    wanted = {"SPARK_SUBMIT_OPTS": "-Djavax.net.ssl.trustStore=/etc/trust", "SPARK_LOCAL_HOSTNAME": "driver.pods"}
+    set_settings(**wanted, TIDEMARK_SPARK_MASTER="spark://host:7077")
     submission("run_sql", name="sql")
-    assert "SPARK_SUBMIT_OPTS" in os.environ
+    assert wanted.items() <= os.environ.items()
 
 
 @pytest.mark.parametrize(
