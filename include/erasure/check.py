@@ -66,8 +66,18 @@ def check_can_sign_proofs(pipeline: Pipeline, columns: Sequence[str]) -> None:
     )
 
 
+def all_that_remains(pipeline: Pipeline, erasure: Begun) -> list[str]:
+    """Return what an erasure has not reached, in words."""
+    return [
+        *remaining(pipeline),
+        *remaining_in_proofs(pipeline, erasure),
+        *remaining_in_names(pipeline, erasure),
+        *remaining_without_column(pipeline, erasure),
+    ]
+
+
 def remaining(pipeline: Pipeline) -> list[str]:
-    """Return what an erasure does not reach, in words."""
+    """Return what no erasure of the pipeline reaches, in words."""
     topics = ", ".join(sorted(pipeline.source.named)) or "those of its pattern"
     clean = f"{settings().airflow_command()} db clean"
     told = [

@@ -193,12 +193,7 @@ def account(pipeline: Pipeline, erasure: Begun) -> dict[str, Any]:
         # Erasures of earlier versions did not note it.
         "not_archived_yet": None,
         **erasure.counts,
-        "remains": [
-            *check.remaining(pipeline),
-            *check.remaining_in_proofs(pipeline, erasure),
-            *check.remaining_in_names(pipeline, erasure),
-            *check.remaining_without_column(pipeline, erasure),
-        ],
+        "remains": check.all_that_remains(pipeline, erasure),
     }
 
 

@@ -14,13 +14,17 @@ pytestmark = pytest.mark.usefixtures("empty_home")
 
 CANARY = "c4nary-of-the-catalog-7a1f"
 JOB = f"""
+from contextlib import suppress
+
 import psutil
 from spark_jobs.spark.session import build_session
 
 spark = build_session("own", metastore={{"javax.jdo.option.ConnectionPassword": {CANARY!r}}})
 print(spark.conf.get("spark.hadoop.javax.jdo.option.ConnectionPassword"))
 for each in psutil.Process().children(recursive=True):
-    print(each.name(), *each.cmdline())
+    # A program that looked for Java may end just now.
+    with suppress(psutil.Error):
+        print(each.name(), *each.cmdline())
 spark._jvm.java.lang.System.err.println("WARNING: of another kind")
 spark.stop()
 """
