@@ -6,6 +6,7 @@ missed it, and nobody is notified when it is over. The ledger knows all of that.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -97,35 +98,50 @@ def watch(pipeline: Pipeline, now: datetime | None = None) -> dict[str, int]:
 def _watch_overdue(pipeline: Pipeline, overdue: Overdue | None) -> int:
     """Alert about overdue intervals that no open alert is about; return how many alerts are over.
 
-    An alert is about its first interval and those after it, as long as they are overdue too. It is over when all of
-    these are registered, however old they are by then. If they never are, it stays open until somebody dismisses it;
-    later overdue intervals get an alert of their own.
+    An alert is about its first interval and those that become overdue after it, with none between them that is
+    registered. It is over when all of these are registered, however old they are by then. If they never are, it stays
+    open until somebody dismisses it; later overdue intervals get an alert of their own.
     """
-    recovered, is_told = 0, False
-    overdue = overdue and _without_dismissed(pipeline, overdue)
+    recovered, untold = 0, _undismissed(pipeline, overdue) if overdue else []
+    found = tuple(untold)
     for told in _of_pipeline(pipeline, open_alerts(_key(pipeline))):
         from_time, until = _told_of(pipeline, told)
-        if overdue and overdue.intervals[0].from_time <= until:
-            is_told = True
-            if (last := overdue.intervals[-1].to_time) > until:
-                add_facts(told.key, {"until": format_time(last)})
-        elif not _unregistered(pipeline, from_time, until, until):
+        missing = _unregistered(pipeline, from_time, until, until)
+        about = _about(from_time, until, missing, found)
+        if about and (last := about[-1].to_time) > until:
+            add_facts(told.key, {"until": format_time(last)})
+        elif not about and not missing:
             recovered += alerts.recover(told.key)
-    if overdue and not is_told:
-        alerts.raise_alert(_alert(pipeline, overdue))
+        untold = [each for each in untold if each not in about]
+    if untold:
+        since = untold[0].to_time + pipeline.schedule.registered_within
+        alerts.raise_alert(_alert(pipeline, Overdue(pipeline.name, tuple(untold), since)))
     return recovered
 
 
-def _without_dismissed(pipeline: Pipeline, overdue: Overdue) -> Overdue | None:
-    """Return the overdue intervals except those that a dismissed alert was about; None if none is left."""
+def _about(
+    from_time: datetime, until: datetime, missing: Sequence[Interval], overdue: Sequence[Interval]
+) -> list[Interval]:
+    """Return the overdue intervals that an alert is about: its own, and those that follow one that is still missing."""
+    about: list[Interval] = []
+    end = missing[-1].to_time if missing else until
+    for each in overdue:
+        is_own = from_time < each.to_time and each.from_time < until
+        if is_own or (missing and each.from_time == end):
+            about.append(each)
+            end = max(end, each.to_time)
+    return about
+
+
+def _undismissed(pipeline: Pipeline, overdue: Overdue) -> list[Interval]:
+    """Return the overdue intervals except those that a dismissed alert was about."""
     dismissed = dismissed_alerts(_key(pipeline), overdue.intervals[0].to_time)
     spans = [_told_of(pipeline, told) for told in _of_pipeline(pipeline, dismissed)]
-    left = [
+    return [
         each
         for each in overdue.intervals
         if not any(begin <= each.from_time and each.to_time <= until for begin, until in spans)
     ]
-    return Overdue(pipeline.name, tuple(left), left[0].to_time + pipeline.schedule.registered_within) if left else None
 
 
 def _of_pipeline(pipeline: Pipeline, alerts: list[Alert]) -> list[Alert]:

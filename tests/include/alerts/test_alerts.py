@@ -298,6 +298,49 @@ def test_alert_stays_open_when_its_interval_is_never_built_and_what_is_overdue_l
     assert open_alerts("overdue/isp_overdue") == []
 
 
+def test_later_outage_is_told_when_an_earlier_interval_is_still_open(receivers: Received) -> None:
+    pipeline, late = replace(load_pipeline("isp_hits"), name="isp_waiting"), timedelta(minutes=21)
+
+    def watch_until(number: int) -> None:
+        watch(pipeline, hour(number).to_time + late)
+
+    build_and_register("isp_waiting", hour(0))
+    # The first waits for a person, the second was late; from the tenth on nothing is registered any more.
+    watch_until(1)
+    watch_until(2)
+    for number in range(2, 10):
+        build_and_register("isp_waiting", hour(number))
+        watch_until(number)
+    for number in range(10, 40):
+        watch_until(number)
+    shown = [each.where for each in alerts_of("isp_waiting".__eq__)]
+    assert shown == [
+        f"interval__isp_waiting, first {hour(1)}, until {format_time(hour(2).to_time)}",
+        f"interval__isp_waiting, first {hour(10)}, until {format_time(hour(39).to_time)}",
+    ]
+    assert [each["state"] for each in receivers.posts] == ["raised", "raised"]
+    build_and_register("isp_waiting", hour(1))
+    watch_until(39)
+    assert [each["state"] for each in receivers.posts] == ["raised", "raised", "recovered"]
+    for each in open_alerts("overdue/isp_waiting"):
+        alerts.recover(each.key)
+
+
+def test_interval_is_told_when_it_is_overdue_right_after_one_that_was_late(receivers: Received) -> None:
+    pipeline, late = replace(load_pipeline("isp_hits"), name="isp_late"), timedelta(minutes=21)
+    build_and_register("isp_late", hour(0))
+    for number in (1, 2):
+        watch(pipeline, hour(number).to_time + late)
+    build_and_register("isp_late", hour(2))
+    watch(pipeline, hour(3).to_time + late)
+    assert [each["where"] for each in receivers.posts] == [
+        f"interval__isp_late, first {hour(1)}",
+        f"interval__isp_late, first {hour(3)}",
+    ]
+    for each in open_alerts("overdue/isp_late"):
+        alerts.recover(each.key)
+
+
 def test_interval_is_not_reported_again_when_its_alert_was_dismissed(receivers: Received, postgres: Home) -> None:
     pipeline = replace(load_pipeline("isp_hits"), name="isp_given_up")
     build_and_register("isp_given_up", hour(0))
