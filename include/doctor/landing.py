@@ -17,6 +17,10 @@ from include.ledger.streams.incarnations import closed
 from include.offsets import Fate
 from include.pipelines.spec import Pipeline
 
+_REPLACED = f"{REPAIR}: its rows are read from the registered revisions from then on"
+_READ_OTHERWISE = "restore the file; its registered build read Kafka with other code than landed it, and may lack rows"
+_NOWHERE = "restore the file; its rows are in no registered revision, or cannot be identified there"
+
 
 def check_landing(pipeline: Pipeline, *, deep: bool = False) -> Iterator[Disagreement]:
     """Yield disagreements about a pipeline's landing and quarantine files; `deep` also reads each file whole."""
@@ -75,7 +79,9 @@ def _lost_files(pipeline: Pipeline, files_on_disk: dict[str, int], *, deep: bool
     # Tables cannot distinguish the rows of a recreated topic from those of the one before.
     may_be_settled = bool(lost) and not closed(pipeline.name)
     portions = removal.settled_batches(pipeline.name, datetime.now(UTC), (Fate.ARCHIVED,)) if may_be_settled else ()
-    settled = {batch for portion in portions for batch in portion}
+    batches = {file.micro_batch for file in lost}
+    settled = {batch: portion[batch] for portion in portions for batch in portion.keys() & batches}
+    as_landed = removal.read_as_landed(pipeline.name, settled) if settled else set()
     aside = replaced.to_put_back(pipeline.name) if lost else {}
     for file in lost:
         if file.path in aside and file.path not in damaged:
@@ -89,7 +95,10 @@ def _lost_files(pipeline: Pipeline, files_on_disk: dict[str, int], *, deep: bool
             )
             continue
         kind, detail = _loss(file, files_on_disk.get(file.path), damaged.get(file.path, ""))
-        yield _lost(pipeline, file, kind, detail, is_settled=file.micro_batch in settled)
+        remedy = _NOWHERE
+        if file.fate == Fate.ARCHIVED and file.micro_batch in settled:
+            remedy = _REPLACED if file.micro_batch in as_landed else _READ_OTHERWISE
+        yield _lost(pipeline, file, kind, detail, remedy)
 
 
 def _damage(file: LandingFile) -> str:
@@ -108,16 +117,13 @@ def _loss(file: LandingFile, size_on_disk: int | None, damage: str) -> tuple[Kin
     return "landing file of wrong size", f"has {size_on_disk} bytes, {file.bytes} when it was committed"
 
 
-def _lost(pipeline: Pipeline, file: LandingFile, kind: Kind, detail: str, *, is_settled: bool) -> Disagreement:
-    is_replaced = file.fate == Fate.ARCHIVED and is_settled
+def _lost(pipeline: Pipeline, file: LandingFile, kind: Kind, detail: str, remedy: str) -> Disagreement:
     return Disagreement(
         kind,
         pipeline.name,
         f"{file.path} ({file.fate}, {file.rows} rows of micro-batch {file.micro_batch}) {detail}",
-        f"{REPAIR}: its rows are read from the registered revisions from then on"
-        if is_replaced
-        else "restore the file; its rows are in no registered revision, or cannot be identified there",
-        "read from revisions" if is_replaced else "",
+        remedy,
+        "read from revisions" if remedy == _REPLACED else "",
         location=file.path,
         micro_batch=file.micro_batch,
     )

@@ -147,6 +147,8 @@ def _read_from_revisions(pipeline: str, lost: set[int], progress: Progress) -> N
             continue
         if removal.mark_removed(pipeline, [batch]):
             progress(f"{pipeline}: the rows of micro-batch {batch} are read from the registered revisions now")
+        else:
+            progress(f"{pipeline}: micro-batch {batch} is left: other code than landed it has read what is registered")
 
 
 def _restore_open_tables(pipeline: str, progress: Progress) -> None:

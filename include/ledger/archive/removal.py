@@ -109,7 +109,7 @@ def mark_removed(pipeline: str, batches: Iterable[int]) -> set[int]:
         pins.lock_pinning(ledger, pipeline)
         if ledger.scalar(select(TopicIncarnation.topic_id).where(TopicIncarnation.pipeline == pipeline).limit(1)):
             return set()
-        settled = _read_as_landed(ledger, pipeline, _settled(ledger, pipeline, set(batches)))
+        settled = _read_as_landed(ledger, pipeline, _settled(ledger, pipeline, set(batches)), lock=True)
         ledger.execute(
             update(LandingFileRow)
             .where(
@@ -122,16 +122,28 @@ def mark_removed(pipeline: str, batches: Iterable[int]) -> set[int]:
         return settled
 
 
-def _read_as_landed(ledger: Session, pipeline: str, batches: Mapping[int, Sequence[OffsetRange]]) -> set[int]:
+def read_as_landed(pipeline: str, batches: Mapping[int, Sequence[OffsetRange]]) -> set[int]:
+    """Return those of the micro-batches, with their ranges, of which `mark_removed` would record the files as removed.
+
+    Others were read from Kafka by other code since than landed them.
+    """
+    with session() as ledger:
+        return _read_as_landed(ledger, pipeline, batches)
+
+
+def _read_as_landed(
+    ledger: Session, pipeline: str, batches: Mapping[int, Sequence[OffsetRange]], *, lock: bool = False
+) -> set[int]:
     """Return those of the micro-batches whose registered builds read them with the code that landed them.
 
-    No other build of their intervals is registered before the transaction ends.
+    `lock`: no other build of their intervals is registered before the transaction ends.
     """
     wholes = merged(each for parts in batches.values() for each in parts)
     holders = [(row.interval_id, held) for each in wholes for row, held in registered_around(ledger, pipeline, each)]
     intervals = {interval for interval, _ in holders}
-    locked = select(IntervalRow.id).where(IntervalRow.id.in_(intervals)).order_by(IntervalRow.id)
-    ledger.execute(locked.with_for_update(read=True))
+    if lock:
+        locked = select(IntervalRow.id).where(IntervalRow.id.in_(intervals)).order_by(IntervalRow.id)
+        ledger.execute(locked.with_for_update(read=True))
     builds = decoders_in(ledger, intervals)
     noted = select(MicroBatch.id, MicroBatch.decoder_version).where(MicroBatch.id.in_(batches))
     versions = {batch: version or UNKNOWN for batch, version in ledger.execute(noted)}

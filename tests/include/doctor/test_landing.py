@@ -12,18 +12,18 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from sqlalchemy import delete, update
+from sqlalchemy import delete, select, update
 
 from include import lake
 from include.doctor.disagreement import Disagreement
 from include.doctor.landing import check_landing
-from include.doctor.repair import repair
+from include.doctor.repair import plan, repair
 from include.housekeeping.run import holding_files
 from include.intervals.lake_of_ledger import OF_OTHER_LEDGER
 from include.ledger import quarantine
 from include.ledger.archive import snapshots
 from include.ledger.database import session
-from include.ledger.models import LandingFileRow, Topic, TopicIncarnation
+from include.ledger.models import LandingFileRow, MicroBatch, Topic, TopicIncarnation
 from include.ledger.streams import writers
 from include.ledger.streams.writers import Lease
 from include.offsets import OffsetRange, TopicPartition
@@ -174,6 +174,25 @@ def test_rows_are_read_from_revisions_when_a_landing_file_was_lost(postgres: Hom
     repair([found], lambda _: None)
     offsets = OffsetRange(TopicPartition(TOPIC, 0), 0, 50)
     assert snapshots.rows_of_ranges(PIPELINE, PIPELINE, [offsets]).removed == [offsets]
+
+
+def test_lost_file_is_to_be_restored_when_other_code_built_its_interval(postgres: Home) -> None:
+    register_hour(7, decoder_versions=("newer",))
+    path = lost_file(7)
+    with session() as ledger:
+        landed_by = select(LandingFileRow.micro_batch_id).where(LandingFileRow.path == path).scalar_subquery()
+        ledger.execute(update(MicroBatch).where(MicroBatch.id == landed_by).values(decoder_version="older"))
+    [found] = [each for each in check_landing(load_pipeline(PIPELINE)) if each.location == path]
+    assert (found.repair, plan([found])) == ("", [])
+    assert "restore the file; its registered build read Kafka with other code" in found.remedy
+    said: list[str] = []
+    # The finding of an examination before the interval was run by other code.
+    repair([replace(found, repair="read from revisions")], said.append)
+    assert said == [
+        f"{PIPELINE}: micro-batch {found.micro_batch} is left: other code than landed it has read what is registered"
+    ]
+    offsets = OffsetRange(TopicPartition(TOPIC, 0), 700, 750)
+    assert snapshots.rows_of_ranges(PIPELINE, PIPELINE, [offsets]).removed == []
 
 
 @pytest.mark.parametrize("written_by_spark", [True, False], ids=["checksums beside it", "checksums in its pages"])
