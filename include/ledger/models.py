@@ -1047,6 +1047,12 @@ class Erasure(Base):
     key_hashes: Mapped[list[Any]] = mapped_column(JSONB, comment="Salted SHA-256 of each key")
     counts: Mapped[dict[str, Any]] = mapped_column(comment="How many records, rows, files and intervals")
     intervals: Mapped[list[Any]] = mapped_column(JSONB, comment="Intervals whose tables are built anew without them")
+    outages: Mapped[list[Any]] = mapped_column(
+        JSONB,
+        default=list,
+        server_default="[]",
+        comment="Of each outage that it deleted: report, salted SHA-256 of the thing, first and last micro-batch",
+    )
     last_build: Mapped[int] = mapped_column(comment="Builds up to this one may hold erased rows and are not registered")
     generation: Mapped[int | None] = mapped_column(comment="The stream's generation that it opened; null: no views")
     ended_at: Mapped[datetime | None] = mapped_column(comment="When nothing of it was left to do; null: unfinished")

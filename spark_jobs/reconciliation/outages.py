@@ -7,7 +7,8 @@
 
 What was down when the interval began is taken from the ledger. A thing whose rows lie in several topic partitions has
 no order; it is left out, and so are rows in which the stream did not look for outages, because the report was declared
-later, or looked for other ones, by another key or another column `up`.
+later, or looked for other ones, by another key or another column `up`. So is a thing whose outage an erasure deleted:
+rows of others may still give it.
 """
 
 from __future__ import annotations
@@ -60,6 +61,7 @@ def reconcile_outages(run: IntervalRun, report: Listing, rows: DataFrame) -> Rec
         elif not is_first or is_up == (key in lasting):
             given.add((key, place, is_up))
     otherwise = decoded_otherwise(pipeline, pinned.ranges, decoder_version(pipeline))
+    left_out |= outages.deleted_of(pipeline, report.title, {key for key, *_ in given ^ changes_noted}, watched)
     different = sorted(change for change in given ^ changes_noted if change[0] not in left_out)
     # A row that other code decodes differently also decides about the states after it.
     changed = {key for key, place, _ in different if _lies_in(place, otherwise)}

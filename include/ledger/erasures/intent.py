@@ -25,7 +25,7 @@ from include.ledger.intervals.revisions import move
 from include.ledger.intervals.states import RevisionState
 from include.ledger.models import Build, DivertedRecord, ErasedRecord, Erasure, QuarantineNote, Replay, Revision
 from include.ledger.quarantine import RecordKey
-from include.ledger.streams import writers
+from include.ledger.streams import outages, writers
 from include.ledger.streams.generations import open_in
 from include.offsets import Fate
 
@@ -159,6 +159,7 @@ def begin(lease: writers.Lease, request: Request, found: Found, names: KeysToFor
         _drop_decisions(ledger, row.id)
         spellings = [(each, *request.formerly.get(each, ())) for each in request.columns]
         forgotten = forget(ledger, request.pipeline, row.intervals, names, spellings)
+        row.outages = outages.without_keys(ledger, request.pipeline, forgotten.outages, request.salt)
         _discard_builds(ledger, row.intervals)
         records = len({*found.landed, *found.registered, *found.quarantined})
         if request.has_views and records:

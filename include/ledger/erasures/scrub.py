@@ -64,6 +64,8 @@ class Forgotten:
     """Results of expectations in published builds that named a key."""
     reasons_in_proofs: int
     """Reasons of approvals of published builds that named one."""
+    outages: Sequence[OutageRow]
+    """Those that were deleted."""
 
 
 def forget(
@@ -78,7 +80,8 @@ def forget(
     goes, as everywhere in what an expectation observed.
     """
     held = KeyColumns(names, frozenset({_KEY, *_last_parts(columns), *_view_keys(ledger, pipeline)}))
-    found = _forget_things(ledger, pipeline, held, columns)
+    changed, deleted = _forget_outages(ledger, pipeline, held, columns)
+    found = changed + len(deleted) + _forget_listed(ledger, pipeline, held, columns)
     found += _forget_findings(ledger, pipeline, frozenset(intervals), held)
     reasons = _forget_reasons(ledger, pipeline, names)
     observed = _forget_observed(ledger, pipeline, held)
@@ -95,7 +98,10 @@ def forget(
         found += _change(alert, partial(_without_in_alert, names), AlertRow.alert)
     for version in _naming(ledger, names, LimitsVersion.pipeline == pipeline, LimitsVersion, LimitsVersion.limits):
         found += _drop_limits(version, names)
-    return Forgotten(found, *(sum(each[build] for build in _published(ledger, each)) for each in (observed, reasons)))
+    in_proofs, reasons_in_proofs = (
+        sum(each[build] for build in _published(ledger, each)) for each in (observed, reasons)
+    )
+    return Forgotten(found, in_proofs, reasons_in_proofs, deleted)
 
 
 def _last_parts(columns: Sequence[Sequence[str]]) -> set[str]:
@@ -213,32 +219,39 @@ def _without_in_alert(names: KeysToForget, value: Any) -> Any:
     return {n: each if n in _NOT_OF_ALERTS else _without_in_alert(names, each) for n, each in value.items()}
 
 
-def _forget_things(ledger: Session, pipeline: str, held: KeyColumns, columns: Sequence[Sequence[str]]) -> int:
-    """Delete listed rows and noted outages of the things themselves, and clean what those of others say of them.
-
-    An outage of another thing stays with its places: the rows of that thing still give it. So does one of which only
-    one end has a key in a column that holds keys.
-    """
-    listed, names = ListedRow.interval_id.in_(_intervals_of(pipeline)), held.keys
-    found = 0
-    for row in _naming(ledger, names, listed, ListedRow, ListedRow.key, ListedRow.row):
+def _forget_listed(ledger: Session, pipeline: str, held: KeyColumns, columns: Sequence[Sequence[str]]) -> int:
+    """Delete listed rows of the things themselves, and clean what those of others say of them."""
+    listed, found = ListedRow.interval_id.in_(_intervals_of(pipeline)), 0
+    for row in _naming(ledger, held.keys, listed, ListedRow, ListedRow.key, ListedRow.row):
         if _is_of_keys(row.key, row.row, held, columns):
             ledger.delete(row)
             found += 1
         else:
             found += _change(row, held.without, ListedRow.row)
-    rows = OutageRow.row, OutageRow.end_row
-    for outage in _naming(ledger, names, OutageRow.pipeline == pipeline, OutageRow, OutageRow.key, *rows):
+    ledger.flush()
+    return found
+
+
+def _forget_outages(
+    ledger: Session, pipeline: str, held: KeyColumns, columns: Sequence[Sequence[str]]
+) -> tuple[int, list[OutageRow]]:
+    """Delete noted outages of the things themselves; return how many others were changed, and the deleted ones.
+
+    An outage of another thing stays with its places: the rows of that thing still give it. So does one of which only
+    one end has a key in a column that holds keys.
+    """
+    found, deleted, rows = 0, [], (OutageRow.row, OutageRow.end_row)
+    for outage in _naming(ledger, held.keys, OutageRow.pipeline == pipeline, OutageRow, OutageRow.key, *rows):
         said = {each: row for each in rows if (row := getattr(outage, each.key)) is not None}
         of_keys = [each for each, row in said.items() if _is_of_keys(outage.key, row, held, columns)]
         if len(of_keys) == len(said):
             ledger.delete(outage)
-            found += 1
+            deleted.append(outage)
         else:
             changed = [_change(outage, held.alone if each in of_keys else held.without, each) for each in said]
             found += max(changed)
     ledger.flush()
-    return found
+    return found, deleted
 
 
 def _is_of_keys(key: str, row: Mapping[str, Any], held: KeyColumns, columns: Sequence[Sequence[str]]) -> bool:

@@ -6,6 +6,8 @@ notification follows: its sender marks it as sent, and a crash between the two s
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,7 +20,7 @@ from sqlalchemy.orm import Session
 
 from include.ledger.archive.positions import ARCHIVE, of_query, overlapping
 from include.ledger.database import session
-from include.ledger.models import MicroBatch, MicroBatchRange, OutageRow
+from include.ledger.models import Erasure, MicroBatch, MicroBatchRange, OutageRow
 from include.offsets import OffsetRange, intersection, merged
 
 MOST = 1000
@@ -258,3 +260,34 @@ def outages_within(pipeline: str, report: str, watched: Watched) -> list[Outage]
     with session() as ledger:
         rows = ledger.scalars(wanted.order_by(OutageRow.id)).all()
         return [Outage(o.key, o.micro_batch, _begin(o), o.topic_id, _end(o), o.end_topic_id) for o in rows]
+
+
+def without_keys(ledger: Session, pipeline: str, deleted: Iterable[OutageRow], salt: str) -> list[list[Any]]:
+    """Return what an erasure keeps of the outages that it deletes: between which micro-batches rows may give them.
+
+    One that lasts is given until the last that is committed: later ones find nothing that lasts.
+    """
+    newest = select(func.coalesce(func.max(MicroBatch.id), 0)).where(of_query(pipeline, ARCHIVE))
+    last = ledger.scalars(newest).one()
+    return [[o.report, _hash_of(o.key, salt), o.micro_batch, o.end_micro_batch or last] for o in deleted]
+
+
+def deleted_of(pipeline: str, report: str, keys: Iterable[str], watched: Watched) -> set[str]:
+    """Return those of the things with an outage that an erasure deleted, and that rows of the ranges may still give."""
+    wanted, found = frozenset(keys), set[str]()
+    with session() as ledger:
+        noted = select(Erasure.salt, Erasure.outages).where(Erasure.pipeline == pipeline)
+        for salt, deleted in ledger.execute(noted).tuples() if wanted else ():
+            hashes = {
+                thing
+                for title, thing, first, last in deleted
+                if title == report and first <= watched.last_batch and last >= watched.first_batch
+            }
+            found |= {key for key in wanted if _hash_of(key, salt) in hashes} if hashes else set()
+    return found
+
+
+def _hash_of(key: str, salt: str) -> str:
+    """Return the salted SHA-256 of a thing by the values of its key, whatever its columns are called."""
+    values = json.dumps(sorted(json.dumps(value) for value in json.loads(key).values()))
+    return hashlib.sha256(bytes.fromhex(salt) + values.encode()).hexdigest()
