@@ -20,7 +20,6 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from include import lake
-from include.errors import TidemarkError
 from include.ledger.archive import landing_files
 from include.ledger.erasures.coordinates import being_erased, in_file
 from include.offsets import Coordinates
@@ -114,15 +113,8 @@ class LandingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {_AT: until if self._target is None else max(start[_AT], min(until, self._target))}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[LandedPart]:
-        """Return the files between two offsets. Raises TidemarkError when housekeeping has removed one."""
+        """Return the files between two offsets. Those that housekeeping has removed are left out."""
         files = landing_files.archived_between(self._pipeline, start[_AT], end[_AT])
-        removed = [file for file in files if file.removed_at is not None]
-        if removed:
-            raise TidemarkError(
-                f"{len(removed)} landing files after micro-batch {start[_AT]} were removed by housekeeping",
-                remedy="begin later (--since); older windows are in the registered batch view",
-                pipeline=self._pipeline,
-            )
         erased = being_erased(self._pipeline)
         topic_ids = landing_files.topic_ids_of_files([file.path for file in files]) if erased else {}
         return [LandedPart(lake.uri(each.path), in_file(erased, topic_ids.get(each.path, {}))) for each in files]

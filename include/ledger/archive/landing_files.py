@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from sqlalchemy import Boolean, ColumnElement, Select, func, select
+from sqlalchemy import Boolean, ColumnElement, Select, exists, func, select
 from sqlalchemy.orm import Session
 
 from include.ledger.archive.positions import ARCHIVE, of_query, overlapping, topic_ids
@@ -22,6 +22,9 @@ _END_OF_TIME = datetime(9999, 1, 1, tzinfo=UTC)
 
 _AT_ONCE = 1000
 """Paths in one query."""
+
+_ARCHIVED = (LandingFileRow.fate == Fate.ARCHIVED, LandingFileRow.removed_at.is_(None))
+"""Files with archived rows that are read from there."""
 
 
 @dataclass(frozen=True)
@@ -140,12 +143,7 @@ def with_event_times(ledger: Session, pipeline: str, low: datetime, high: dateti
     wanted = (
         select(LandingFileRow.path)
         .join(MicroBatch, MicroBatch.id == LandingFileRow.micro_batch_id)
-        .where(
-            of_query(pipeline, ARCHIVE),
-            LandingFileRow.fate == Fate.ARCHIVED,
-            LandingFileRow.removed_at.is_(None),
-            may_hold_events(low, high),
-        )
+        .where(of_query(pipeline, ARCHIVE), *_ARCHIVED, may_hold_events(low, high))
     )
     return sorted(ledger.scalars(wanted))
 
@@ -189,12 +187,7 @@ def before_events(pipeline: str, since: datetime) -> int:
         first = ledger.scalar(
             select(func.min(MicroBatch.id))
             .join(LandingFileRow, LandingFileRow.micro_batch_id == MicroBatch.id)
-            .where(
-                of_query(pipeline, ARCHIVE),
-                LandingFileRow.fate == Fate.ARCHIVED,
-                LandingFileRow.removed_at.is_(None),
-                may_hold_events(since, _END_OF_TIME),
-            )
+            .where(of_query(pipeline, ARCHIVE), *_ARCHIVED, may_hold_events(since, _END_OF_TIME))
         )
         last = ledger.scalar(select(func.max(MicroBatch.id)).where(of_query(pipeline, ARCHIVE)))
     return first - 1 if first is not None else last or 0
@@ -203,12 +196,13 @@ def before_events(pipeline: str, since: datetime) -> int:
 def committed_until(pipeline: str, after: int, most_rows: int | None) -> int:
     """Return the last micro-batch after `after` with at most `most_rows` in between, but at least one micro-batch.
 
-    Return `after` when nothing was committed since.
+    Those without an archived file, or whose files are removed, do not count. Return `after` when there is none since.
     """
     rows = func.sum(MicroBatch.rows).over(order_by=MicroBatch.id)
+    has_files = exists().where(LandingFileRow.micro_batch_id == MicroBatch.id, *_ARCHIVED)
     counted = (
         select(MicroBatch.id, rows.label("so_far"), func.row_number().over(order_by=MicroBatch.id).label("place"))
-        .where(of_query(pipeline, ARCHIVE), MicroBatch.id > after)
+        .where(of_query(pipeline, ARCHIVE), MicroBatch.id > after, has_files)
         .subquery()
     )
     wanted = select(func.max(counted.c.id))
@@ -219,10 +213,8 @@ def committed_until(pipeline: str, after: int, most_rows: int | None) -> int:
 
 
 def archived_between(pipeline: str, after: int, until: int) -> list[LandingFile]:
-    """Return the archived files of the micro-batches after `after` up to and including `until`, in order."""
-    wanted = _files(
-        of_query(pipeline, ARCHIVE), MicroBatch.id > after, MicroBatch.id <= until, LandingFileRow.fate == Fate.ARCHIVED
-    )
+    """Return the archived files of the micro-batches after `after` up to `until`, in order; not the removed ones."""
+    wanted = _files(of_query(pipeline, ARCHIVE), MicroBatch.id > after, MicroBatch.id <= until, *_ARCHIVED)
     with session() as ledger:
         return [_file_of(*row) for row in ledger.execute(wanted)]
 

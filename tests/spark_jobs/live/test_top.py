@@ -12,10 +12,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from sqlalchemy import select
 
 from include import lake
 from include.cli.live import render
-from include.ledger.archive import landing_files
+from include.ledger.archive import landing_files, removal
+from include.ledger.database import session
+from include.ledger.models import LandingFileRow, MicroBatch
 from include.ledger.quarantine import RecordKey
 from include.monitor import exact_json
 from include.monitor.live_page import clean_counts
@@ -23,7 +26,7 @@ from include.pipelines import load_pipeline
 from spark_jobs.live.landing_source import LandingReader
 from spark_jobs.live.top import LiveTop
 from tests.conftest import Home, iso
-from tests.support.committed import DAY, commit
+from tests.support.committed import DAY, commit, register
 from tests.support.erased_records import being_erased
 
 WINDOW = "window STRUCT<start: TIMESTAMP, end: TIMESTAMP>, hits BIGINT"
@@ -205,3 +208,29 @@ def test_row_is_not_read_when_its_record_is_being_erased_and_its_file_is_not_wri
     assert read() == list("abcde")
     with being_erased(name, RecordKey("events", "id", 0, 1), RecordKey("events", "another id", 0, 2)):
         assert read() == list("acde")
+
+
+@pytest.mark.services
+@pytest.mark.parametrize("latest", [None, datetime(2099, 1, 1, tzinfo=UTC)], ids=["no event time", "far in the future"])
+def test_newest_files_are_read_when_an_old_one_that_may_have_later_events_was_kept_and_those_after_it_removed(
+    postgres: Home, latest: datetime | None
+) -> None:
+    name = f"hits_kept_{latest is None}"
+    batches = [commit(name, number, 10 * number, 10 * number + 10, archived=5) for number in range(5)]
+    with session() as ledger:
+        for file in ledger.scalars(select(LandingFileRow).where(LandingFileRow.micro_batch_id.in_(batches))):
+            at = DAY + batches.index(file.micro_batch_id) * timedelta(hours=1)
+            file.event_time_min, file.event_time_max = at, at
+            if file.micro_batch_id == batches[0]:
+                file.event_time_min, file.event_time_max = latest and at, latest
+            ledger.get_one(MicroBatch, file.micro_batch_id).rows = 5
+    # Nobody has built the first hour.
+    for number in (1, 2, 3):
+        register(name, number, 10 * number, 10 * number + 10)
+    assert removal.mark_removed(name, batches) == set(batches[1:4])
+    reader = LandingReader(name, iso(DAY + timedelta(hours=4)), 10, pa.schema([]))
+    begin = reader.initialOffset()
+    end = reader.latestOffset(begin, reader.getDefaultReadLimit())
+    assert end == {"micro_batch": batches[4]}, "removed files count as no rows"
+    assert [part.path.split("/")[-3] for part in reader.partitions(begin, end)] == ["0", "4"]
+    assert reader.latestOffset(end, reader.getDefaultReadLimit()) == end
