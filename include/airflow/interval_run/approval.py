@@ -67,13 +67,11 @@ class PublishOperator(JobOperator):
 
         It also fails when another question was asked by now: Airflow shows only the first question of a task's try. If
         an approval of that one has published the build, only a refusal fails. A decision that was taken outside of
-        Airflow counts as one in it.
+        Airflow counts as one in it. An answer about a build that has a newer one is none.
         """
         self.check_attempt(context)
         if event.get(ANSWERED_ELSEWHERE) == Answered.BUILT_AGAIN:
-            raise AirflowSkipException(
-                f"question {question} is no longer asked: {Answered.BUILT_AGAIN}, which took the place of this build"
-            )
+            raise _built_again(question)
         if event.get(ANSWERED_ELSEWHERE) == Answered.OVERTAKEN:
             interval = take_step(approvals.question, question).interval
             take_step(notify_overtaken, self.pipeline, [interval])
@@ -88,6 +86,9 @@ class PublishOperator(JobOperator):
         if ANSWERED_ELSEWHERE in event:
             self._go_on(context, asked)
             return
+        if not take_step(approvals.is_latest, asked):
+            # Airflow takes answers until the trigger has noticed that.
+            raise _built_again(question)
         user = (event.get("responded_by_user") or {}).get("name") or "unknown"
         reason = str((event.get("params_input") or {}).get("reason") or "").strip() or "no reason was given"
         answer = {"by": f"airflow {user}", "reason": reason}
@@ -151,6 +152,12 @@ class PublishOperator(JobOperator):
         self.defer(
             trigger=DecisionTrigger(question.id), method_name="execute_complete", kwargs={"question": question.id}
         )
+
+
+def _built_again(question: int) -> AirflowSkipException:
+    return AirflowSkipException(
+        f"question {question} is no longer asked: {Answered.BUILT_AGAIN}, which took the place of this build"
+    )
 
 
 def _body(attempt: int, question: Question) -> str:

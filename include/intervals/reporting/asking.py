@@ -42,9 +42,12 @@ def notify_asked(spec: AttemptSpec) -> None:
 
 
 def notify_decided(asked: Question) -> None:
-    """Notify of what a person decided. Raises ServiceUnreachable."""
-    if asked.decision is not None:
-        _recover(asked.pipeline, asked.interval, asked.decision.as_json())
+    """Notify of what a person decided, unless somebody is asked about a newer build. Raises ServiceUnreachable."""
+    if asked.decision is None:
+        return
+    last = approvals.last_of_interval(asked.pipeline, asked.interval)
+    still_asked = last is not None and last.id != asked.id and last.decision is None
+    _recover(asked.pipeline, asked.interval, asked.decision.as_json(), but=_key(last) if last and still_asked else "")
 
 
 def notify_overtaken(pipeline: str, intervals: Iterable[Interval]) -> None:
@@ -70,11 +73,15 @@ def _prefix(pipeline: str, interval: Interval) -> str:
     return f"{_KEYS}{pipeline}/{format_time(interval.from_time)}/"
 
 
-def _alert(asked: Question) -> Alert:
+def _key(asked: Question) -> str:
     warnings = "\n".join("\t".join(key) for key in sorted(asked.keys))
+    return _prefix(asked.pipeline, asked.interval) + hashlib.sha256(warnings.encode()).hexdigest()[:16]
+
+
+def _alert(asked: Question) -> Alert:
     number, quoted = len(asked.warnings), [f"{each['table']}: {each['words']}" for each in asked.warnings[:SHOWN]]
     return Alert(
-        _prefix(asked.pipeline, asked.interval) + hashlib.sha256(warnings.encode()).hexdigest()[:16],
+        _key(asked),
         asked.pipeline,
         f"{number} {'warning waits' if number == 1 else 'warnings wait'} for approval: {'; '.join(quoted)}",
         f"interval__{asked.pipeline}, {asked.interval}, task publish",

@@ -400,6 +400,18 @@ def test_run_ends_when_its_interval_was_built_again_while_it_waited(
         publish(waiting).execute_complete(context, event, question=number)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("option", ["Approve", "Refuse"])
+def test_answer_decides_nothing_when_the_interval_was_built_again_and_the_trigger_has_not_noticed(
+    driver: Path, context: dict[str, Any], waiting: int, option: str
+) -> None:
+    driver.write_text("0")
+    number = question(waiting)
+    note_build(begin_attempt(NAME))
+    with pytest.raises(AirflowSkipException, match=f"question {number} is no longer asked: the interval was built"):
+        publish(waiting).execute_complete(context, answer(option, "yes"), question=number)  # type: ignore[arg-type]
+    assert approvals.question(number).decision is None
+
+
 def test_run_fails_for_good_and_the_alert_is_over_when_its_interval_was_pinned_again_and_nobody_builds_it(
     context: dict[str, Any],
     waiting: int,

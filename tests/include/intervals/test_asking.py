@@ -87,6 +87,15 @@ def test_another_alert_is_raised_when_the_interval_has_other_warnings(receivers:
     assert (states(receivers)[3:], receivers.posts[3]["decision"]) == (["recovered"], "refused")
 
 
+def test_newer_build_s_question_stays_open_when_the_older_one_s_is_answered(receivers: Received) -> None:
+    older = build_that_is_warned(hour(24), FEW)
+    newer = build_that_is_warned(hour(24), FEW)
+    approving.approve(older, by="airflow ada", reason="a holiday")
+    assert states(receivers) == ["raised"]
+    approving.approve(newer, by="airflow ada", reason="a holiday")
+    assert states(receivers) == ["raised", "recovered"]
+
+
 def test_question_is_over_when_the_interval_was_built_anew_and_nobody_is_asked(receivers: Received) -> None:
     build_that_is_warned(hour(22), FEW)
     attempt = begin_attempt(NAME, hour(22))
