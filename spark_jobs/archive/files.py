@@ -104,14 +104,6 @@ def _by_any_name(name: str, before: Sequence[str]) -> Column:
     return F.coalesce(*(F.col(f"`{each}`") for each in (name, *before))).alias(name) if before else F.col(f"`{name}`")
 
 
-def by_declared_names(rows: DataFrame, formerly: Mapping[str, Sequence[str]]) -> DataFrame:
-    """Return the rows of a file with each renamed column by its new name alone."""
-    for name, before in formerly.items():
-        for each in (each for each in before if each in rows.columns):
-            rows = rows.drop(each) if name in rows.columns else rows.withColumnRenamed(each, name)
-    return rows
-
-
 def read_quarantined(
     spark: SparkSession, pipeline: Pipeline, ranges: Sequence[OffsetRange], condition: Column | None = None
 ) -> DataFrame:

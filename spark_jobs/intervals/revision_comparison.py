@@ -15,10 +15,8 @@ from include.ledger.erasures.coordinates import were_erased_from
 from include.ledger.intervals.findings import RevisionDifference
 from include.ledger.lineage import BuiltRevision
 from include.pipelines.spec import IDENTITY, Pipeline
-from include.pipelines.spec.file_formats import TEXT_FORMATS, format_of
 from spark_jobs.archive.content_hash import row_hashes
-from spark_jobs.archive.files import by_declared_names
-from spark_jobs.archive.formats import read_format
+from spark_jobs.archive.files import read_files
 from spark_jobs.archive.schema import table_schema
 from spark_jobs.reconciliation.interval_run import IntervalRun
 from spark_jobs.views.values import key_json
@@ -112,13 +110,10 @@ def _hashed(
     name: str,
     formerly: Mapping[str, Sequence[str]],
 ) -> DataFrame:
-    """Return the rows by key, with a hash of all columns as the file declares them; text files need a schema.
+    """Return the rows by key, with a hash of all columns, both as today's declaration reads the files.
 
-    A column that the key has gained since is null in the rows of a file without it.
+    A value of a narrower decimal is the same value, and a column or field that was added since is null.
     """
-    file_format = format_of(next(iter(revision.files)))
-    rows = read_format(spark, file_format, [revision.location], schema if file_format in TEXT_FORMATS else None)
-    rows = by_declared_names(rows, formerly)
+    rows = read_files(spark, [f"{revision.location}/{file}" for file in revision.files], schema, formerly)
     hash_1, hash_2 = row_hashes(rows.schema)
-    lacking = {each.name: F.lit(None).cast(each.dataType) for each in schema if each.name not in rows.columns}
-    return rows.withColumns(lacking).select(key.alias("key"), F.struct(hash_1, hash_2).alias(name))
+    return rows.select(key.alias("key"), F.struct(hash_1, hash_2).alias(name))

@@ -14,7 +14,11 @@ from include.pipelines import load_pipeline
 
 pytestmark = pytest.mark.spark
 
-COLUMNS = "zip_code STRING, window STRUCT<start: TIMESTAMP, end: TIMESTAMP>, at TIMESTAMP, count BIGINT"
+COLUMNS = (
+    "zip_code STRING, window STRUCT<start: TIMESTAMP, end: TIMESTAMP>, at TIMESTAMP, fee DECIMAL(12,4), "
+    "place STRUCT<since: TIMESTAMP, floor: INT>, count BIGINT"
+)
+AT = "timestamp_micros(1795152600000000 + n) AS at,"
 
 
 Found = dict[str, Any]
@@ -27,7 +31,7 @@ def compared(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cal
 
     pipeline = load_pipeline("nest_cameras")
     [declared] = pipeline.views
-    view = replace(declared, columns=COLUMNS, key=("zip_code", "window", "at"))
+    view = replace(declared, columns=COLUMNS, key=("zip_code", "window", "at", "fee", "place"))
     pipeline = replace(pipeline, views=(view,))
     monkeypatch.setattr(revision_comparison, "damaged_files", lambda *file, deep: ())
 
@@ -45,10 +49,11 @@ def compared(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cal
     return compare
 
 
-def rows(last: int, at: str = "timestamp_micros(1795152600000000 + n) AS at,") -> str:
+def rows(last: int, at: str = AT, fee: str = "DECIMAL(12,4)", floor: str = ", 'floor', INT(NULL)") -> str:
     hour = "named_struct('start', TIMESTAMP'2026-11-20 05:00:00', 'end', TIMESTAMP'2026-11-20 06:00:00')"
+    place = f"named_struct('since', TIMESTAMP'2026-11-20 05:00:00'{floor})"
     return (
-        f"SELECT '75001' AS zip_code, {hour} AS window, {at} "
+        f"SELECT '75001' AS zip_code, {hour} AS window, {at} CAST(1.5 AS {fee}) AS fee, {place} AS place, "
         f"CASE WHEN n = 2 THEN {last}L ELSE n END AS count FROM (SELECT explode(array(1L, 2L, 3L)) AS n)"
     )
 
@@ -73,3 +78,18 @@ def test_rows_are_removed_and_others_added_when_the_key_has_gained_a_column(
     assert counts(found) == (3, 3, 0)
     of_the_former = {each["change"] for each in found["examples"] if '"at":null' in each["key"]}
     assert of_the_former == {"removed"}
+
+
+def test_only_rows_with_other_values_are_changed_when_a_decimal_of_the_key_was_widened(
+    compared: Callable[[str, str], Found],
+) -> None:
+    found = compared(rows(2, fee="DECIMAL(10,2)"), rows(9))
+    assert counts(found) == (0, 0, 1)
+    [example] = found["examples"]
+    assert '"fee":1.5000' in example["key"]
+
+
+def test_only_rows_with_other_values_are_changed_when_a_struct_of_the_key_has_gained_a_field(
+    compared: Callable[[str, str], Found],
+) -> None:
+    assert counts(compared(rows(2, floor=""), rows(9))) == (0, 0, 1)
