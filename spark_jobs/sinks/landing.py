@@ -115,13 +115,17 @@ class LandingSink:
         self.on_commit(batch)
 
     def _topics(self, ranges: Sequence[OffsetRange]) -> dict[str, kafka.TopicIdentity]:
-        """Return the current topics of the ranges. Raises TopicRecreated."""
-        topics = kafka.describe_topics(r.topic_partition.topic for r in ranges)
-        left = topics_that_left(self.pipeline.name)
-        for topic, stored in micro_batches.stored_topics(self.pipeline.name).items():
-            if topic not in left:
-                kafka.check_same_topic(self.pipeline.name, topics.get(topic), topic, stored)
-        return topics
+        """Return the current topics of the ranges. Raises TopicRecreated, also for a topic that has none of them.
+
+        Another query may have committed a topic that was created after this micro-batch was planned.
+        """
+        wanted = {r.topic_partition.topic for r in ranges}
+        left, stored = topics_that_left(self.pipeline.name), micro_batches.stored_topics(self.pipeline.name)
+        known = {topic: topic_id for topic, topic_id in stored.items() if topic not in left}
+        topics = kafka.describe_topics(wanted | known.keys())
+        for topic, topic_id in known.items():
+            kafka.check_same_topic(self.pipeline.name, topics.get(topic), topic, topic_id)
+        return {topic: identity for topic, identity in topics.items() if topic in wanted}
 
     def _append_to_delta(self, spark: SparkSession, files: Sequence[LandingFile], batch_id: int) -> None:
         await_replaced_rows(self.pipeline.name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -145,12 +145,33 @@ def test_micro_batch_is_not_committed_when_a_topic_is_another_one_than_before(
     with held_lease(f"landing_{len(now)}") as lease:
         sink, before = landing_sink(lease), {"nest-logs": TopicIdentity("nest-logs", "id", 1)}
         micro_batches.commit(lease, BatchCommit(lease.pipeline, ARCHIVE, f"query-{lease.pipeline}", 0, topics=before))
-        monkeypatch.setattr(kafka, "describe_topics", lambda _: before)
-        assert sink._topics([]) == before
-        monkeypatch.setattr(kafka, "describe_topics", lambda _: now)
+        monkeypatch.setattr(kafka, "describe_topics", existing(before))
+        assert sink._topics([OffsetRange(TP, 4, 9)]) == before
+        monkeypatch.setattr(kafka, "describe_topics", existing(now))
         with pytest.raises(TopicRecreated):
             # Although none of its records is in the micro-batch.
             sink._topics([])
+
+
+@pytest.mark.services
+def test_micro_batch_is_committed_when_a_view_was_first_to_read_a_topic_that_it_was_planned_without(
+    postgres: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with held_lease("landing_first") as lease:
+        sink = landing_sink(lease)
+        old, new = (TopicIdentity(name, f"id of {name}", 1) for name in (TP.topic, "new-logs"))
+        view = BatchCommit(lease.pipeline, "hourly_counts", "id", 0, topics={old.topic: old, new.topic: new})
+        micro_batches.commit(lease, view)
+        monkeypatch.setattr(kafka, "describe_topics", existing({old.topic: old, new.topic: new}))
+        assert sink._topics([OffsetRange(TP, 4, 9)]) == {old.topic: old}
+        monkeypatch.setattr(kafka, "describe_topics", existing({old.topic: old}))
+        with pytest.raises(TopicRecreated, match="new-logs"):
+            sink._topics([OffsetRange(TP, 4, 9)])
+
+
+def existing(topics: Mapping[str, TopicIdentity]) -> Callable[[Iterable[str]], dict[str, TopicIdentity]]:
+    """What the brokers tell of the topics that they are asked for."""
+    return lambda asked: {each: topics[each] for each in asked if each in topics}
 
 
 class Written:
