@@ -20,6 +20,7 @@ from include.ledger.archive.committed import first_commit
 from include.ledger.archive.micro_batches import last_batch
 from include.ledger.database import clock
 from include.ledger.intervals.days import pinned_within
+from include.ledger.intervals.missing import unpinned_spans
 from include.ledger.streams.restarts import IN_A_ROW, longest_in_a_row
 from include.ledger.streams.writers import live_writer
 from include.monitor.lag import queries_of
@@ -62,8 +63,9 @@ def _unregistered(
     """Return the intervals that are not registered, from the pipeline's first one on.
 
     Pinned ones that begin before `due` as they are, for the schedule may have changed since; the last may end later.
-    Between and after them those of the schedule until `end`. When none was ever pinned, those since the archive's first
-    micro-batch, if that was committed longer than `patience` before `due`.
+    Between and after them those of the schedule until `end`; between them only where offsets are, for an hour without
+    any needs nothing. When none was ever pinned, those since the archive's first micro-batch, if that was committed
+    longer than `patience` before `due`.
     """
     first, pinned = pinned_within(pipeline.name, begin, due)
     if first is None:
@@ -72,7 +74,15 @@ def _unregistered(
             return ()
         first = pipeline.schedule.floor(begun)
     times = pipeline.schedule.around(pinned, max(begin, first), end)
-    return tuple(each for each in times if not pinned.get(each))
+    found = [each for each in times if not pinned.get(each)]
+    last = max((each.from_time for each in pinned), default=first)
+    between = {each for each in found if each not in pinned and each.to_time <= last}
+    with_offsets = unpinned_spans(pipeline.name) if between else []
+    return tuple(each for each in found if each not in between or any(_overlap(each, span) for span in with_offsets))
+
+
+def _overlap(one: Interval, other: Interval) -> bool:
+    return one.from_time < other.to_time and other.from_time < one.to_time
 
 
 def watch(pipeline: Pipeline, now: datetime | None = None) -> dict[str, int]:
@@ -126,8 +136,7 @@ def _about(
     about: list[Interval] = []
     end = missing[-1].to_time if missing else until
     for each in overdue:
-        is_own = from_time < each.to_time and each.from_time < until
-        if is_own or (missing and each.from_time == end):
+        if _overlap(each, Interval(from_time, until)) or (missing and each.from_time == end):
             about.append(each)
             end = max(end, each.to_time)
     return about

@@ -12,6 +12,7 @@ from include.ledger.archive.committed import ARCHIVE, committed_offsets, first_c
 from include.ledger.connection import reading
 from include.ledger.intervals.pinned import Neighbours, PinnedInterval, intervals_where
 from include.ledger.intervals.states import QUIET, IntervalState
+from include.times import Interval
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,13 @@ _UNPINNED = """
     FROM waiting_spans WHERE pipeline = %s AND kind = 'missing' GROUP BY from_time, to_time
 """
 """Between pinned intervals."""
+
+
+def unpinned_spans(pipeline: str) -> list[Interval]:
+    """Return the times between pinned intervals that hold offsets."""
+    with reading() as ledger:
+        ledger.execute(_UNPINNED, [pipeline])
+        return [Interval(begin, end) for begin, end, _ in ledger.fetchall()]
 
 
 def find_gaps(pipeline: str) -> list[Neighbours]:

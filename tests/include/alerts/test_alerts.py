@@ -40,7 +40,7 @@ from include.ledger.archive import micro_batches
 from include.ledger.archive.micro_batches import BatchCommit
 from include.ledger.database import session
 from include.ledger.erasures.open import OpenErasure
-from include.ledger.intervals import attempts, builds
+from include.ledger.intervals import attempts, builds, pins
 from include.ledger.intervals.findings import ExpectationResult, Validation
 from include.ledger.models import Erasure, MicroBatch, StreamLaunch
 from include.ledger.streams import launches
@@ -339,6 +339,29 @@ def test_interval_is_told_when_it_is_overdue_right_after_one_that_was_late(recei
     ]
     for each in open_alerts("overdue/isp_late"):
         alerts.recover(each.key)
+
+
+def test_hour_that_nobody_pinned_is_overdue_only_when_it_has_offsets(receivers: Received) -> None:
+    pipeline, late = replace(load_pipeline("isp_hits"), name="isp_quiet"), timedelta(minutes=21)
+    build_and_register("isp_quiet", hour(0))
+
+    def register_after(number: int, skipped: int) -> None:
+        """Pin and register an hour that begins so many offsets after the last one."""
+        last = pins.last_interval("isp_quiet")
+        assert last is not None
+        begins = [
+            replace(r, from_offset=r.until_offset + skipped, until_offset=r.until_offset + 9) for r in last.ranges
+        ]
+        between = pins.find_neighbours("isp_quiet", hour(number))
+        pins.write_interval("isp_quiet", hour(number), begins, last.topic_ids, pinned_by="test", between=between)
+        build_and_register("isp_quiet", hour(number))
+
+    register_after(6, skipped=0)
+    assert find_overdue(pipeline, hour(6).to_time + late) is None
+    register_after(8, skipped=5)
+    found = find_overdue(pipeline, hour(9).to_time + late)
+    assert found is not None
+    assert found.intervals == (hour(7), hour(9))
 
 
 def test_interval_is_not_reported_again_when_its_alert_was_dismissed(receivers: Received, postgres: Home) -> None:
