@@ -7,17 +7,18 @@ from typing import Any
 from include.airflow.driver import liveness
 from include.airflow.progress import Progress
 from include.errors import UsageError
-from include.ledger.streams import writers
-from include.monitor.lag import lag_of
+from include.ledger.streams import generations, writers
+from include.monitor.lag import lag_of, queries_of
 from include.pipelines import load_pipeline, pipeline_names
 
 
 def look_at_progress(pipeline: str, progress: Progress, now: float, launch: str) -> dict[str, Any] | None:
     """Return the event of a stream with a stalled query; None for a stream that works.
 
-    An output that waits does not count: its database comes back without another driver. Of a pipeline that is no longer
-    declared, or whose declaration is refused, nobody knows what waits: its driver is left to the ledger, and to
-    `./tidemark doctor`. While a command holds the lease, an erasure for example, nothing is to be committed.
+    An output that waits does not count: its database comes back without another driver. Nor does a view that was
+    deployed since the driver was started: the next one begins it. Of a pipeline that is no longer declared, or whose
+    declaration is refused, nobody knows what waits: its driver is left to the ledger, and to `./tidemark doctor`. While
+    a command holds the lease, an erasure for example, nothing is to be committed.
     """
     if pipeline not in pipeline_names() or liveness.is_command(writers.live_writer(pipeline), launch):
         return None
@@ -25,6 +26,9 @@ def look_at_progress(pipeline: str, progress: Progress, now: float, launch: str)
         declared = load_pipeline(pipeline)
     except UsageError:
         return None
-    outputs = {each.name for each in declared.outputs}
-    query = progress.stalled((each for each in lag_of(declared) if each.query not in outputs), now)
+    generation = generations.current(pipeline)
+    begun = generation.fingerprints if generation is not None else {}
+    watched = {each for each in queries_of(declared) if not begun or each in begun}
+    watched -= {each.name for each in declared.outputs}
+    query = progress.stalled((each for each in lag_of(declared) if each.query in watched), now)
     return None if query is None else {"event": "stalled", "query": query}

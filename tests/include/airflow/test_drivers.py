@@ -19,7 +19,7 @@ from sqlalchemy import select
 
 from include import alerts
 from include.airflow.backoff import RETRIES, StreamBackoff
-from include.airflow.driver import launching
+from include.airflow.driver import launching, stalls
 from include.airflow.driver.launching import stop_driver
 from include.airflow.driver.liveness import look_at, process_of
 from include.airflow.driver.logs import _READ, FollowedLog, tail
@@ -31,8 +31,10 @@ from include.errors import AnotherWriter, DiskFull, ServiceUnreachable, UsageErr
 from include.ledger.alerts import open_alerts
 from include.ledger.database import session
 from include.ledger.models import StreamLaunch
-from include.ledger.streams import launches, writers
+from include.ledger.streams import generations, launches, writers
 from include.ledger.streams.restarts import STALLED_AT_START, failures_in_a_row, has_committed, stalls_in_a_row
+from include.monitor.lag import Lag
+from include.pipelines import load_pipeline
 from include.services.process import session_of
 from include.streams.generations import no_stream
 from tests.conftest import Home, lives, wait_for
@@ -557,6 +559,24 @@ def test_driver_of_another_user_has_its_time_to_start_when_its_environment_is_hi
     assert look_at(NAME, "hidden") is None
     in_process.ledger("UPDATE stream_launches SET launched_at = now() - interval '4 min'")
     assert look_at(NAME, "hidden") == {"event": "died"}
+
+
+def test_stream_is_stalled_by_a_view_only_once_a_driver_has_begun_it(
+    in_process: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A declaration that adds the view was deployed while the driver of before goes on."""
+    [view] = load_pipeline(NAME).views
+    behind = [Lag(NAME, "archive", "nest-logs", 0, 9, 9), Lag(NAME, view.name, "nest-logs", 0, 0, 9)]
+    monkeypatch.setattr(stalls, "lag_of", lambda _: behind)
+    generation = generations.current_or_first(NAME, "me@here")
+    generations.note_start(generation, "archive", {}, {})
+    progress = Progress(after=HOUR)
+    for hours in (0, 2, 4):
+        assert look_at_progress(NAME, progress, hours * HOUR.total_seconds(), "") is None
+    generations.note_start(generation, view.name, {}, {})
+    assert look_at_progress(NAME, progress, 5 * HOUR.total_seconds(), "") is None
+    assert look_at_progress(NAME, progress, 7 * HOUR.total_seconds(), "") == {"event": "stalled", "query": view.name}
+    in_process.ledger("DELETE FROM generations")
 
 
 @pytest.fixture
