@@ -1,7 +1,7 @@
 """A pipeline's event time stays what it was once rows are archived.
 
 Landing files and table partitions are found by the event times that they had when they were written. With another
-column as event time, views and their comparison would miss rows.
+column as event time, views and their comparison would miss rows, and tables would have rows by two times.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ def check_event_time(pipeline: Pipeline) -> None:
         return
     raise UsageError(
         f"the event time was {noted} and is {declared} now, but archived rows are found by the former one",
-        remedy="take the change back, and declare a pipeline of another name that reads the topic from its beginning",
+        remedy="take the change back and run it again; to go by the other time, declare a pipeline of another name "
+        "that reads the topic from its beginning",
         pipeline=pipeline.name,
     )

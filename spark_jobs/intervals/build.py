@@ -29,6 +29,7 @@ from include.offsets import Fate, Fates, TopicPartition
 from include.pipelines.spec import Pipeline
 from include.pipelines.spec.references import check_references
 from include.reconciliation import Reconciliation
+from include.streams.event_time import check_event_time
 from include.streams.written_topics import check_compacted_topics
 from include.times import Stopwatch
 from include.versions import code_version, view_version
@@ -70,8 +71,9 @@ def build(run: IntervalRun, *, new_references: bool = False) -> None:
     them. The batch views are computed from landing where all are the same, else from Kafka. Rows that replays put into
     the interval are added to both. A registered interval is built with the references' content of its last published
     build, unless `new_references` is set. Raises OffsetsLost when Kafka no longer holds the ranges, TopicRecreated when
-    the topic is another, UsageError when the registered files are of another format or pipeline, or a reference file
-    does not begin with its declared columns, or the topic of a speed view is gone or another one, ServiceUnreachable
+    the topic is another, UsageError when the registered files are of another format or pipeline, or archived rows of
+    another event time, or a reference file does not begin with its declared columns, or the topic of a speed view is
+    gone or another one, ServiceUnreachable
     when an Iceberg table has a new field and its catalog does not answer, AnotherWriter while the interval is pinned
     again, when an erasure of the pipeline began meanwhile, and before an erasure has built the views again.
     """
@@ -80,6 +82,7 @@ def build(run: IntervalRun, *, new_references: bool = False) -> None:
     await_ledger()
     check_storage(run.pipeline)
     check_own_tables(run.pipeline)
+    check_event_time(run.pipeline)
     erasure = check_built(run.pipeline)
     also_named = {
         table: {before: name for name, before in shown_names(run.pipeline, table).items()}

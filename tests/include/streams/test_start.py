@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from zlib import crc32
 
@@ -439,8 +440,10 @@ def test_stream_is_refused_until_a_new_generation_when_the_topic_of_a_view_is_go
 
 
 def test_other_event_time_is_refused_once_rows_are_archived_and_a_renamed_one_is_not(
-    request: pytest.FixtureRequest,
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from spark_jobs.intervals import build
+
     pipeline = reading(request, subscribe=("{}-only",))
     log = topic_of(pipeline, "only")
     another = replace(pipeline, archive=replace(pipeline.archive, event_time=OTHER_TIME))
@@ -459,6 +462,11 @@ def test_other_event_time_is_refused_once_rows_are_archived_and_a_renamed_one_is
         begin(another)
     assert "a pipeline of another name" in str(refused.value)
     assert said in fit_now(another).needs
+    # An interval would have tables with rows by two times.
+    for check in ("check_storage", "check_own_tables"):
+        monkeypatch.setattr(build, check, lambda _: None)
+    with pytest.raises(UsageError, match=said):
+        build.build(SimpleNamespace(pipeline=replace(another, references={})))  # type: ignore[arg-type]
 
     archive = pipeline.archive
     columns = archive.columns.replace("last_event STRUCT", "latest STRUCT")
