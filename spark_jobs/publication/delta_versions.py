@@ -32,10 +32,10 @@ _MEANWHILE = 100
 def pin_view(spark: SparkSession, pipeline: Pipeline, version: int) -> None:
     """Pin the view to the validated rows of a version; until then it shows those of the version before."""
     view = f"{DATABASE}.{pipeline.delta_view}"
-    columns = ", ".join(f"`{name}`" for name in (*archive_schema(pipeline).names, "interval"))
+    columns = ", ".join(f"`{name}`" for name in (*shown_columns(spark, pipeline, version), "interval"))
     said = {_TABLE: table_id(spark, pipeline), COMMIT: commit_id(location(pipeline), version), VERSION: version}
     properties = ", ".join(f"'{key}' = '{value}'" for key, value in said.items())
-    rows = f"SELECT {columns} FROM delta.`{location(pipeline)}` VERSION AS OF {version} WHERE interval IS NOT NULL"
+    rows = f"SELECT {columns} FROM {_version(pipeline, version)} WHERE interval IS NOT NULL"
     if not spark.catalog.tableExists(view):
         spark.sql(f"CREATE VIEW {view} TBLPROPERTIES ({properties}) AS {rows}")
         return
@@ -43,6 +43,22 @@ def pin_view(spark: SparkSession, pipeline: Pipeline, version: int) -> None:
     spark.sql(f"ALTER VIEW {view} AS {rows}")
     # Last: after a kill the version that is noted is an earlier one, since which only Tidemark has written.
     spark.sql(f"ALTER VIEW {view} SET TBLPROPERTIES ({properties})")
+
+
+def shown_columns(spark: SparkSession, pipeline: Pipeline, version: int) -> list[str]:
+    """Return the declared columns that a version of the table has, a renamed one by the newest name that is there.
+
+    A column that the archive gained is added by an append: the table lacks it until then, or while it is not declared.
+    """
+    there = {name.lower() for name in spark.sql(f"SELECT * FROM {_version(pipeline, version)}").columns}
+    formerly = pipeline.archive.formerly
+    names = ((name, *formerly.get(name, ())) for name in archive_schema(pipeline).names)
+    found = (next((name for name in each if name.lower() in there), "") for each in names)
+    return [name for name in found if name]
+
+
+def _version(pipeline: Pipeline, version: int) -> str:
+    return f"delta.`{location(pipeline)}` VERSION AS OF {version}"
 
 
 def pinned_version(spark: SparkSession, pipeline: Pipeline) -> int | None:

@@ -34,7 +34,7 @@ from spark_jobs.archive.delta import (
 )
 from spark_jobs.archive.files import read_files
 from spark_jobs.archive.schema import archive_schema
-from spark_jobs.publication.delta_versions import has_foreign_writes
+from spark_jobs.publication.delta_versions import has_foreign_writes, shown_columns
 from spark_jobs.spark.entry import run_entry
 from spark_jobs.spark.session import build_session
 
@@ -89,6 +89,8 @@ def main(argv: list[str]) -> int:
     ensure_table(spark, before)
     check_table(spark, before)
     made = latest_version(spark, now)
+    # Nothing has added the new column yet.
+    found["shown"] = shown_columns(spark, now, made)
     landed = land(spark, now)
     found.update(take(spark, now, landed))
     found["rows"] = [str(row["place"]["since"]) for row in spark.read.format("delta").load(location(now)).collect()]

@@ -30,6 +30,8 @@ def test_new_column_of_a_delta_table_is_refused_until_the_table_can_take_it(new_
     found = json.loads(file.read_text())
     assert "DELTA_FEATURES_REQUIRE_MANUAL_ENABLEMENT" in found["delta"]
     assert "/delta/timed cannot take the column place.since: without Delta's feature timestampNtz" in found["refused"]
+    # Before anything was appended by the new declaration.
+    assert (found["shown"][:2], "place" in found["shown"]) == (["id", "at"], False)
     assert found["rows"] == ["2026-11-20 05:00:00"]
     widened = found["widened"]
     assert "DELTA_FAILED_TO_MERGE_FIELDS" in widened["delta"]

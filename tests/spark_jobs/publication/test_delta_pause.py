@@ -451,8 +451,10 @@ def test_view_stays_and_its_noted_version_is_an_earlier_one_when_a_kill_comes_as
     """Spark would replace a view by dropping it."""
     said: list[str] = []
 
-    def execute(statement: str) -> None:
-        said.append(statement)
+    def execute(statement: str) -> Any:
+        if not statement.startswith("SELECT"):
+            said.append(statement)
+        return SimpleNamespace(columns=["speed", "interval"])
 
     spark: Any = SimpleNamespace(sql=execute, catalog=SimpleNamespace(tableExists=lambda _: bool(said)))
     monkeypatch.setattr(delta_versions, "table_id", lambda *_: "id")
@@ -467,6 +469,28 @@ def test_view_stays_and_its_noted_version_is_an_earlier_one_when_a_kill_comes_as
     assert rows == f"ALTER VIEW lake.gps_positions_delta AS {created.split(' AS ', 1)[1]}".replace(" OF 3 ", " OF 4 ")
     assert properties.startswith("ALTER VIEW lake.gps_positions_delta SET TBLPROPERTIES (")
     assert properties.endswith("'tidemark.version' = '4')")
+
+
+def test_view_shows_the_columns_that_the_version_has_when_the_archive_gained_others_since(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An erasure pins the view of a table that is no longer declared, and gets no column any more."""
+    gps = load_pipeline("gps_positions")
+    columns = gps.archive.columns.replace("speed", "velocity")
+    archive = replace(gps.archive, delta=False, rules=(), columns=f"{columns}, lane INT", renamed={"velocity": "speed"})
+    said: list[str] = []
+
+    def execute(statement: str) -> Any:
+        said.append(statement)
+        return SimpleNamespace(columns=["deviceId", "speed", "somebody_elses", "interval"])
+
+    spark: Any = SimpleNamespace(sql=execute, catalog=SimpleNamespace(tableExists=lambda _: False))
+    monkeypatch.setattr(delta_versions, "table_id", lambda *_: "id")
+    monkeypatch.setattr(delta_versions, "commit_id", lambda *_: "commit")
+    declared = SimpleNamespace(names=["deviceId", "velocity", "lane"])
+    monkeypatch.setattr(delta_versions, "archive_schema", lambda _: declared)
+    delta_versions.pin_view(spark, replace(gps, archive=archive, views=(), flags=None, reports=()), 3)
+    assert " AS SELECT `deviceId`, `speed`, `interval` FROM delta." in said[-1]
 
 
 def end_delta_lock(table: Table, postgres: Home, kind: str = "delta") -> None:
