@@ -209,11 +209,17 @@ def check_columns(
 
 def refusal(pipeline: str, table: str, refused: Sequence[ColumnChange]) -> UsageError:
     """Return the error of a declaration that registered files cannot follow."""
-    listed = "; ".join(str(each) for each in refused[:3])
-    more = f"; and {len(refused) - 3} more" if len(refused) > 3 else ""
     return UsageError(
-        f"lake.{table} has registered files with other columns: {listed}{more}", remedy=TAKE_BACK, pipeline=pipeline
+        f"lake.{table} has registered files with other columns: {described(refused)}",
+        remedy=TAKE_BACK,
+        pipeline=pipeline,
     )
+
+
+def described(refused: Sequence[ColumnChange]) -> str:
+    """Return the first of the changes in words, and how many more there are."""
+    listed = "; ".join(str(each) for each in refused[:3])
+    return listed + (f"; and {len(refused) - 3} more" if len(refused) > 3 else "")
 
 
 def _compared(

@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 
 from include import catalog
+from include.catalog import Storage
 from include.catalog.columns import TAKE_BACK, check_columns, columns_of_json, kind_of
 from include.catalog.renames import by_any_name, check_renames, shown_names
+from include.catalog.unregistered import check_landed, is_unregistered
 from include.errors import ServiceUnreachable, UsageError
 from include.ledger.columns import partition_sources
 from include.ledger.completeness.tables import tables_with_rows
@@ -25,23 +27,35 @@ _LENGTHS = {"BOOLEAN": 5, "TINYINT": 4, "SMALLINT": 6, "INT": 11, "BIGINT": 20, 
 """Characters of the longest value of other types."""
 
 
-def check_storage(pipeline: Pipeline) -> None:
+def check_storage(pipeline: Pipeline) -> list[str]:
     """Raise UsageError when registered files are not as declared: of another format, or with columns that do not fit.
 
     All partitions of a table are read in one format, by one list of columns (`include/catalog/columns.py`); a partition
-    column has the values of one column.
+    column has the values of one column. Return the tables that are to be made anew: they were made by another
+    declaration, and nothing was ever registered in them.
     """
-    for table in pipeline.tables:
-        stored = catalog.storage(table)
-        if stored is None:
-            continue
+    stored = {table: catalog.storage(table) for table in pipeline.tables}
+    anew = [table for table, each in stored.items() if each is not None and is_to_be_anew(pipeline, table, each)]
+    if pipeline.archive.partition_by and stored[pipeline.table] is not None:
+        _check_partition_sources(pipeline)
+    return anew
+
+
+def is_to_be_anew(pipeline: Pipeline, table: str, stored: Storage) -> bool:
+    """Return whether a table cannot follow its declaration, but was never used; raise UsageError if it was."""
+    columns = columns_of_json(stored.columns, stored.partition_columns)
+    # Landing files, too, have columns by names of before.
+    check_renames(pipeline, table, columns)
+    try:
         if stored.file_format != pipeline.file_format(table):
             raise another_format(pipeline, stored.file_format)
-        columns = columns_of_json(stored.columns, stored.partition_columns)
-        check_renames(pipeline, table, columns)
         check_columns(pipeline, table, columns, shown_names(pipeline, table, columns))
-        if table == pipeline.table and pipeline.archive.partition_by:
-            _check_partition_sources(pipeline)
+    except UsageError:
+        if not is_unregistered(table, stored):
+            raise
+        check_landed(pipeline, table, stored)
+        return True
+    return False
 
 
 def _check_partition_sources(pipeline: Pipeline) -> None:

@@ -8,9 +8,11 @@ from datetime import UTC, datetime
 
 from include import lake
 from include.catalog import CatalogPartition, comparable_location, partitions, storage
-from include.catalog.columns import column_changes, columns_of_json, refusal
+from include.catalog.columns import column_changes, columns_of_json
+from include.catalog.declared import is_to_be_anew
 from include.catalog.renames import shown_names
 from include.doctor.disagreement import MOVES_ASIDE, REPAIR, Disagreement, Kind
+from include.errors import UsageError
 from include.housekeeping.sweep import ORPHAN_AGE, attempt_of
 from include.intervals.lake_of_ledger import TO_ITS_LAKE, revisions_elsewhere, why_unknown_stay
 from include.lake.revision_files import damaged_files, described
@@ -76,16 +78,19 @@ def _columns(pipeline: Pipeline, table: str) -> Iterator[Disagreement]:
     if stored is None:
         return
     columns = columns_of_json(stored.columns, stored.partition_columns)
-    changes = column_changes(pipeline, table, columns, shown_names(pipeline, table, columns))
-    if changes.refused:
-        error = refusal(pipeline.name, table, changes.refused)
+    try:
+        is_unused = is_to_be_anew(pipeline, table, stored)
+    except UsageError as error:
         kind: Kind = "columns that files do not fit"
         yield Disagreement(kind, pipeline.name, error.message, error.remedy, "", table)
-    elif changes.lag:
+        return
+    lag = column_changes(pipeline, table, columns, shown_names(pipeline, table, columns)).lag
+    if is_unused or lag:
         yield Disagreement(
             "catalog lags the declaration",
             pipeline.name,
-            f"lake.{table} in the catalog lags behind its declaration: {changes.lag}",
+            f"lake.{table} in the catalog lags behind its declaration: "
+            + ("nothing was ever registered in it, and it is to be made anew" if is_unused else lag),
             f"{REPAIR}, or the next interval's publication",
             "follow the declaration",
             table,

@@ -15,6 +15,7 @@ from include.iceberg.field_ids import numbers_of
 from include.iceberg.schema import check_declaration, follow_declaration
 from include.iceberg.statement import completeness_of, may_state, put_completeness, statement_of
 from include.ledger import proofs
+from include.ledger.columns.unregistered import had_files
 from include.ledger.completeness.properties import Properties
 from include.ledger.held_locks import Check
 from include.ledger.intervals import attempts, builds, revisions
@@ -25,15 +26,23 @@ from include.pipelines.spec import Pipeline
 
 
 def prepare(pipeline: Pipeline) -> None:
-    """Create the tables that are missing, before anything is registered.
+    """Create the tables that are missing, before anything is registered; anew those that were made for other columns.
 
-    Raises ServiceUnreachable when the catalog does not answer, UsageError for a table of the name that is not the
-    pipeline's, and for one that cannot follow its declaration.
+    The latter only where nothing was ever registered or committed. Raises ServiceUnreachable when the catalog does not
+    answer, UsageError for a table of the name that is not the pipeline's, and for one that cannot follow its
+    declaration.
     """
     with writing(pipeline.name), opened() as catalog:
         for table in pipeline.iceberg_tables:
             stored, columns = ensure_table(catalog, pipeline, table), shown_columns(pipeline, table)
-            check_declaration(stored, pipeline.name, columns, numbers_of(pipeline, table))
+            try:
+                check_declaration(stored, pipeline.name, columns, numbers_of(pipeline, table))
+            except UsageError:
+                if stored.metadata.snapshots or had_files(table):
+                    raise
+                # Its metadata stays; the files of builds are not its own yet.
+                catalog.drop_table((DATABASE, table))
+                ensure_table(catalog, pipeline, table)
 
 
 def follow_columns(pipeline: Pipeline) -> None:

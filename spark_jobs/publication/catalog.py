@@ -54,6 +54,10 @@ class Catalog:
             f"COMMENT '{comment.replace(chr(39), '')}'"
         )
 
+    def drop_table(self, table: str) -> None:
+        """Remove a table from the catalog; files in its folder stay."""
+        self._spark.sql(f"DROP TABLE IF EXISTS {DATABASE}.{table}")
+
     def follow_declaration(self, table: str) -> None:
         """Give a table its declared columns: added ones, wider types, their order. Files and partitions stay.
 

@@ -39,6 +39,7 @@ from spark_jobs.publication.register import (
     register,
     serve_registered,
 )
+from spark_jobs.publication.unregistered import check_build, make_anew
 from spark_jobs.publication.validate import validate
 from spark_jobs.reconciliation.interval_run import IntervalRun
 
@@ -58,11 +59,14 @@ def publish(run: IntervalRun) -> None:
 
 def _publish_alone(run: IntervalRun, check: Check) -> None:
     build = _check_reconciled(run)
-    check_storage(run.pipeline)
+    anew = check_storage(run.pipeline)
     if run.pipeline.archive.delta:
         check_disk(run.pipeline.name)
         check_table(run.spark, run.pipeline)
     catalog = Catalog(run.spark, run.pipeline)
+    if anew:
+        check_build(run.pipeline, run.pinned.interval, build)
+        make_anew(catalog)
     catalog.create_tables()
     finish_interval(run.pinned, catalog, check, later=build)
     finish_registrations(run.pipeline, catalog)
@@ -80,6 +84,7 @@ def _publish_alone(run: IntervalRun, check: Check) -> None:
         _check_files(run, built)
         _check_tables(run, built)
         _check_names(run, build)
+        check_build(run.pipeline, run.pinned.interval, build)
         _check_paths(run, built)
         approved = _approved(run, build)
         validation = validate(run, built, lambda passed: register(run, catalog, built, passed, check), approved)

@@ -19,6 +19,7 @@ from include.times import Interval
 from spark_jobs.publication.catalog import Catalog
 from spark_jobs.publication.delta import put_left_out
 from spark_jobs.publication.register import finish_registrations, giving_way, point_at_registered
+from spark_jobs.publication.unregistered import make_anew
 from spark_jobs.spark.log import log_of
 
 if TYPE_CHECKING:
@@ -34,8 +35,10 @@ def repair(spark: SparkSession, changes: Sequence[CatalogChange]) -> None:
         pipeline, of_pipeline = load_pipeline(name), [each for each in changes if each.pipeline == name]
         if unknown := {each.table for each in of_pipeline}.difference(pipeline.tables):
             raise UsageError(f"unknown table {min(unknown)!r}", pipeline=name)
-        check_storage(pipeline)
+        anew = check_storage(pipeline)
         catalog = Catalog(spark, pipeline)
+        if anew:
+            make_anew(catalog)
         catalog.create_tables()
         finish_registrations(pipeline, catalog)
         _repair_tables(catalog, of_pipeline)

@@ -2,7 +2,8 @@
 
 spark-submit tests/support/changed_columns.py FILE
 
-Writes to FILE, as JSON: `locations` of both revisions, `rows` of the table, and the error of a narrower declaration.
+Writes to FILE, as JSON: `locations` of both revisions, `rows` of the table, the error of a narrower declaration, and
+what becomes of an unused table.
 All the while, Hive's client finds the configuration of a metastore that is not there.
 """
 
@@ -19,6 +20,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from include import lake
 from include.catalog.declared import check_storage
 from include.errors import UsageError
 from include.ledger.lineage import BuiltRevision
@@ -28,6 +30,7 @@ from include.times import Interval
 from spark_jobs.archive.schema import archive_schema
 from spark_jobs.intervals.write import archive_layout, revision_name, write_revisions
 from spark_jobs.publication.catalog import Catalog
+from spark_jobs.publication.unregistered import make_anew
 from spark_jobs.spark.entry import run_entry
 from spark_jobs.spark.session import build_session
 
@@ -99,8 +102,20 @@ def change(spark: SparkSession, argv: list[str]) -> int:
         check_storage(pipeline_of(BEFORE))
     except UsageError as error:
         found["narrower"] = [str(error), error.exit_code]
+    found["anew"] = make_unused_anew(spark)
     Path(argv[0]).write_text(json.dumps(found, default=str))
     return 0
+
+
+def make_unused_anew(spark: SparkSession) -> dict[str, object]:
+    """Declare other columns for a table in which nothing was registered; what is found then."""
+    before, now = (replace(pipeline_of(columns), name="unused") for columns in (BEFORE, "id INT, at TIMESTAMP"))
+    Catalog(spark, before).create_tables()
+    build = Path(lake.uri("tables", "unused", "build").removeprefix("file://"))
+    build.mkdir(parents=True)
+    anew = check_storage(now)
+    make_anew(Catalog(spark, now))
+    return {"tables": anew, "columns": spark.table("lake.unused").columns, "stays": build.is_dir()}
 
 
 if __name__ == "__main__":

@@ -72,6 +72,15 @@ def publishing(pipeline: str, interval: Interval, patience: timedelta = PATIENCE
 
 
 @contextmanager
+def making_tables(pipeline: str) -> Iterator[None]:
+    """Hold the lock on making the pipeline's unused tables anew; others wait. Raises AnotherWriter."""
+    with held_lock(name := f"tables:{pipeline}", PATIENCE) as lock:
+        if lock is None:
+            raise _busy(pipeline, "somebody else makes its tables anew", PATIENCE, name)
+        yield
+
+
+@contextmanager
 def announcing(pipeline: str, interval: Interval, patience: timedelta = PATIENCE) -> Iterator[None]:
     """Hold the lock on announcing the interval; another one waits. Raises AnotherWriter, ServiceUnreachable."""
     why, name = f"{interval} is being announced", _name("announce", pipeline, interval)

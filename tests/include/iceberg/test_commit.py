@@ -242,6 +242,22 @@ def test_type_is_refused_before_registration_when_iceberg_cannot_widen_it(archiv
     assert archive.load().schema().find_type("price").__repr__() == "DecimalType(precision=10, scale=2)"
 
 
+def test_table_is_made_anew_when_nothing_was_registered_in_it_and_its_columns_are_others(archive: OpenTable) -> None:
+    tables.prepare(archive.pipeline)
+    changed = pipeline_named(archive.pipeline.name, COLUMNS.replace("DECIMAL(10,2)", "DECIMAL(12,4)"))
+    tables.prepare(changed)
+    assert archive.load().schema().find_type("price").__repr__() == "DecimalType(precision=12, scale=4)"
+    before = archive.load().metadata_location
+    tables.prepare(changed)
+    assert archive.load().metadata_location == before
+    # Somebody committed to it.
+    with iceberg_catalog.opened() as catalog:
+        empty = catalog.load_table(("lake", archive.pipeline.table))
+        empty.append(empty.scan().to_arrow())
+    with pytest.raises(UsageError, match="cannot follow its declaration"):
+        tables.prepare(archive.pipeline)
+
+
 def test_table_is_refused_and_left_alone_when_it_is_somebody_else_s(archive: OpenTable) -> None:
     with iceberg_catalog.opened() as catalog:
         other = catalog.create_table(("lake", archive.pipeline.table), pa.schema({"a": pa.int64()}))

@@ -56,6 +56,7 @@ def reached(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return noted
 
     monkeypatch.setattr(declared, "tables_with_rows", dict)
+    monkeypatch.setattr(declared, "is_unregistered", lambda *_: False)
     monkeypatch.setattr(declared.partition_sources, "sources", lambda _: {"zip": "zipcode"})
     monkeypatch.setattr(renames, "retired_names", lambda *_: {})
     monkeypatch.setattr(start, "check_lake", lambda _: None)

@@ -95,6 +95,14 @@ def test_narrower_declaration_is_refused_by_name_when_the_catalog_has_the_wider_
     assert "declare a pipeline of another name" in message
 
 
+def test_table_gets_other_columns_and_files_stay_when_nothing_was_registered_in_it(found: dict[str, Any]) -> None:
+    anew = found["anew"]
+    assert anew["tables"] == ["unused"]
+    assert (anew["columns"][:2], anew["columns"][-2:]) == (["id", "at"], ["date", "interval"])
+    assert "extra" not in anew["columns"]
+    assert anew["stays"]
+
+
 def test_catalog_orders_values_as_spark_does_when_its_database_was_made_in_another_collation(at_home: Home) -> None:
     """The embedded PostgreSQL has no collation in which `books` < `Z`."""
     by_default = 'ALTER TABLE "PARTITION_KEY_VALS" ALTER "PART_KEY_VAL" TYPE varchar(300) COLLATE "default"'

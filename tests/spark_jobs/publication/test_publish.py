@@ -315,6 +315,28 @@ def test_nothing_is_registered_when_the_files_lack_the_new_name_of_a_column(publ
     assert sorted(row for _, row in world.visible()) == [A, B, C, D]
 
 
+def test_nothing_is_registered_when_the_build_has_columns_of_before_and_unused_tables_are_made_anew(
+    publications: Publications, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, made = publications.world, list[str]()
+    table, types = world.pipeline.table, declared_types(world.pipeline)
+    monkeypatch.setattr(publish_build, "check_storage", lambda _: [table])
+    monkeypatch.setattr(publish_build, "make_anew", lambda catalog: made.append(catalog.pipeline.name))
+    before = publications.build(columns={table: {**types[table], "gone": "string"}})
+    with pytest.raises(AnotherWriter, match=f"was built before {table} was declared as it is"):
+        publications.publish(before)
+    assert made == []
+    # The table has been made anew meanwhile.
+    monkeypatch.setattr(publish_build, "check_storage", lambda _: [])
+    with pytest.raises(AnotherWriter, match=f"was built before {table} was declared as it is"):
+        publications.publish(before)
+    assert world.catalog == {}
+    monkeypatch.setattr(publish_build, "check_storage", lambda _: [table])
+    publications.publish(publications.build(columns=types))
+    assert made == [world.pipeline.name]
+    assert sorted(row for _, row in world.visible()) == [A, B, C, D]
+
+
 @pytest.mark.parametrize("moved", [False, True], ids=["same rows", "rows that moved"])
 def test_published_attempt_is_one_build_when_it_is_built_and_published_again(
     publications: Publications, moved: bool
