@@ -6,16 +6,17 @@ Unknown files are moved aside, never deleted; the catalog is changed by one Spar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import get_args
 
 from include import lake
 from include.catalog.changes import CatalogChange, CatalogRepair, change_catalog
+from include.catalog.declared import check_storage
 from include.completeness import follow_ledger
 from include.doctor.disagreement import Disagreement
-from include.errors import AnotherWriter, TidemarkError
+from include.errors import AnotherWriter, TidemarkError, UsageError
 from include.housekeeping.in_flight import InFlight
 from include.housekeeping.run import holding_files, put_back
 from include.lake.revision_files import damage_of
@@ -47,9 +48,11 @@ def plan(disagreements: Sequence[Disagreement]) -> list[str]:
 def repair(disagreements: Sequence[Disagreement], progress: Progress) -> None:
     """Repair what can be repaired.
 
-    Raises UsageError when newer code has migrated the ledger, TidemarkError when the catalog could not be changed.
+    Raises UsageError when newer code has migrated the ledger, TidemarkError when the catalog could not be changed; once
+    all else is repaired, UsageError for what was refused of a pipeline.
     """
     check_version()
+    refused: list[UsageError] = []
     aside = lake.uri(LOST_AND_FOUND, datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ"))
     for each in disagreements:
         if each.repair == "move aside":
@@ -65,11 +68,14 @@ def repair(disagreements: Sequence[Disagreement], progress: Progress) -> None:
         if lost:
             _read_from_revisions(pipeline, lost, progress)
         if any(each.repair == "commit to Iceberg" for each in of_pipeline):
-            _restore_open_tables(pipeline, progress)
+            with _going_on(pipeline, refused, progress):
+                _restore_open_tables(pipeline, progress)
+    in_catalog = {each.pipeline for each in disagreements if each.repair in _IN_CATALOG}
+    left = _refused_by_their_tables(in_catalog, refused, progress)
     changes = [
         CatalogChange(each.pipeline, each.table, each.partition, each.repair)
         for each in disagreements
-        if each.repair in _IN_CATALOG
+        if each.repair in _IN_CATALOG and each.pipeline not in left
     ]
     if changes and (code := change_catalog(changes, "repair catalog")):
         error = TidemarkError(f"repairing the catalog ended with exit code {code}", remedy="read the lines above")
@@ -77,12 +83,36 @@ def repair(disagreements: Sequence[Disagreement], progress: Progress) -> None:
         raise error
     # Last: a table that was created again has no such properties yet.
     changed = {each.pipeline for each in disagreements if each.repair in (*_IN_CATALOG, *_OF_PROPERTIES)}
-    for pipeline in sorted(changed):
-        for line in follow_ledger(load_pipeline(pipeline)):
-            progress(f"{pipeline}: {line}")
+    # A table that lacks registered partitions states no time.
+    for pipeline in sorted(changed - left):
+        with _going_on(pipeline, refused, progress):
+            for line in follow_ledger(load_pipeline(pipeline)):
+                progress(f"{pipeline}: {line}")
     for pipeline in sorted({each.pipeline for each in disagreements if each.repair == "serve what is registered"}):
         for line in follow.follow_ledger(load_pipeline(pipeline), counted=True):
             progress(f"{pipeline}: {line}")
+    if refused:
+        raise refused[0]
+
+
+@contextmanager
+def _going_on(pipeline: str, refused: list[UsageError], progress: Progress) -> Iterator[None]:
+    """Tell what is refused of a pipeline, and note it: the others are repaired nevertheless."""
+    try:
+        yield
+    except UsageError as error:
+        progress(f"{pipeline}: left: {error.message}")
+        refused.append(error)
+
+
+def _refused_by_their_tables(pipelines: Collection[str], refused: list[UsageError], progress: Progress) -> set[str]:
+    """Return the pipelines whose tables do not fit their declaration: the catalog cannot be changed for them."""
+    fit = set()
+    for pipeline in sorted(pipelines):
+        with _going_on(pipeline, refused, progress):
+            check_storage(load_pipeline(pipeline))
+            fit.add(pipeline)
+    return {*pipelines} - fit
 
 
 def _move_aside(location: str, aside: str, progress: Progress) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from include.catalog.changes import CatalogChange
 from include.catalog.declared import check_storage
-from include.errors import AnotherWriter, UsageError
+from include.errors import AnotherWriter, ServiceUnreachable, TidemarkError, UsageError
 from include.ledger.held_locks import Check
 from include.ledger.intervals import locks, pins, revisions
 from include.ledger.lineage import BuiltRevision
@@ -29,20 +29,34 @@ if TYPE_CHECKING:
 def repair(spark: SparkSession, changes: Sequence[CatalogChange]) -> None:
     """Make the changes; those of an interval that is being published are logged.
 
-    Raises UsageError for a table that its pipeline does not have.
+    Raises UsageError for a table that its pipeline does not have. What fails for one pipeline is raised once the others
+    are repaired, ServiceUnreachable at once.
     """
+    failed: list[TidemarkError] = []
     for name in dict.fromkeys(each.pipeline for each in changes):
-        pipeline, of_pipeline = load_pipeline(name), [each for each in changes if each.pipeline == name]
-        if unknown := {each.table for each in of_pipeline}.difference(pipeline.tables):
-            raise UsageError(f"unknown table {min(unknown)!r}", pipeline=name)
-        anew = check_storage(pipeline)
-        catalog = Catalog(spark, pipeline)
-        if anew:
-            make_anew(catalog)
-        catalog.create_tables()
-        finish_registrations(pipeline, catalog)
-        _repair_tables(catalog, of_pipeline)
-        put_left_out(spark, pipeline)
+        try:
+            _repair_pipeline(spark, name, [each for each in changes if each.pipeline == name])
+        except ServiceUnreachable:
+            raise
+        except TidemarkError as error:
+            log_of(name).warning("%s is left as it is: %s", name, error.message)
+            failed.append(error)
+    if failed:
+        raise failed[0]
+
+
+def _repair_pipeline(spark: SparkSession, name: str, changes: Sequence[CatalogChange]) -> None:
+    pipeline = load_pipeline(name)
+    if unknown := {each.table for each in changes}.difference(pipeline.tables):
+        raise UsageError(f"unknown table {min(unknown)!r}", pipeline=name)
+    anew = check_storage(pipeline)
+    catalog = Catalog(spark, pipeline)
+    if anew:
+        make_anew(catalog)
+    catalog.create_tables()
+    finish_registrations(pipeline, catalog)
+    _repair_tables(catalog, changes)
+    put_left_out(spark, pipeline)
 
 
 def _repair_tables(catalog: Catalog, changes: Sequence[CatalogChange]) -> None:

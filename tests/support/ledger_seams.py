@@ -42,7 +42,12 @@ def put_in_place(patch: pytest.MonkeyPatch, world: World, reach: Callable[[str],
     replace(include.intervals.steps, load_pipeline=loaded, code_version=lambda name: str(world.code))
     replace(include.housekeeping.run.catalog, partitions=world.catalog_partitions)
     replace(include.doctor.tables, partitions=world.catalog_partitions)
-    replace(include.doctor.repair, load_pipeline=loaded, change_catalog=partial(change_catalog, world))
+    replace(
+        include.doctor.repair,
+        load_pipeline=loaded,
+        change_catalog=partial(change_catalog, world),
+        check_storage=lambda pipeline: None,
+    )
     replace(
         spark_jobs.publication.repair,
         load_pipeline=loaded,

@@ -9,9 +9,11 @@ import pytest
 from sqlalchemy import update
 
 from include.catalog.changes import CatalogChange, CatalogRepair
+from include.errors import UsageError
 from include.ledger.database import session
 from include.ledger.intervals import locks
 from include.ledger.models import IntervalRow
+from include.pipelines.spec import Pipeline
 from spark_jobs.publication import repair
 from tests.conftest import Home
 from tests.support.attempts import begin_attempt, hour, note_build, register
@@ -76,6 +78,23 @@ def test_partition_is_not_pointed_at_the_revision_of_another_pipeline(session_of
         ledger.execute(update(IntervalRow).where(IntervalRow.pipeline == "nest").values(pipeline=PIPELINE))
     repair.repair(session_of, plan)
     assert session_of.catalog == {(PIPELINE, built.partition): built.location}
+
+
+def test_other_pipelines_are_repaired_when_the_tables_of_one_are_refused(
+    session_of: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def check(pipeline: Pipeline) -> None:
+        if pipeline.name == "gps_positions":
+            raise UsageError("lake.gps_positions has registered files with other columns", pipeline=pipeline.name)
+
+    monkeypatch.setattr(repair, "check_storage", check)
+    partition = "date=2026-11-20/interval=by hand"
+    session_of.catalog.update({(name, partition): "file:///elsewhere" for name in ("gps_positions", PIPELINE)})
+    plan = [CatalogChange(name, name, partition, "drop from the catalog") for name in ("gps_positions", PIPELINE)]
+    with pytest.raises(UsageError, match="other columns"):
+        repair.repair(session_of, plan)
+    assert [*session_of.catalog] == [("gps_positions", partition)]
+    assert "gps_positions is left as it is: lake.gps_positions has registered" in caplog.text
 
 
 def test_partition_that_names_no_interval_is_dropped(session_of: Any) -> None:
