@@ -17,6 +17,7 @@ from urllib.parse import unquote, urlsplit
 from include import catalog
 from include.errors import UsageError
 from include.ledger import lineage
+from include.ledger.completeness.tables import tables_with_rows
 from include.ledger.intervals.states import RevisionState
 from include.ledger.lineage import BuiltRevision, History, IntervalHistory
 from include.pipelines import pipeline_of_table
@@ -30,9 +31,11 @@ def explain(table: str, partition: str) -> dict[str, Any]:
 
     For each file: what was noted when it was built, what it has `now` and what `differs`, by its hash or its footer.
 
-    Raises UsageError for an unknown table, or a partition that is not registered.
+    The table of a view that is no longer declared keeps its registered partitions. Raises UsageError for an unknown
+    table, or a partition that is not registered.
     """
-    pipeline_of_table(table)
+    if not any(table in tables for tables in tables_with_rows().values()):
+        pipeline_of_table(table)
     revisions = lineage.revisions_of_partition(table, partition)
     registered = next((each for each in revisions if each.state == RevisionState.REGISTERED), None)
     if registered is None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from include import pipelines
+from include.errors import UsageError
 from include.intervals.explanation import explain
 from tests.conftest import Home
 from tests.support.proved import PIPELINE, register_hour
@@ -30,3 +33,13 @@ def test_hash_differs_when_a_file_was_altered_that_has_the_same_length_and_foote
     (after,) = explain(PIPELINE, PARTITION)["files"]
     assert after["differs"] == ["sha256"]
     assert after["now"]["rows"] == before["now"]["rows"]
+
+
+def test_partition_is_explained_when_its_view_is_no_longer_declared(
+    postgres: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register_hour(1)
+    with pytest.raises(UsageError, match="unknown table 'never_was'"):
+        explain("never_was", PARTITION)
+    monkeypatch.setattr(pipelines, "declarations", lambda: SimpleNamespace(loaded=(), refused={}))
+    assert explain(PIPELINE, PARTITION.replace("T05", "T06"))["interval"]["state"] == "registered"
