@@ -221,10 +221,10 @@ def _recover_stream(pipeline: Pipeline, now: datetime) -> int:
 
     For longer than each driver that failed in a row before it: one that ends every ten minutes would be told as failing
     and as recovered for ever. The query of a stalled stream must have committed since instead: a hanging driver holds
-    its lease too. One that is no longer declared never will.
+    its lease too. One that is no longer declared never will. A command that holds the lease runs no query.
     """
     keys, live = stream_keys(pipeline.name), live_writer(pipeline.name)
-    if live is None or now - live.acquired_at < STEADY:
+    if live is None or live.command or now - live.acquired_at < STEADY:
         return 0
     told = [each for each in open_alerts(keys[0]) if each.key in keys and _raised(each) <= live.acquired_at]
     return sum(alerts.recover(each.key) for each in told if _works_again(pipeline, each, now - live.acquired_at))

@@ -31,7 +31,7 @@ from include.airflow.notifier import (
     send_alert,
 )
 from include.alerts import key_limits, refused
-from include.alerts.overdue import find_overdue, watch
+from include.alerts.overdue import find_overdue, stream_keys, watch
 from include.cli.monitor import list_alerts
 from include.errors import UsageError
 from include.intervals.reporting.asking import notify_asked
@@ -43,7 +43,7 @@ from include.ledger.erasures.open import OpenErasure
 from include.ledger.intervals import attempts, builds, pins
 from include.ledger.intervals.findings import ExpectationResult, Validation
 from include.ledger.models import Erasure, MicroBatch, StreamLaunch
-from include.ledger.streams import launches
+from include.ledger.streams import launches, writers
 from include.ledger.streams.restarts import failures_in_a_row
 from include.ledger.totals import note_keys
 from include.ledger.validation import approvals
@@ -639,6 +639,18 @@ def failed_driver(pipeline: str) -> None:
     launch = uuid.uuid4().hex
     launches.note_intent(launch, pipeline, "host", "/nowhere")
     launches.note_end(launch, 6)
+
+
+def test_stream_has_not_recovered_when_a_command_holds_the_lease(receivers: Received) -> None:
+    pipeline, now = load_pipeline("wiki_changes"), datetime.now(UTC)
+    for key in stream_keys(pipeline.name):
+        alerts.raise_alert(Alert(key, pipeline.name, "given up", "stream__wiki_changes", now, "start it again"))
+    lease = writers.acquire(pipeline.name, "erase")
+    assert watch(pipeline, now + timedelta(minutes=3))["recovered"] == 0
+    writers.release(lease)
+    assert len(open_alerts(stream_keys(pipeline.name)[0])) == 2
+    with held_lease(pipeline.name):
+        assert watch(pipeline, datetime.now(UTC) + timedelta(minutes=3))["recovered"] == 2
 
 
 def test_stream_that_goes_on_failing_is_told_again_when_its_recovery_did_not_last(receivers: Received) -> None:
