@@ -12,7 +12,7 @@ from decimal import Decimal
 from types import MappingProxyType
 from typing import Any
 
-from sqlalchemy import ScalarSelect, Select, cast, delete, func, select
+from sqlalchemy import ColumnElement, ScalarSelect, Select, cast, delete, func, or_, select
 from sqlalchemy.dialects.postgresql import JSONPATH
 from sqlalchemy.orm import Session
 
@@ -97,7 +97,7 @@ def sending_new(
         .where(
             IntervalRow.pipeline == pinned.pipeline,
             IntervalRow.from_time < pinned.interval.from_time,
-            IntervalRow.state == IntervalState.REGISTERED,
+            _was_registered(),
         )
         .order_by(IntervalRow.from_time.desc())
         .limit(1)
@@ -157,17 +157,24 @@ def registered_too_early(pinned: PinnedInterval) -> PinnedInterval | None:
 
 
 def _registered_after(pinned: PinnedInterval) -> Select[IntervalRow]:
-    """Select the next interval of the pipeline that is registered."""
+    """Select the next interval of the pipeline that has registered rows."""
     return (
         select(IntervalRow)
         .where(
             IntervalRow.pipeline == pinned.pipeline,
             IntervalRow.from_time > pinned.interval.from_time,
-            IntervalRow.state == IntervalState.REGISTERED,
+            _was_registered(),
         )
         .order_by(IntervalRow.from_time)
         .limit(1)
     )
+
+
+def _was_registered() -> ColumnElement[bool]:
+    """Return the condition of an interval that has registered rows, also since it was pinned again and is to be run."""
+    published = select(Build.id).where(Build.interval_id == IntervalRow.id, Build.published_at.is_not(None))
+    # Earlier code noted no builds.
+    return or_(IntervalRow.state == IntervalState.REGISTERED, published.exists())
 
 
 def _was_listed(
@@ -198,7 +205,6 @@ def _is_newest(ledger: Session, pinned: PinnedInterval) -> bool:
         .where(
             IntervalRow.pipeline == pinned.pipeline,
             IntervalRow.from_time > pinned.interval.from_time,
-            IntervalRow.state == IntervalState.REGISTERED,
             Build.published_at < own,
         )
     )

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import func, select
 
 from include.ledger.database import session
-from include.ledger.intervals import attempts, builds
+from include.ledger.intervals import attempts, builds, pins
 from include.ledger.intervals.findings import Validation
 from include.ledger.intervals.pins import PinnedInterval
 from include.ledger.intervals.revisions import Changes
@@ -116,6 +116,27 @@ def test_later_interval_is_not_looked_at_again_when_an_earlier_one_only_runs_aga
     listed(pipeline, 0)
     assert registered_too_early(first) is None
     assert registered_too_early(later) is None
+
+
+def test_nobody_is_told_twice_when_the_interval_before_was_pinned_again_and_is_not_run_yet(pipeline: str) -> None:
+    assert told(listed(pipeline, 0, "a")) == ["a"]
+    before = listed(pipeline, 1, "a", "x")
+    assert told(before) == ["x"]
+    pins.replace_ranges(before, before.ranges, repinned_by="test")
+    later = listed(pipeline, 2, "x", "y")
+    assert told(later) == ["y"]
+    # What it lists after all was sent of the later one, which is looked at no more: it is not the first time.
+    again = listed(pipeline, 1, "x", "y")
+    assert registered_too_early(again) is None
+    assert told(again) == []
+
+
+def test_nobody_is_told_twice_when_the_interval_after_was_pinned_again(pipeline: str) -> None:
+    assert told(listed(pipeline, 0, "a")) == ["a"]
+    later = listed(pipeline, 2, "a", "x")
+    assert told(later) == ["x"]
+    pins.replace_ranges(later, later.ranges, repinned_by="test")
+    assert told(listed(pipeline, 1, "a", "x")) == []
 
 
 def test_each_is_told_again_when_telling_failed(pipeline: str) -> None:
