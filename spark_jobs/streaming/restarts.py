@@ -111,7 +111,11 @@ class PoisonRestarts:
         return before != position
 
     def _ahead(self, view: str) -> list[Coordinates]:
+        """Return the diverted records from the view's last micro-batch on: Spark may not have committed that."""
         positions = micro_batches.positions(self._pipeline, view)
+        if last := micro_batches.last_batch(self._pipeline, view):
+            ranges = micro_batches.committed_ranges(last.query_id, last.batch_id)
+            positions |= {each.topic_partition: each.from_offset for each in ranges}
         return diverted(self._pipeline, positions, micro_batches.stored_topics(self._pipeline))
 
 

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from include.crash_points import crash_point
-from include.errors import AnotherWriter, TidemarkError
+from include.errors import AnotherWriter, ServiceUnreachable, TidemarkError
 from include.ledger.archive import row_outputs
 from include.ledger.archive.row_outputs import Refused, Unsent
 from include.ledger.outputs import targets
@@ -35,6 +35,9 @@ from spark_jobs.streaming.summed_lines import SummedLines
 
 EVERY = 5.0
 """Seconds after which the ledger is asked even if the archive query has committed nothing: for replays."""
+
+LONGEST = 300.0
+"""Seconds between two tries at most."""
 
 LAST = 20.0
 """Seconds that the last look may take when the stream is stopped; the next driver sends the rest."""
@@ -111,7 +114,7 @@ class _Sender(threading.Thread):
     def __init__(self, spark: SparkSession, pipeline: Pipeline, output: Rows, lease: writers.Lease) -> None:
         super().__init__(name=f"output-{output.name}", daemon=True)
         self.woken = threading.Event()
-        self.failure: Exception | None = None
+        self.failure: TidemarkError | None = None
         """The error that keeps it from sending."""
         self._spark, self._pipeline, self._output, self._lease = spark, pipeline, output, lease
         self._target = opened(pipeline, output, lease)
@@ -119,6 +122,8 @@ class _Sender(threading.Thread):
         self._lines = SummedLines(self._log, "%s rows sent, %s refused, %.1f s", "sends")
         self._compare_at, self._is_noted_sending = 0.0, False
         self._ended = self._lost_lease = False
+        self._tries = 0
+        """That have failed in a row."""
         self._until: float | None = None
 
     def end(self, patience: float | None) -> None:
@@ -133,11 +138,23 @@ class _Sender(threading.Thread):
             self._look()
             if self._lost_lease:
                 return
-            if not self._ended:
-                self.woken.wait(EVERY)
-                self.woken.clear()
+            self._rest()
         self._look()
         self._lines.tell()
+
+    def _rest(self) -> None:
+        """Wait for a commit; after a failure whatever is committed, and longer each time unless a service was away.
+
+        A failure may come behind messages that were sent, and each try sends these again.
+        """
+        self._tries = self._tries + 1 if self.failure and not isinstance(self.failure, ServiceUnreachable) else 0
+        seconds = min(EVERY * 2 ** max(0, self._tries - 1), max(EVERY, LONGEST))
+        until = time.monotonic() + seconds
+        while not self._ended and (left := until - time.monotonic()) > 0:
+            is_woken = self.woken.wait(left)
+            self.woken.clear()
+            if is_woken and not self.failure:
+                return
 
     def _look(self) -> None:
         self._lines.tell_due()

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from include.ledger.archive import micro_batches
-from include.ledger.archive.micro_batches import BatchCommit
-from include.offsets import OffsetRange, TopicPartition
+from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit
+from include.offsets import OffsetRange, TopicIdentity, TopicPartition
 from include.pipelines import load_pipeline
 from include.pipelines.spec import KafkaTopics
+from spark_jobs.streaming import restarts
 from spark_jobs.streaming.restarts import PoisonRestarts
 from tests.support.leases import held_lease
 from tests.support.topic_log import Log
@@ -29,21 +31,44 @@ def test_query_starts_again_once_at_a_position_when_the_archive_came_through_wit
     log.send(0, 0.5)
     log.archive()
     log.send(0, 0.6)
-    restarts = PoisonRestarts(log.pipeline.name, threading.Event())
-    restarts.withheld(VIEW)
+    starts = PoisonRestarts(log.pipeline.name, threading.Event())
+    starts.withheld(VIEW)
     # The archive query has not passed the failing record yet.
-    assert restarts.may_start(VIEW, FAILED, archive_runs=True) is False
+    assert starts.may_start(VIEW, FAILED, archive_runs=True) is False
     log.archive()
-    assert restarts.may_start(VIEW, FAILED, archive_runs=True) is True
-    restarts.withheld(VIEW)
-    assert restarts.may_start(VIEW, FAILED, archive_runs=True) is False
+    assert starts.may_start(VIEW, FAILED, archive_runs=True) is True
+    starts.withheld(VIEW)
+    assert starts.may_start(VIEW, FAILED, archive_runs=True) is False
     with pytest.raises(RuntimeError, match="no worker"):
-        restarts.may_start(VIEW, FAILED, archive_runs=False)
+        starts.may_start(VIEW, FAILED, archive_runs=False)
 
     # It has made progress since then.
-    restarts.withheld(VIEW)
+    starts.withheld(VIEW)
     with held_lease(log.pipeline.name) as lease:
         (identity,) = micro_batches.stored_topics(log.pipeline.name).values()
         ranges = [OffsetRange(TopicPartition(log.topic, 0), 0, 2, identity)]
         micro_batches.move_query(lease, BatchCommit(log.pipeline.name, VIEW, "view", 0, ranges))
-    assert restarts.may_start(VIEW, FAILED, archive_runs=True) is True
+    assert starts.may_start(VIEW, FAILED, archive_runs=True) is True
+
+
+def test_diverted_record_is_withheld_until_spark_must_have_committed_the_micro_batch_that_held_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A driver may be killed between the ledger's commit and Spark's own: Spark runs the micro-batch again."""
+    monkeypatch.setattr(restarts, "withhold", lambda records: list(records))
+    name, topic = "restarts_diverted", TopicIdentity("restarts-diverted", "id", 1)
+
+    def commit(query: str, number: int, begin: int, until: int, **more: Any) -> None:
+        ranges = [OffsetRange(TopicPartition(topic.topic, 0), begin, until, topic.topic_id)]
+        with held_lease(name) as lease:
+            batch = BatchCommit(name, query, f"{name}-{query}", number, ranges, {topic.topic: topic}, **more)
+            micro_batches.commit(lease, batch)
+
+    diverted = (topic.topic, 0, 1)
+    commit(ARCHIVE, 0, 0, 4, diverted={diverted: "it threw"})
+    starts = PoisonRestarts(name, threading.Event())
+    assert starts.withheld(VIEW) == [diverted]
+    commit(VIEW, 0, 0, 2)
+    assert starts.withheld(VIEW) == [diverted]
+    commit(VIEW, 1, 2, 4)
+    assert starts.withheld(VIEW) == []

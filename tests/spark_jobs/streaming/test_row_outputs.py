@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from include.errors import AnotherWriter, UsageError
+from include.errors import AnotherWriter, ServiceUnreachable, TidemarkError, UsageError
 from include.ledger.archive.row_outputs import Unsent
 from include.ledger.outputs.targets import Reached
 from include.ledger.streams import writers
@@ -97,11 +97,15 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> Steps:
     return steps
 
 
-@pytest.fixture
-def outputs(steps: Steps) -> Iterator[RowOutputs]:
+def not_started() -> RowOutputs:
     declared = replace(load_pipeline("isp_hits"), outputs=(Rows("copied", to=KafkaTopic("copies")),))
     spark: Any = None
-    yield (outputs := RowOutputs(spark, declared, LEASE))
+    return RowOutputs(spark, declared, LEASE)
+
+
+@pytest.fixture
+def outputs(steps: Steps) -> Iterator[RowOutputs]:
+    yield (outputs := not_started())
     outputs.end(0)
 
 
@@ -177,17 +181,61 @@ def test_rows_are_sent_later_when_a_foreign_producer_shuts_out_the_driver_that_h
     assert steps == ["compared", "renewed", "sent", "renewed", waits, "compared", "renewed", "sent", "noted", "goes on"]
 
 
-def test_rows_stay_unsent_and_are_sent_later_when_their_target_is_away(steps: Steps, outputs: RowOutputs) -> None:
+def test_rows_stay_unsent_and_are_sent_later_when_their_target_is_away(
+    steps: Steps, outputs: RowOutputs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(row_outputs, "EVERY", 0.01)
+    steps.away = True
+    outputs.start()
+    wait_for("another try", lambda: len(steps) >= 7, 30)
+    assert steps[:3] == ["compared", "renewed", "refused"]
+    # It is told once.
+    assert steps[3].startswith("waits: ")
+    assert "the target is away" in steps[3]
+    assert steps[4:7] == ["compared", "renewed", "refused"]
+    steps.away = False
+    outputs.end_sent(lambda: False)
+    assert steps[-5:] == ["compared", "renewed", "sent", "noted", "goes on"]
+
+
+def test_nothing_is_tried_again_before_its_time_when_the_archive_commits_meanwhile(
+    steps: Steps, outputs: RowOutputs
+) -> None:
     steps.away = True
     outputs.start()
     wait_for("the output to wait", lambda: len(steps) == 4, 30)
-    assert steps[:3] == ["compared", "renewed", "refused"]
-    assert steps[3].startswith("waits: ")
-    assert "the target is away" in steps[3]
-    # It is told once.
+    [sender] = outputs._senders
     outputs.wake()
-    wait_for("another try", lambda: len(steps) == 7, 30)
-    assert steps[4:] == ["compared", "renewed", "refused"]
+    wait_for("it to notice", lambda: not sender.woken.is_set(), 30)
     steps.away = False
-    outputs.end_sent(lambda: False)
-    assert steps[7:] == ["compared", "renewed", "sent", "noted", "goes on"]
+    assert outputs.end_sent(lambda: False)
+    assert steps[4:] == ["compared", "renewed", "sent", "noted", "goes on"]
+
+
+@pytest.mark.parametrize(
+    ("failure", "seconds"),
+    [
+        (ServiceUnreachable("the database is away", remedy=""), [5, 5, 5, 5]),
+        (UsageError("two rows at one place"), [5, 10, 20, 40, 80, 160, 300, 300]),
+        (TidemarkError("102 messages are too large"), [5, 10]),
+        (None, [5, 5]),
+    ],
+)
+def test_tries_are_rarer_each_time_when_no_service_that_comes_back_is_the_reason(
+    steps: Steps, monkeypatch: pytest.MonkeyPatch, failure: Any, seconds: list[float]
+) -> None:
+    monkeypatch.setattr(row_outputs, "EVERY", 5.0)
+    [sender] = not_started()._senders
+    now, waited = [0.0], []
+
+    def wait(left: float) -> bool:
+        waited.append(left)
+        now[0] += left
+        return False
+
+    monkeypatch.setattr(row_outputs, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(sender, "woken", SimpleNamespace(wait=wait, clear=lambda: None, set=lambda: None))
+    sender.failure = failure
+    for _ in seconds:
+        sender._rest()
+    assert waited == seconds
