@@ -26,6 +26,7 @@ from include.ledger.streams import incarnations
 from include.offsets import Coordinates, Fate, OffsetRange, TopicPartition
 from include.pipelines.spec import Avro, Pipeline
 from include.quarantine import Quarantined, Selection
+from include.streams.event_time import check_event_time
 from include.versions import decoder_version
 from spark_jobs.archive.files import read_files, within
 from spark_jobs.archive.landing_folder import read_back, write_landing
@@ -53,8 +54,9 @@ def replay(spark: SparkSession, pipeline: Pipeline, selection: Selection, *, by:
     their original coordinates and timestamps, and commits files, replays and failures in one transaction, of very many
     records in several. Before its commit a row is not part of the archive, and the unique key of `replays` lets a
     record through once. The next interval to be pinned delivers the rows (`include/ledger/quarantine/replays.py`).
-    Raises AnotherWriter.
+    Raises AnotherWriter, and UsageError when the archived rows have another event time.
     """
+    check_event_time(pipeline)
     with ledger_quarantine.deciding(pipeline.name) as check:
         decided = ledger_quarantine.decisions(pipeline.name)
         chosen = quarantine.select(pipeline.name, selection)

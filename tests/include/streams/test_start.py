@@ -25,6 +25,7 @@ from include.offsets import TopicPartition
 from include.pipelines import load_pipeline
 from include.pipelines.spec import JdbcTable, KafkaTopics, Pipeline
 from include.pipelines.spec.lines import TextFiles
+from include.quarantine import Selection
 from include.serving.live_rows import merge
 from include.serving.shape import shape_of
 from include.streams.event_time import check_event_time
@@ -443,6 +444,7 @@ def test_other_event_time_is_refused_once_rows_are_archived_and_a_renamed_one_is
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from spark_jobs.intervals import build
+    from spark_jobs.quarantine.replay import replay
 
     pipeline = reading(request, subscribe=("{}-only",))
     log = topic_of(pipeline, "only")
@@ -467,6 +469,9 @@ def test_other_event_time_is_refused_once_rows_are_archived_and_a_renamed_one_is
         monkeypatch.setattr(build, check, lambda _: None)
     with pytest.raises(UsageError, match=said):
         build.build(SimpleNamespace(pipeline=replace(another, references={})))  # type: ignore[arg-type]
+    # So would a replay.
+    with pytest.raises(UsageError, match=said):
+        replay(None, another, Selection(), by="test@host")  # type: ignore[arg-type]
 
     archive = pipeline.archive
     columns = archive.columns.replace("last_event STRUCT", "latest STRUCT")
