@@ -235,6 +235,9 @@ def sweep(pipeline: Pipeline, erasure: Begun, tell: Tell) -> dict[str, int]:
             )
         sweep_tables(pipeline, times, pointed_at, done, left)
         sweep_checkpoints(pipeline, times, done, kept=())
+        for table in (*pipeline.tables, *left):
+            # What was deleted just now left folders that are younger than `times`, with names of partitions.
+            lake.delete_empty_folders(lake.uri("tables", table), datetime.now(UTC))
     for line in done.kept:
         tell(f"{pipeline.name}: left: {line}")
     crash_point("erased_files_swept")

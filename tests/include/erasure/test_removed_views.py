@@ -131,14 +131,32 @@ def test_replaced_revision_of_a_removed_view_stays_when_the_catalog_points_at_it
         return {catalog.comparable_location(location)}
 
     monkeypatch.setattr(catalog, "pointed_at", pointed_at)
+    begun = begun_of(pipeline, view)
+    with pytest.raises(TidemarkError, match="the catalog points at") as refused:
+        steps.sweep(pipeline, begun, lambda line: None)
+    assert f"drop {PARTITION} from lake.{view}" in refused.value.remedy
+    assert view in asked
+    assert folder.exists()
+
+
+def test_no_folder_is_left_with_a_partition_s_name_when_its_replaced_revision_was_deleted(
+    pipeline: Pipeline, view: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = revise(pipeline, view, "r1", RevisionState.SUPERSEDED)
+    orphan = write(view, "r2")
+    monkeypatch.setattr(catalog, "pointed_at", lambda tables: set())
+    steps.sweep(pipeline, begun_of(pipeline, view), lambda line: None)
+    assert not folder.exists()
+    assert not orphan.exists()
+    assert list(Path(lake.filesystem(lake.uri("tables", view))[1]).iterdir()) == []
+
+
+def begun_of(pipeline: Pipeline, view: str) -> unfinished.Begun:
+    """An erasure of records that the view's intervals hold."""
     with session() as ledger:
         intervals = list(ledger.scalars(select(Revision.interval_id).where(Revision.table_name == view)))
         said = {"columns": ["device_id"], "reason": "asked", "begun_by": "me@here", "salt": "00", "key_hashes": []}
         ledger.add(Erasure(pipeline=pipeline.name, intervals=intervals, last_build=0, counts={}, **said))
     begun = unfinished.unfinished(pipeline.name)
     assert begun is not None
-    with pytest.raises(TidemarkError, match="the catalog points at") as refused:
-        steps.sweep(pipeline, begun, lambda line: None)
-    assert f"drop {PARTITION} from lake.{view}" in refused.value.remedy
-    assert view in asked
-    assert folder.exists()
+    return begun
