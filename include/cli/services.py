@@ -152,6 +152,7 @@ def _ledger_answers() -> _LedgerAnswers:
     PostgreSQL may have no ledger yet, or an older one; the services are listed anyway.
     """
     declared = declarations().loaded
+    outputs = {(pipeline.name, output.name) for pipeline in declared for output in pipeline.outputs}
     try:
         with reading():
             complete = [completeness(pipeline.name) for pipeline in declared]
@@ -159,7 +160,7 @@ def _ledger_answers() -> _LedgerAnswers:
                 missing=[each for pipeline in declared if (each := summarize_missing(pipeline)).count],
                 complete=[each for each in complete if each.complete_until or each.waits_for],
                 gaps=[gap for pipeline in declared for gap in gaps_of(pipeline.name)],
-                waiting=waiting_outputs(),
+                waiting=[each for each in waiting_outputs() if (each.pipeline, each.output) in outputs],
                 undeclared=_undeclared_streams(),
                 erasing=open_erasures(),
                 alerts=open_alerts(),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -15,9 +16,8 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from include import catalog
-from include.errors import UsageError
+from include.errors import ServiceUnreachable, UsageError
 from include.ledger import lineage
-from include.ledger.completeness.tables import tables_with_rows
 from include.ledger.intervals.states import RevisionState
 from include.ledger.lineage import BuiltRevision, History, IntervalHistory
 from include.pipelines import pipeline_of_table
@@ -34,8 +34,7 @@ def explain(table: str, partition: str) -> dict[str, Any]:
     The table of a view that is no longer declared keeps its registered partitions. Raises UsageError for an unknown
     table, or a partition that is not registered.
     """
-    if not any(table in tables for tables in tables_with_rows().values()):
-        pipeline_of_table(table)
+    _check_known(table)
     revisions = lineage.revisions_of_partition(table, partition)
     registered = next((each for each in revisions if each.state == RevisionState.REGISTERED), None)
     if registered is None:
@@ -64,6 +63,17 @@ def explain(table: str, partition: str) -> dict[str, Any]:
         "report": interval.report,
         "revisions": [_revision(each) for each in revisions],
     }
+
+
+def _check_known(table: str) -> None:
+    """Raise UsageError for a table that no pipeline declares and that has no registered partition."""
+    try:
+        pipeline_of_table(table)
+    except UsageError:
+        with suppress(ServiceUnreachable):
+            if lineage.registered_partitions(table):
+                return
+        raise
 
 
 def _interval(interval: IntervalHistory) -> dict[str, Any]:

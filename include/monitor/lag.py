@@ -10,7 +10,7 @@ from include import kafka
 from include.errors import OffsetsLost, TidemarkError
 from include.kafka.sources import check_topics_read, describe_source, source_topic_partitions
 from include.kafka.truncation import check_ends
-from include.ledger.archive.committed import ARCHIVE, FLAGS, committed_offsets, read_topics
+from include.ledger.archive.committed import ARCHIVE, FLAGS, begun_queries, committed_offsets, read_topics
 from include.monitor.missing import MissingSummary
 from include.offsets import OffsetRange, TopicPartition
 from include.pipelines.spec import Pipeline
@@ -109,6 +109,15 @@ def queries_of(pipeline: Pipeline) -> tuple[str, ...]:
     """Return the names of the pipeline's queries; the archive's is the first, outputs are the last."""
     views, outputs = (tuple(each.name for each in declared) for declared in (pipeline.views, pipeline.outputs))
     return (ARCHIVE, *views, *((FLAGS,) if pipeline.flags else ()), *outputs)
+
+
+def queries_that_run(pipeline: Pipeline) -> tuple[str, ...]:
+    """Return those of its queries that a driver has begun, and its outputs; all of them before a first start.
+
+    What was deployed since the driver was started is begun by the next one.
+    """
+    begun, outputs = begun_queries(pipeline.name), {each.name for each in pipeline.outputs}
+    return tuple(each for each in queries_of(pipeline) if not begun or each in begun or each in outputs)
 
 
 def total_lag(pipeline: Pipeline) -> int:

@@ -166,7 +166,9 @@ class Meeting:
             # It has no watermark, and drops nothing.
             return []
         last = micro_batches.last_batch(self.run.pipeline.name, self.view.name)
-        if last is None or (last.watermark or evidence.NO_WATERMARK) < ends[0]:
+        # A base that was committed since has no watermark, and the position is one of before.
+        is_of_position = last is not None and last.query_id == self.position.query_id
+        if last is None or (is_of_position and (last.watermark or evidence.NO_WATERMARK) < ends[0]):
             return []
         extremes = rows.groupBy("kafka_topic", "kafka_partition").agg(F.min("kafka_offset"), F.max("kafka_offset"))
         offsets = {TopicPartition(row[0], row[1]): (row[2], row[3]) for row in extremes.collect()}

@@ -7,8 +7,8 @@ from typing import Any
 from include.airflow.driver import liveness
 from include.airflow.progress import Progress
 from include.errors import UsageError
-from include.ledger.streams import generations, writers
-from include.monitor.lag import lag_of, queries_of
+from include.ledger.streams import writers
+from include.monitor.lag import lag_of, queries_that_run
 from include.pipelines import load_pipeline, pipeline_names
 
 
@@ -26,9 +26,6 @@ def look_at_progress(pipeline: str, progress: Progress, now: float, launch: str)
         declared = load_pipeline(pipeline)
     except UsageError:
         return None
-    generation = generations.current(pipeline)
-    begun = generation.fingerprints if generation is not None else {}
-    watched = {each for each in queries_of(declared) if not begun or each in begun}
-    watched -= {each.name for each in declared.outputs}
+    watched = {*queries_that_run(declared)} - {each.name for each in declared.outputs}
     query = progress.stalled((each for each in lag_of(declared) if each.query in watched), now)
     return None if query is None else {"event": "stalled", "query": query}

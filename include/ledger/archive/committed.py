@@ -55,6 +55,11 @@ _FIRST = """
 """
 
 
+_BEGUN = """
+    SELECT jsonb_object_keys(fingerprints)
+    FROM (SELECT fingerprints FROM generations WHERE pipeline = %s ORDER BY number DESC LIMIT 1) AS current
+"""
+
 _TOPICS = "SELECT topic, topic_id FROM topics WHERE pipeline = %s AND left_at IS NULL"
 
 _FIRST_COMMIT = """
@@ -127,3 +132,10 @@ def first_offsets(ledger: cursor, pipeline: str) -> dict[tuple[TopicPartition, s
     return {
         (TopicPartition(topic, partition), topic_id): offset for topic, partition, topic_id, offset in ledger.fetchall()
     }
+
+
+def begun_queries(pipeline: str) -> frozenset[str]:
+    """Return the archive, views and flags that a driver has begun in the current generation; none before its start."""
+    with reading() as ledger:
+        ledger.execute(_BEGUN, [pipeline])
+        return frozenset(query for (query,) in ledger.fetchall())

@@ -15,7 +15,7 @@ from include import kafka
 from include.errors import LogTruncated, RequestRefused, ServiceUnreachable, TidemarkError, TopicRecreated, one_line
 from include.kafka.sources import describe_source, source_topic_partitions
 from include.ledger.archive.committed import ARCHIVE, committed_offsets
-from include.monitor.lag import Lag, queries_of, unread_loss
+from include.monitor.lag import Lag, queries_that_run, unread_loss
 from include.monitor.streams.waiting import HeldBack, SeenEnds, seen_held_back, waiting_since
 from include.offsets import TopicPartition
 from include.pipelines.spec import Pipeline
@@ -174,7 +174,7 @@ def _seen_now(known: _Pipeline) -> BrokerView:
     if time.monotonic() - known.described_at > (_DESCRIBED if known.topic_partitions else _DESCRIBED / 6):
         _describe(known)
     positions = committed_offsets(known.declared.name)
-    committed = {query: positions.get(query, {}) for query in queries_of(known.declared)}
+    committed = {query: positions.get(query, {}) for query in queries_that_run(known.declared)}
     # In this order: what is appended in between holds nobody back.
     log_ends = kafka.end_offsets(known.topic_partitions, "read_uncommitted")
     bounds = kafka.offset_bounds(known.topic_partitions)

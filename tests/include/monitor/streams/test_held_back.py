@@ -108,6 +108,7 @@ def test_open_transaction_is_seen_when_the_log_ends_behind_its_first_offset(monk
     monkeypatch.setattr(kafka, "offset_bounds", lambda _: {TP: (0, 100)})
     monkeypatch.setattr(kafka, "end_offsets", lambda _, isolation: {TP: ends[isolation]})
     monkeypatch.setattr(broker, "committed_offsets", lambda _: {"archive": {TP: 100}})
+    monkeypatch.setattr(broker, "queries_that_run", lambda _: ("archive",))
     monkeypatch.setattr(kafka, "record_times", lambda _: {})
     known = broker._Pipeline(PIPELINE, 0, 0, topic_partitions=[TP], described_at=time.monotonic())
     [first] = broker._seen_now(known).held_back
