@@ -15,7 +15,7 @@ from include import kafka
 from include.catalog.declared import check_storage_early
 from include.errors import TopicRecreated, UsageError
 from include.intervals.boundaries import check_sources
-from include.intervals.lake_of_ledger import check_lake
+from include.intervals.lake_of_ledger import check_checkpoints, check_lake
 from include.intervals.rest import pin_gaps, rest_of
 from include.kafka.sources import describe_source, source_topic_partitions
 from include.kafka.truncation import timestamps_at
@@ -29,7 +29,7 @@ from include.ledger.streams.writers import Lease
 from include.offsets import OffsetRange, TopicIdentity, TopicPartition
 from include.pipelines.spec import Pipeline
 from include.streams.event_time import check_event_time
-from include.streams.start import lost_offsets, positions_to_hold, topics_back
+from include.streams.start import lost_offsets, positions_to_hold, removed_unread, topics_back
 from include.streams.written_topics import check_not_taken_over
 from include.times import format_timestamp
 
@@ -123,6 +123,24 @@ def accept_losses(
         ranges += [OffsetRange(tp, at, at, stored[tp.topic]) for tp, at in ended if tp.topic in left - topics.keys()]
         generations.open_with_losses(lease, [*lost.values()], ranges, topics, accepted_by=accepted_by, reason=reason)
     return [*lost.values()]
+
+
+def pass_over_removed(
+    pipeline: Pipeline, lease: Lease, *, reason: str, started_by: str
+) -> dict[str, list[OffsetRange]]:
+    """Open the next generation where Kafka removed what only speed views, or flags, had not read; return it by query.
+
+    All of it is archived, and in the bases that the generation's views begin with; flags pass over it.
+    Raises the errors of `check_own` and `check_checkpoints`, TopicRecreated, AnotherWriter.
+    """
+    check_own(pipeline)
+    generation = generations.current(pipeline.name)
+    removed = removed_unread(pipeline, generation)
+    if removed and generation:
+        # To an older copy of the ledger, views are behind that are not.
+        check_checkpoints(generation, removed)
+        generations.open_generation(lease, started_by=started_by, reason=reason)
+    return removed
 
 
 def adopt(pipeline: Pipeline, topic: str, *, reason: str, adopted_by: str, read_again: bool = False) -> dict[str, Any]:

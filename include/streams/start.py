@@ -101,9 +101,14 @@ def check_retention(pipeline: Pipeline, generation: StreamGeneration | None) -> 
     if lost := lost_offsets(pipeline):
         losses.note_losses(pipeline.name, lost)
         raise kafka.unread_error(pipeline.name, lost)
-    for query in (*(view.name for view in pipeline.views), *((FLAGS,) if pipeline.flags else ())):
-        if generation is not None and has_started(generation, query):
-            _check_view_retention(pipeline, query)
+    if removed := removed_unread(pipeline, generation):
+        query, lost = next(iter(removed.items()))
+        raise OffsetsLost(
+            f"{removed_before(query, lost)} read it; all of it is archived",
+            remedy=f"{'pass over it' if query == FLAGS else 'build the view from the archive'}: "
+            f'./tidemark new-generation {pipeline.name} --reason "…"',
+            pipeline=pipeline.name,
+        )
 
 
 def check_log(pipeline: Pipeline) -> None:
@@ -120,16 +125,17 @@ def check_log(pipeline: Pipeline) -> None:
     check_ends(pipeline.name, reached, ends)
 
 
-def _check_view_retention(pipeline: Pipeline, query: str) -> None:
+def removed_unread(pipeline: Pipeline, generation: StreamGeneration | None) -> dict[str, list[OffsetRange]]:
+    """Return what Kafka removed before a speed view, or the flags, read it, by query that has started."""
+    beside = (*(view.name for view in pipeline.views), *((FLAGS,) if pipeline.flags else ()))
+    started = [query for query in beside if generation is not None and has_started(generation, query)]
+    return {query: lost for query in started if (lost := lost_offsets(pipeline, query))}
+
+
+def removed_before(query: str, lost: Iterable[OffsetRange]) -> str:
+    """Return in words what was removed, and before which of `removed_unread`'s queries."""
     reader = "the flags' query" if query == FLAGS else f"the speed view {query}"
-    if lost := lost_offsets(pipeline, query):
-        raise OffsetsLost(
-            f"{'; '.join(f'{each} ({len(each)} offsets)' for each in lost)} was removed before {reader} "
-            "read it; all of it is archived",
-            remedy=f"{'pass over it' if query == FLAGS else 'build the view from the archive'}: "
-            f'./tidemark new-generation {pipeline.name} --reason "…"',
-            pipeline=pipeline.name,
-        )
+    return f"{'; '.join(f'{each} ({len(each)} offsets)' for each in lost)} was removed before {reader}"
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from include.pipelines.spec import AdditiveView, Pipeline
 from include.processes import user_at_host
 from include.streams import generations
 from include.streams.checkpoints import checkpoint_uri, contents_of_generation
-from include.streams.start import StreamStart, begin
+from include.streams.start import StreamStart, begin, removed_before
 from include.streams.written_topics import owner_of
 from include.versions.loaded_modules import loaded_code
 from spark_jobs.decoding.decoders import prepare_code
@@ -273,4 +273,9 @@ def _accept_losses(pipeline: Pipeline, lease: writers.Lease) -> None:
     for each in generations.accept_losses(pipeline, lease, reason=reason, accepted_by=user_at_host()):
         log_of(pipeline.name).warning(
             "%s (%s offsets) was removed before it was archived; accepted, %s", each, len(each), reason
+        )
+    passed_over = generations.pass_over_removed(pipeline, lease, reason=reason, started_by=user_at_host())
+    for query, removed in passed_over.items():
+        log_of(pipeline.name, query).warning(
+            "%s read it; all of it is archived, and a new generation begins, %s", removed_before(query, removed), reason
         )

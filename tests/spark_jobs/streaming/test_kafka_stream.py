@@ -17,15 +17,19 @@ import pytest
 from include.errors import MessageRefused, OffsetsLost, TidemarkError
 from include.ledger.archive import micro_batches
 from include.ledger.archive.micro_batches import ARCHIVE
+from include.ledger.streams import generations as ledger_generations
+from include.ledger.streams.flags import FLAGS
 from include.ledger.streams.generations import StreamGeneration
 from include.ledger.streams.writers import Lease
 from include.offsets import TopicPartition
 from include.pipelines import load_pipeline
-from include.pipelines.spec import KafkaTopics
+from include.pipelines.spec import KafkaTopics, Pipeline
 from include.streams import generations
+from include.streams.start import begin
 from spark_jobs.streaming import kafka_stream, speed_base
 from tests.conftest import Home, settings_of, wait_for
 from tests.support import audit
+from tests.support.checkpoints import begin_checkpoint
 from tests.support.topic_log import Log
 
 LEASE = Lease("nest_cameras", 7, "here")
@@ -57,6 +61,7 @@ def test_lost_offsets_are_accepted_only_when_the_pipeline_declares_it(
     monkeypatch.setattr(kafka_stream, "has_sources", lambda pipeline: False)
     monkeypatch.setattr(kafka_stream, "begin", begin)
     monkeypatch.setattr(kafka_stream.generations, "accept_losses", accept_losses)
+    monkeypatch.setattr(kafka_stream.generations, "pass_over_removed", lambda *_, **__: {})
     source = KafkaTopics(subscribe=("nest-logs",), fail_on_data_loss=not accepts)
     declared = replace(load_pipeline("nest_cameras"), source=source)
     # Spark is not started for a stream that may not begin.
@@ -119,6 +124,52 @@ class Hits(Log):
     def lose_before(self, offset: int) -> None:
         wanted = confluent_kafka.TopicPartition(self.topic, 0, offset)
         self.admin.delete_records([wanted])[wanted].result(30)
+
+
+class Begun(Exception):
+    """The stream has begun: it opens its Spark session."""
+
+
+@pytest.mark.services
+def test_stream_that_accepts_losses_begins_a_generation_when_only_a_view_and_flags_had_not_read_what_kafka_removed(
+    home: Home, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = KafkaTopics(subscribe=("unread-bids",), fail_on_data_loss=False)
+    pipeline = replace(load_pipeline("auction_bids"), source=source)
+    beside = (pipeline.views[0].name, FLAGS)
+
+    def run(declared: Pipeline) -> None:
+        def open_session() -> Any:
+            raise Begun
+
+        kafka_stream.run_stream(open_session, declared, until_caught_up=True)
+
+    def number() -> int:
+        current = ledger_generations.current(pipeline.name)
+        assert current is not None
+        return current.number
+
+    with settings_of(home):
+        log = Hits(pipeline)
+        log.create(1)
+        log.arrive(3)
+        generation = begin(pipeline).generation
+        for query in (ARCHIVE, *beside):
+            log.archive(query=query)
+            begin_checkpoint(generation, query)
+        log.arrive(2)
+        log.archive()
+        log.lose_before(4)
+        with pytest.raises(OffsetsLost, match="read it; all of it is archived"):
+            run(replace(pipeline, source=replace(source, fail_on_data_loss=True)))
+        assert number() == generation.number
+        # Again: the new generation's queries have not started, and lack nothing.
+        for _ in range(2):
+            with pytest.raises(Begun):
+                run(pipeline)
+            assert number() == generation.number + 1
+    for reader in (f"the speed view {beside[0]}", "the flags' query"):
+        assert f"unread-bids-0 [3, 4) (1 offsets) was removed before {reader} read it; all of it is" in caplog.text
 
 
 @pytest.mark.spark
