@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 from include.errors import UsageError
 from include.ledger.archive import row_outputs
 from include.ledger.archive.row_outputs import Unsent
-from include.offsets import OffsetRange
+from include.offsets import OffsetRange, TopicPartition
 from include.pipelines.spec import IDENTITY, KAFKA_COLUMNS, Pipeline, Rows
 from spark_jobs.archive.files import within
 from spark_jobs.archive.reader import read_archived, read_replayed
@@ -40,12 +40,24 @@ def output_schema(pipeline: Pipeline, output: Rows) -> StructType:
 def read_unsent(
     spark: SparkSession, pipeline: Pipeline, unsent: Unsent, ranges: Sequence[OffsetRange] | None = None
 ) -> DataFrame:
-    """Return the archive rows that an output sends next, or those of some of its ranges. Columns: the archive's."""
+    """Return the archive rows that an output sends next, or those in some of `ranges_of`. Columns: the archive's."""
     if unsent.is_replay:
         rows = read_replayed(spark, pipeline, unsent.paths)
+        rows = rows if ranges is None else rows.where(within(ranges))
     else:
         rows = read_archived(spark, pipeline, unsent.ranges if ranges is None else ranges)
     return rows.select(*archive_schema(pipeline).names, "event_time")
+
+
+def ranges_of(unsent: Unsent, archived: DataFrame) -> Sequence[OffsetRange]:
+    """Return the offset ranges that the rows lie in: in a replay, from a topic partition's first to its last."""
+    if not unsent.is_replay:
+        return unsent.ranges
+    at = archived.groupBy("kafka_topic", "kafka_partition")
+    spans = at.agg(F.min("kafka_offset"), F.max("kafka_offset")).collect()
+    return sorted(
+        OffsetRange(TopicPartition(topic, partition), first, last + 1) for topic, partition, first, last in spans
+    )
 
 
 def output_rows(spark: SparkSession, pipeline: Pipeline, output: Rows, rows: DataFrame) -> DataFrame:

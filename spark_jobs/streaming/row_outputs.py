@@ -26,7 +26,7 @@ from include.offsets import Coordinates, OffsetRange
 from include.pipelines.spec import DatabaseTable, Pipeline, Rows
 from include.pipelines.spec.outputs import target_of
 from spark_jobs.decoding.poison import find_poison, thrown_by
-from spark_jobs.outputs.frames import output_rows, read_unsent
+from spark_jobs.outputs.frames import output_rows, ranges_of, read_unsent
 from spark_jobs.outputs.table import TableTarget
 from spark_jobs.outputs.topic import TopicTarget
 from spark_jobs.spark.failures import SPARK_FAILURES, root_cause, translate
@@ -250,10 +250,10 @@ class _Sender(threading.Thread):
         try:
             return self._target.send(self._rows(read_unsent(self._spark, self._pipeline, unsent)), unsent)
         except SPARK_FAILURES as error:
-            if translate(error) is not None or not self._output.rows or unsent.is_replay:
+            if translate(error) is not None or not self._output.rows:
                 raise
-        poison = self._poison(unsent)
         archived = read_unsent(self._spark, self._pipeline, unsent)
+        poison = self._poison(unsent, ranges_of(unsent, archived))
         for topic, partition, offset in poison:
             at = (F.col("kafka_topic") == topic) & (F.col("kafka_partition") == partition)
             archived = archived.where(~(at & (F.col("kafka_offset") == offset)))
@@ -263,7 +263,7 @@ class _Sender(threading.Thread):
     def _rows(self, archived: DataFrame) -> DataFrame:
         return output_rows(self._spark, self._pipeline, self._output, archived)
 
-    def _poison(self, unsent: Unsent) -> dict[Coordinates, str]:
+    def _poison(self, unsent: Unsent, ranges: Sequence[OffsetRange]) -> dict[Coordinates, str]:
         """Return the records that make the transform throw. Raises TidemarkError when these are more than a few."""
 
         def archived(part: Sequence[OffsetRange]) -> DataFrame:
@@ -271,5 +271,5 @@ class _Sender(threading.Thread):
             return read_unsent(self._spark, self._pipeline, unsent, named)
 
         return find_poison(
-            unsent.ranges, lambda part: thrown_by(self._rows(archived(part))), lambda part: thrown_by(archived(part))
+            ranges, lambda part: thrown_by(self._rows(archived(part))), lambda part: thrown_by(archived(part))
         )
