@@ -30,10 +30,13 @@ from include.ledger.models import (
     IntervalRow,
     LimitsVersion,
     ListedRow,
+    Loss,
     OutageRow,
     QuarantineNote,
     RowOutput,
     StreamLaunch,
+    Topic,
+    TopicIncarnation,
 )
 from include.pipelines.spec import Limit
 
@@ -91,6 +94,11 @@ def forget(
         (BatchFailure.pipeline, BatchFailure.error),
         (StreamLaunch.pipeline, StreamLaunch.error),
         (RowOutput.pipeline, RowOutput.waits_for),
+        # Why persons opened a generation, accepted a loss, adopted a topic or left one.
+        (Generation.pipeline, Generation.reason),
+        (Loss.pipeline, Loss.reason),
+        (TopicIncarnation.pipeline, TopicIncarnation.reason),
+        (Topic.pipeline, Topic.left_for),
     ):
         for row in _naming(ledger, names, owner == pipeline, owner.property.parent.class_, *said):
             found += _change(row, names.without, *said)

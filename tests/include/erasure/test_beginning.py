@@ -69,6 +69,7 @@ from include.ledger.models import (
     IntervalRow,
     LandingFileRow,
     ListedRow,
+    Loss,
     MicroBatchRange,
     OutageRow,
     ProofRow,
@@ -488,6 +489,24 @@ def test_reason_of_a_waiting_output_keeps_no_key_when_it_named_one(pipeline: str
             select(RowOutput.waits_for).where(RowOutput.pipeline == pipeline).order_by(RowOutput.output)
         )
         assert list(kept) == [FORGOTTEN, "Key (device_id)=(cam-10)"]
+
+
+def test_reasons_of_generations_losses_and_topics_keep_no_key_when_they_named_one(pipeline: str) -> None:
+    why = "cam-1 asked for it"
+    with session() as ledger:
+        ledger.add(Generation(pipeline=pipeline, number=7, fingerprints={}, positions={}, started_by="me", reason=why))
+        place = {"topic": "events", "topic_id": "id", "topic_partition": 0, "from_offset": 20, "until_offset": 21}
+        ledger.add(Loss(pipeline=pipeline, **place, accepted_by="me", reason=why))
+        closed = {"topic": "events", "topic_id": "old", "topic_partitions": 1, "successor_id": "id"}
+        ledger.add(TopicIncarnation(pipeline=pipeline, **closed, closed_by="me", reason=why))
+        ledger.get_one(Topic, (pipeline, "events")).left_for = why
+    begin(pipeline, {at(1)}, set())
+    with session() as ledger:
+        for column in (Generation.reason, Loss.reason, TopicIncarnation.reason, Topic.left_for):
+            owner = column.class_
+            said = ledger.scalars(select(column).where(owner.pipeline == pipeline).order_by(column)).all()
+            assert FORGOTTEN in said, owner
+            assert why not in said, owner
 
 
 def test_earlier_proofs_remain_when_their_expectations_observed_a_key(pipeline: str) -> None:
