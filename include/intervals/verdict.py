@@ -68,8 +68,8 @@ class Verdict:
         """Return one line: what became of the interval, and why."""
         place = f"{self.pipeline} {self.interval.get('from')} to {self.interval.get('to')}"
         if self.exit_code == ReconciliationFailed.exit_code:
-            unexplained = self.reconciliation.get("unexplained", 0)
-            return f"{place}: nothing is registered: {unexplained} differences are unexplained; read {self.report}"
+            differences = f"{self.reconciliation.get('unexplained', 0)} differences are unexplained"
+            return f"{place}: nothing of this run is registered: {differences}; read {self.report}"
         if self.exit_code:
             validation = self.findings.validation
             missed = "it was not validated"
@@ -80,7 +80,7 @@ class Verdict:
                     missed = f"it waits for a person's approval of {warned}; {missed}"
                 elif validation.decision:
                     missed = f"it was refused by {validation.decision['by']}; {missed}"
-            return f"{place}: nothing is registered; {missed}; read {self.report}"
+            return f"{place}: nothing of this run is registered; {missed}; read {self.report}"
         records = self.records
         names = ("archived", "empty", "quarantined", "gaps", *(["erased"] if records.get("erased") else []))
         fates = " + ".join(f"{records.get(name, 0):,} {name}" for name in names)

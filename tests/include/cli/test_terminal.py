@@ -157,7 +157,8 @@ def test_verdict_is_words_when_output_is_a_terminal_and_json_elsewhere(tmp_path:
         "p", {"from": "2026-11-20T05:00:00Z", "to": "2026-11-20T06:00:00Z"}, "v", report="page.html"
     ).in_words()
     assert words == (
-        "p 2026-11-20T05:00:00Z to 2026-11-20T06:00:00Z: nothing is registered; it was not validated; read page.html"
+        "p 2026-11-20T05:00:00Z to 2026-11-20T06:00:00Z: nothing of this run is registered; it was not validated; "
+        "read page.html"
     )
     shown = plain(at_terminal(tmp_path, "-c", TELL)).split("\r\n")
     assert "".join(shown[-3:]).endswith(words)
