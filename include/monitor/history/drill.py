@@ -19,9 +19,9 @@ from include.ledger.lineage import RangeFates
 from include.ledger.pages import calendar as calendar_pages
 from include.ledger.pages import interval as pages
 from include.ledger.pages.interval import AttemptFacts, BatchPart, RevisionFacts
-from include.monitor.history.calendar import MEANINGS, RED, CellState, advice_for, interval_state
 from include.monitor.history.doctor_look import Look
 from include.monitor.history.remedies import Advice, run_command
+from include.monitor.history.states import MEANINGS, RED, CellState, advice_for, interval_state
 from include.offsets import ERASED, OffsetRange, TopicPartition
 from include.pipelines.spec import IDENTITY, Pipeline
 from include.times import Interval

@@ -8,8 +8,8 @@ from dataclasses import replace
 from include.errors import ReconciliationFailed
 from include.ledger.intervals.missing import missing_intervals
 from include.ledger.pages.calendar import KnownInterval, unregistered_intervals
-from include.monitor.history.calendar import CellState, advice_for, interval_state
-from include.monitor.history.remedies import Advice, of_repinned, run_command
+from include.monitor.history.remedies import Advice, run_command
+from include.monitor.history.states import CellState, advice_for, interval_state
 from include.pipelines.spec import Pipeline
 from include.times import Interval
 
@@ -35,6 +35,4 @@ def _advice(pipeline: str, time: Interval, known: KnownInterval) -> Advice | Non
             # The other one is doctor's own.
             return replace(advice, command=run_command(pipeline, time))
         return advice
-    if known.is_published and not known.is_under_way:
-        return of_repinned(pipeline, time)
-    return None
+    return advice_for(pipeline, time, state, known) if state is CellState.REPINNED else None

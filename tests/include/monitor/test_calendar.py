@@ -16,10 +16,11 @@ from include.ledger.intervals.missing import missing_intervals
 from include.ledger.models import Attempt, Build, QuarantineCount, Revision
 from include.ledger.totals import interval_counts
 from include.ledger.validation import approvals
-from include.monitor.history.calendar import Attention, Calendar, CellState, read_calendar
+from include.monitor.history.calendar import Attention, Calendar, read_calendar
 from include.monitor.history.drill import read_interval
 from include.monitor.history.quarantine import read_quarantine
 from include.monitor.history.remedies import run_command
+from include.monitor.history.states import CellState
 from include.monitor.history.trend import read_table
 from include.monitor.missing import building_commands, summarize_missing
 from include.offsets import OffsetRange, TopicPartition
@@ -362,6 +363,27 @@ def test_older_intervals_need_attention_when_they_failed_or_were_never_built(pip
     assert older[gap.label].advice.command == run_command(pipeline.name, gap)
     (strip, *_) = told.strips
     assert "failed" not in strip.counts
+
+
+def test_interval_needs_attention_when_it_was_pinned_again_and_not_run(pipeline: Pipeline) -> None:
+    older, hour = past_hours(80, 3)
+    for each in (older, hour):
+        pinned = attempts.load_attempt(announced(pipeline, each)).pinned
+        assert pins.replace_ranges(pinned, pinned.ranges, repinned_by="decide") is not None
+    told = read_calendar([pipeline], now=datetime.now(UTC), days=2)
+    repinned = {each.label: each for each in told.attention if each.state is CellState.REPINNED}
+    assert list(repinned) == [hour.label, older.label]
+    for each in (older, hour):
+        advice = repinned[each.label].advice
+        assert advice.meaning == "pinned again, and not run since: its tables have what was registered before"
+        assert advice.command == run_command(pipeline.name, each)
+    page = read_interval(pipeline, hour.label)
+    assert page is not None
+    assert (page.state, page.advice) == (CellState.REPINNED, repinned[hour.label].advice)
+    begin_attempt(pipeline.name, hour)
+    assert state_of(pipeline, hour) is CellState.PINNED
+    announced(pipeline, hour)
+    assert state_of(pipeline, hour) is CellState.REGISTERED
 
 
 def begin_pinned(pipeline: Pipeline, interval: Interval, begin: int, end: int) -> None:

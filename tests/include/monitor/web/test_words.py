@@ -19,12 +19,13 @@ from include.ledger import quarantine as ledger_quarantine
 from include.ledger.completeness import Completeness, Open
 from include.ledger.pages.interval import AttemptFacts
 from include.ledger.quarantine import QuarantineFile
-from include.monitor.history.calendar import MEANINGS, Calendar, Cell, CellState, Day, Strip
+from include.monitor.history.calendar import Calendar, Cell, Day, Strip
 from include.monitor.history.doctor_look import Look
 from include.monitor.history.drill import IntervalPage
 from include.monitor.history.plot import Series, Trend
 from include.monitor.history.quarantine import read_quarantine
 from include.monitor.history.remedies import of_failure
+from include.monitor.history.states import MEANINGS, CellState
 from include.monitor.history.trend import TablePage
 from include.monitor.streams.page import RefusedPipeline, StreamsPage
 from include.monitor.streams.state import StreamState
