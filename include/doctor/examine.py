@@ -281,11 +281,11 @@ def _missing(pipeline: Pipeline) -> Iterator[Finding]:
 def unregistered(pipeline: Pipeline) -> Iterator[Finding]:
     """Yield a note for each pinned interval that its last run has built and not registered, the latest ones first."""
     found = [*find_unregistered(pipeline)]
-    for interval, advice in found[: -_MOST - 1 : -1]:
-        what = f"{pipeline.name}: {interval} is not registered: {advice.meaning}"
-        yield Finding(True, what, f"{advice.remedy}: {advice.command}", notice=True)
+    for each in found[: -_MOST - 1 : -1]:
+        remedy = f"{each.advice.remedy}: {each.advice.command}"
+        yield Finding(True, f"{pipeline.name}: {each}", remedy, notice=True)
     if len(found) > _MOST:
-        what = f"{pipeline.name}: {len(found) - _MOST} earlier intervals are not registered either"
+        what = f"{pipeline.name}: {len(found) - _MOST} earlier intervals are not registered by their last run either"
         yield Finding(True, what, "the page of intervals has them", notice=True)
 
 

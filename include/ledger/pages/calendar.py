@@ -19,6 +19,11 @@ from include.ledger.validation.approvals import still_counts
 
 _EVER = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
 
+# Few intervals have any: those are looked at, not each one that was ever registered.
+_FAILED_ONCE = IntervalRow.id.in_(
+    select(Attempt.interval_id).where(Attempt.run_by != REBUILD, (Attempt.exit_code != 0) | Attempt.ended_at.is_(None))
+)
+
 
 @dataclass(frozen=True)
 class Delivered:
@@ -70,15 +75,25 @@ def known_intervals(pipelines: Sequence[str], since: datetime, until: datetime) 
 
 
 def unregistered_intervals(pipeline: str, until: datetime = _EVER[1]) -> list[KnownInterval]:
-    """Return the pinned intervals of a pipeline that are not registered, in order, without what they deliver.
+    """Return the pinned intervals of a pipeline that are not registered, or of which a later run failed, in order.
 
-    `until`: only those that begin before it.
+    They come without what they deliver. `until`: only those that begin before it.
     """
+    is_registered = IntervalRow.state == IntervalState.REGISTERED
+    reruns = [each for each in _intervals_where(pipeline, until, is_registered, _FAILED_ONCE) if _has_failed(each)]
     is_open = IntervalRow.state != IntervalState.REGISTERED
-    lost = lost_attempts(*_begin_in([pipeline], _EVER[0], until), is_open)
-    wanted = intervals_query([pipeline], _EVER[0], until).where(is_open)
+    return sorted([*_intervals_where(pipeline, until, is_open), *reruns], key=lambda each: each.from_time)
+
+
+def _intervals_where(pipeline: str, until: datetime, *conditions: ColumnElement[bool]) -> list[KnownInterval]:
+    lost = lost_attempts(*_begin_in([pipeline], _EVER[0], until), *conditions)
+    wanted = intervals_query([pipeline], _EVER[0], until).where(*conditions)
     with session() as ledger:
         return [_known(row, row.attempt in lost, {}) for row in ledger.execute(wanted).all()]
+
+
+def _has_failed(known: KnownInterval) -> bool:
+    return not known.is_under_way and bool(known.exit_code or known.has_no_verdict)
 
 
 def _known(row: Row[Any], is_lost: bool, delivered: dict[str, Delivered]) -> KnownInterval:

@@ -9,6 +9,7 @@ from datetime import UTC, date, datetime, timedelta
 
 from include.ledger.archive.committed import first_commit
 from include.ledger.intervals.missing import MissingIntervals, missing_intervals
+from include.ledger.intervals.states import IntervalState
 from include.ledger.pages.calendar import KnownInterval, known_intervals, pinned_time, unregistered_intervals
 from include.monitor.history.doctor_look import Look
 from include.monitor.history.remedies import Advice
@@ -196,9 +197,10 @@ def _attention(
             continue
         interval = known.get(time.from_time)
         advice = advice_for(pipeline, time, state, interval)
-        yield Attention(
-            pipeline, time.label, state, advice, bool(interval and interval.delivered), interval is not None
+        is_registered = interval is not None and (
+            bool(interval.delivered) or interval.state == IntervalState.REGISTERED
         )
+        yield Attention(pipeline, time.label, state, advice, is_registered, interval is not None)
 
 
 def _older(pipeline: Pipeline, since: datetime, missing: Sequence[MissingIntervals]) -> Iterable[Attention]:

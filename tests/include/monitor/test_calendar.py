@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import select
 
+from include.doctor.examine import unregistered
 from include.intervals.boundaries import asked_interval
 from include.ledger.database import session
 from include.ledger.intervals import attempts, builds, locks, pins
@@ -384,6 +385,31 @@ def test_interval_needs_attention_when_it_was_pinned_again_and_not_run(pipeline:
     assert state_of(pipeline, hour) is CellState.PINNED
     announced(pipeline, hour)
     assert state_of(pipeline, hour) is CellState.REGISTERED
+
+
+def test_older_registered_interval_needs_attention_when_its_rerun_failed(pipeline: Pipeline) -> None:
+    rejected, killed, cleared, working = hours = past_hours(80, 79, 78, 77)
+    reruns = {}
+    for each in hours:
+        announced(pipeline, each)
+        reruns[each] = begin_attempt(pipeline.name, each)
+    attempts.end_attempt(reruns[rejected], 3, {})
+    attempts.resume_attempt(reruns[killed])
+    begun(reruns[killed], timedelta(hours=25))
+    with session() as ledger:
+        for first in ledger.scalars(select(Attempt).where(Attempt.id == reruns[killed] - 1)):
+            first.ended_at = datetime.now(UTC) - timedelta(hours=26)
+    attempts.end_attempt(reruns[cleared], 3, {})
+    announced(pipeline, cleared)
+    told = read_calendar([pipeline], now=datetime.now(UTC), days=2)
+    older = [each for each in told.attention if each.state is CellState.FAILED]
+    assert [(each.label, each.is_registered) for each in older] == [(killed.label, True), (rejected.label, True)]
+    assert older[0].advice.meaning == "its last attempt ended without a verdict"
+    named = [each.what for each in unregistered(pipeline)]
+    assert named[1].startswith(f"{pipeline.name}: {rejected} is registered, and its last run failed: exit code 3: ")
+    assert len(named) == 2
+    attempts.note_failure(reruns[working], 6)
+    assert len(list(unregistered(pipeline))) == 3
 
 
 def begin_pinned(pipeline: Pipeline, interval: Interval, begin: int, end: int) -> None:
