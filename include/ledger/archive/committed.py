@@ -26,11 +26,7 @@ _POSITIONS = """
     )
 """
 
-_FIRST = """
-    SELECT p.topic, p.topic_partition, t.topic_id, first.from_offset
-    FROM positions p
-    JOIN topics t ON t.pipeline = p.pipeline AND t.topic = p.topic
-    CROSS JOIN LATERAL (
+_BEGIN = """
         SELECT coalesce((
             -- The archive's first micro-batch names all topic partitions of its time.
             SELECT r.from_offset
@@ -50,10 +46,23 @@ _FIRST = """
             ORDER BY r.until_offset, r.from_offset
             LIMIT 1
         )) AS from_offset
-    ) AS first
+"""
+
+_FIRST = f"""
+    SELECT p.topic, p.topic_partition, t.topic_id, first.from_offset
+    FROM positions p
+    JOIN topics t ON t.pipeline = p.pipeline AND t.topic = p.topic
+    CROSS JOIN LATERAL ({_BEGIN}) AS first
     WHERE p.pipeline = %s AND p.query = 'archive' AND first.from_offset IS NOT NULL
 """
 
+_FIRST_OF_RANGES = f"""
+    SELECT p.topic, p.topic_partition, t.topic_id, first.from_offset
+    FROM positions p
+    JOIN interval_ranges t ON t.topic = p.topic AND t.topic_partition = p.topic_partition
+    CROSS JOIN LATERAL ({_BEGIN}) AS first
+    WHERE p.pipeline = %s AND p.query = 'archive' AND t.interval_id = %s AND first.from_offset IS NOT NULL
+"""
 
 _BEGUN = """
     SELECT jsonb_object_keys(fingerprints)
@@ -129,6 +138,16 @@ def last_emitted(pipeline: str, view: str, base: int) -> int | None:
 def first_offsets(ledger: cursor, pipeline: str) -> dict[tuple[TopicPartition, str], int]:
     """Return `first_committed_offsets` within a transaction, each with its topic's id."""
     ledger.execute(_FIRST, [pipeline])
+    return _by_topic_partition(ledger)
+
+
+def first_offsets_of_ranges(ledger: cursor, pipeline: str, interval: int) -> dict[tuple[TopicPartition, str], int]:
+    """Return where the archive of each of an interval's topic partitions begins, also of a topic that is gone."""
+    ledger.execute(_FIRST_OF_RANGES, [pipeline, interval])
+    return _by_topic_partition(ledger)
+
+
+def _by_topic_partition(ledger: cursor) -> dict[tuple[TopicPartition, str], int]:
     return {
         (TopicPartition(topic, partition), topic_id): offset for topic, partition, topic_id, offset in ledger.fetchall()
     }

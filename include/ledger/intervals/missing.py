@@ -8,7 +8,13 @@ from datetime import datetime, timedelta
 
 from psycopg2.extensions import cursor
 
-from include.ledger.archive.committed import ARCHIVE, committed_offsets, first_commit, first_offsets
+from include.ledger.archive.committed import (
+    ARCHIVE,
+    committed_offsets,
+    first_commit,
+    first_offsets,
+    first_offsets_of_ranges,
+)
 from include.ledger.connection import reading
 from include.ledger.intervals.pinned import Neighbours, PinnedInterval, intervals_where
 from include.ledger.intervals.states import QUIET, IntervalState
@@ -169,7 +175,7 @@ def _before_first(ledger: cursor, pipeline: str) -> Iterator[MissingIntervals]:
     """Yield the archived offsets before the first pinned interval."""
     is_first = "i.from_time = (SELECT min(from_time) FROM intervals WHERE pipeline = %(pipeline)s)"
     for first in intervals_where(ledger, is_first, pipeline=pipeline):
-        begins, offsets = first_offsets(ledger, pipeline), 0
+        begins, offsets = first_offsets_of_ranges(ledger, pipeline, first.id), 0
         for each in first.ranges:
             begin = begins.get((each.topic_partition, each.topic_id), each.from_offset)
             offsets += max(0, each.from_offset - begin)

@@ -204,11 +204,12 @@ def _attention(
 
 
 def _older(pipeline: Pipeline, since: datetime, missing: Sequence[MissingIntervals]) -> Iterable[Attention]:
-    """Return what needs attention from before the days shown; of a gap between pinned intervals, its first one."""
+    """Return what needs attention from before the days shown; of a gap before a pinned interval, one of its own."""
     known = {each.from_time: each for each in unregistered_intervals(pipeline.name, since)}
     pinned = {Interval(each.from_time, each.to_time): each for each in known.values()}
     states = {time: interval_state(each, time, None) for time, each in pinned.items()}
     for gap in missing:
-        if gap.pinned is None and gap.from_time is not None and gap.to_time <= since:
-            states[next(pipeline.schedule.between(gap.from_time, gap.to_time))] = CellState.MISSING
+        if gap.pinned is None and gap.to_time <= since:
+            begin = gap.from_time or pipeline.schedule.before(gap.to_time)
+            states[next(pipeline.schedule.between(begin, gap.to_time))] = CellState.MISSING
     return _attention(pipeline.name, states, known)

@@ -94,8 +94,8 @@ def of_missing(pipeline: str, interval: Interval) -> Advice:
 
 
 def of_unpinned(pipeline: str, interval: Interval) -> Advice:
-    """Return what to do about time between pinned intervals with records, of which nobody knows where they lie."""
-    meaning = "never pinned: the archive has records from between the pinned intervals around it, and no table has them"
+    """Return what to do about time before a pinned interval with records, of which nobody knows where they lie."""
+    meaning = "never pinned: the archive has records from before the pinned interval after it, and no table has them"
     return Advice(meaning, "build it", run_command(pipeline, interval))
 
 

@@ -31,7 +31,7 @@ class CellState(StrEnum):
 
 MEANINGS: Mapping[CellState, str] = {
     CellState.FAILED: "its last attempt ended with an error, or without a verdict",
-    CellState.MISSING: "between pinned intervals, and never built",
+    CellState.MISSING: "pinned or before a pinned one, and never built",
     CellState.REPINNED: "pinned again, and not run since: its tables have what was registered before",
     CellState.DUE: "has passed, and nothing has pinned it yet",
     CellState.PINNED: "its offset ranges are in the ledger, an attempt has begun",
@@ -58,7 +58,9 @@ def interval_state(
     """
     if known is None:
         if pinned is None or time.from_time < pinned[0]:
-            return CellState.NONE
+            # How far back the records before the first pinned interval go is not known.
+            is_next = any(each.from_time is None and each.to_time <= time.to_time for each in missing)
+            return CellState.MISSING if is_next else CellState.NONE
         if time.from_time >= pinned[1]:
             return CellState.DUE
         begun = (each for each in missing if each.from_time is None or each.from_time <= time.from_time)

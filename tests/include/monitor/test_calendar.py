@@ -10,11 +10,13 @@ from sqlalchemy import select
 
 from include.doctor.examine import unregistered
 from include.intervals.boundaries import asked_interval
+from include.ledger.archive import micro_batches
+from include.ledger.archive.micro_batches import ARCHIVE, BatchCommit
 from include.ledger.database import session
 from include.ledger.intervals import attempts, builds, locks, pins
 from include.ledger.intervals.findings import ExpectationResult, Validation
 from include.ledger.intervals.missing import missing_intervals
-from include.ledger.models import Attempt, Build, QuarantineCount, Revision
+from include.ledger.models import Attempt, Build, QuarantineCount, Revision, Topic
 from include.ledger.totals import interval_counts
 from include.ledger.validation import approvals
 from include.monitor.history.calendar import Attention, Calendar, read_calendar
@@ -24,12 +26,13 @@ from include.monitor.history.remedies import run_command
 from include.monitor.history.states import CellState
 from include.monitor.history.trend import read_table
 from include.monitor.missing import building_commands, summarize_missing
-from include.offsets import OffsetRange, TopicPartition
+from include.offsets import OffsetRange, TopicIdentity, TopicPartition
 from include.pipelines import load_pipeline
 from include.pipelines.spec import Pipeline
 from include.times import Interval, every, format_time, parse_time
 from tests.conftest import Home, last_hours
 from tests.support.attempts import begin_attempt, build_and_register, note_build, register
+from tests.support.leases import held_lease
 
 pytestmark = pytest.mark.services
 
@@ -410,6 +413,30 @@ def test_older_registered_interval_needs_attention_when_its_rerun_failed(pipelin
     assert len(named) == 2
     attempts.note_failure(reruns[working], 6)
     assert len(list(unregistered(pipeline))) == 3
+
+
+@pytest.mark.parametrize("ago", [3, 80])
+def test_records_before_the_first_pinned_interval_need_attention_also_when_their_topic_is_gone(
+    pipeline: Pipeline, ago: int
+) -> None:
+    before, first = past_hours(ago + 1, ago)
+    with held_lease(pipeline.name) as lease:
+        archived, topics = (
+            OffsetRange(TopicPartition("hits", 0), 0, 100, "id"),
+            {"hits": TopicIdentity("hits", "id", 1)},
+        )
+        micro_batches.commit(lease, BatchCommit(pipeline.name, ARCHIVE, pipeline.name, 0, (archived,), topics))
+    begin_pinned(pipeline, first, 60, 100)
+    for topic_id in ("id", "another"):
+        with session() as ledger:
+            for topic in ledger.scalars(select(Topic).where(Topic.pipeline == pipeline.name)):
+                topic.topic_id = topic_id
+        assert [each.offsets for each in missing_intervals(pipeline.name)] == [60]
+        assert summarize_missing(pipeline).count == 1
+        told = read_calendar([pipeline], now=datetime.now(UTC), days=2)
+        (missing,) = (each for each in told.attention if each.state is CellState.MISSING)
+        assert (missing.label, missing.is_pinned) == (before.label, False)
+        assert missing.advice.command == building_commands(pipeline)
 
 
 def begin_pinned(pipeline: Pipeline, interval: Interval, begin: int, end: int) -> None:
