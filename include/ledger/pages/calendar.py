@@ -14,7 +14,7 @@ from include.ledger.database import session
 from include.ledger.intervals.attempts import REBUILD
 from include.ledger.intervals.states import IntervalState, RevisionState
 from include.ledger.inventory import lost_attempts
-from include.ledger.models import Approval, Attempt, Build, IntervalRow, Revision
+from include.ledger.models import Approval, Attempt, Build, DeclaredTables, IntervalRow, Revision
 from include.ledger.validation.approvals import still_counts
 
 _EVER = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
@@ -58,6 +58,8 @@ class KnownInterval:
     """Number of the question to a person about the latest build; None without one, or once it is decided."""
     delivered: dict[str, Delivered]
     """By table, for those with a registered revision."""
+    tables: frozenset[str] | None = None
+    """Tables that the code of its last published build declared; None where it is not known."""
 
 
 def known_intervals(pipelines: Sequence[str], since: datetime, until: datetime) -> list[KnownInterval]:
@@ -116,6 +118,7 @@ def _known(row: Row[Any], is_lost: bool, delivered: dict[str, Delivered]) -> Kno
         row.published_at is not None,
         row.question,
         delivered,
+        None if row.tables is None else frozenset(row.tables),
     )
 
 
@@ -177,9 +180,11 @@ def intervals_query(pipelines: Sequence[str], since: datetime, until: datetime) 
             build.c.unexplained,
             build.c.late,
             build.c.published_at,
+            DeclaredTables.tables,
             case((and_(question.c.approved.is_(None), build.c.passed.is_(False)), question.c.id)).label("question"),
         )
         .select_from(IntervalRow)
+        .join(DeclaredTables, DeclaredTables.id == IntervalRow.declared, isouter=True)
         .join(attempt, true(), isouter=True)
         .join(build, true(), isouter=True)
         .join(question, true(), isouter=True)

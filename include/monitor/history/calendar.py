@@ -183,6 +183,8 @@ def _cell(table: str, time: Interval, state: CellState, known: KnownInterval | N
     if known is None:
         return Cell(time.label if state is not CellState.NONE else "", state, None, 0, is_pinned=False)
     delivered = known.delivered.get(table)
+    if delivered is None and state is CellState.REGISTERED and known.tables is not None and table not in known.tables:
+        return Cell(time.label, CellState.UNDECLARED, None, 0)
     if delivered is None:
         return Cell(time.label, state, 0 if state is CellState.REGISTERED else None, 0)
     late = known.late if takes_late else None

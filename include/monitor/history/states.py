@@ -25,6 +25,7 @@ class CellState(StrEnum):
     BUILT = "built"
     RECONCILED = "reconciled"
     REGISTERED = "registered"
+    UNDECLARED = "undeclared"
     IDLE = "idle"
     NONE = "none"
 
@@ -38,6 +39,7 @@ MEANINGS: Mapping[CellState, str] = {
     CellState.BUILT: "its files are written",
     CellState.RECONCILED: "archive, Kafka and speed views agree; it waits for its checkpoint",
     CellState.REGISTERED: "validated, and visible in the catalog",
+    CellState.UNDECLARED: "registered, and built by code that did not declare this table",
     CellState.IDLE: "between pinned intervals, and no record lies in it",
     CellState.NONE: "before the first pinned interval",
 }

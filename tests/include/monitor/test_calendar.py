@@ -415,6 +415,25 @@ def test_older_registered_interval_needs_attention_when_its_rerun_failed(pipelin
     assert len(list(unregistered(pipeline))) == 3
 
 
+def test_view_has_no_registered_interval_where_code_built_it_that_did_not_declare_the_view(pipeline: Pipeline) -> None:
+    view = pipeline.view_table(pipeline.views[0])
+    without, empty, unknown = past_hours(5, 4, 3)
+    archive = {pipeline.name: {"a": "string"}}
+    for hour, columns in (without, archive), (empty, {**archive, view: {"a": "string"}}), (unknown, None):
+        attempt = begin_attempt(pipeline.name, hour)
+        register(attempt, note_build(attempt, columns=columns))
+        attempts.end_attempt(attempt, 0, {})
+    strips = {strip.table: strip for strip in calendar_of(pipeline).strips}
+    cells = {cell.label: cell for day in strips[view].days for cell in day.cells}
+    assert [(cells[each.label].state, cells[each.label].rows) for each in (without, empty, unknown)] == [
+        (CellState.UNDECLARED, None),
+        (CellState.REGISTERED, 0),
+        (CellState.REGISTERED, 0),
+    ]
+    assert strips[view].counts["registered"] == 2
+    assert strips[pipeline.name].counts["registered"] == 3
+
+
 @pytest.mark.parametrize("ago", [3, 80])
 def test_records_before_the_first_pinned_interval_need_attention_also_when_their_topic_is_gone(
     pipeline: Pipeline, ago: int

@@ -178,6 +178,13 @@ def table_page(complete: Completeness, waits: str, newest: datetime | None) -> T
     return TablePage(NAME, NAME, START, START, complete, waits, newest, (), (), (), 0, 0)
 
 
+def test_table_tells_since_when_it_is_complete_when_its_view_was_declared_later() -> None:
+    begins, until = START + HOUR, START + 3 * HOUR
+    complete = Completeness(NAME, complete_from=begins, complete_until=until, begins=begins)
+    assert "from 2026-11-20T06:00:00Z on" in rendered("table.html", table_page(complete, "", until))
+    assert " on." not in rendered("table.html", table_page(replace(complete, begins=None), "", until))
+
+
 def test_table_leads_with_its_first_hole_when_later_intervals_are_registered() -> None:
     hole = Open("failed", START, START + HOUR)
     page = rendered("table.html", table_page(Completeness(NAME, START, START, hole), "T05", START + 9 * HOUR))
