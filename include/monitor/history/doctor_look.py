@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 
@@ -33,5 +33,5 @@ class Look:
     """Why the doctor could not look now."""
 
     def about(self, interval: str) -> Look:
-        """Return the part that is about one interval."""
-        return Look(tuple(each for each in self.found if each.interval == interval), False, self.looked_at, self.error)
+        """Return the part that is about one interval; where more was found than is kept, it may not be all."""
+        return replace(self, found=tuple(each for each in self.found if each.interval == interval))

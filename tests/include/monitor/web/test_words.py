@@ -20,7 +20,7 @@ from include.ledger.completeness import Completeness, Open
 from include.ledger.pages.interval import AttemptFacts
 from include.ledger.quarantine import QuarantineFile
 from include.monitor.history.calendar import Calendar, Cell, Day, Strip
-from include.monitor.history.doctor_look import Look
+from include.monitor.history.doctor_look import Found, Look
 from include.monitor.history.drill import IntervalPage
 from include.monitor.history.plot import Series, Trend
 from include.monitor.history.quarantine import read_quarantine
@@ -58,6 +58,15 @@ def interval_page(verdict: Mapping[str, Any], *, has_report: bool = False, code:
         NAME, interval.label, interval, state, MEANINGS[state], advice, "command", START, "eve", *nothing,
         verdict, "", "", {}, has_report=has_report,
     )  # fmt: skip
+
+
+def test_interval_is_not_told_to_agree_when_doctor_found_more_than_is_kept() -> None:
+    found = Found("file missing", "a.parquet", "it is gone", "run doctor", False, "2026-11-20T09")
+    for is_cut in (True, False):
+        look = Look((found,), is_cut, START).about("2026-11-20T05")
+        page = rendered("interval.html", replace(interval_page({}), doctor=look))
+        assert ("ledger, catalog and files agree" in page) is not is_cut
+        assert ("Nothing among the first disagreements" in page) is is_cut
 
 
 def test_failed_expectations_stand_below_the_advice_when_an_interval_was_rejected() -> None:
