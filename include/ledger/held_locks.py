@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 
 from sqlalchemy import Connection, func, select, text
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DBAPIError, OperationalError
 
-from include.errors import LockLost
+from include.errors import AnotherWriter, LockLost
 from include.ledger.database import engine, unreachable
 from include.times import format_time
 from include.waiting import wait_for
@@ -56,12 +56,19 @@ def held_lock(
     """
     mode = "_shared" if is_shared else ""
     key = func.hashtextextended(name, 0)
+    unlock = select(getattr(func, f"pg_advisory_unlock{mode}")(key))
     with _connection() as connection:
         if not _take(connection, getattr(func, f"pg_try_advisory_lock{mode}")(key), patience, waiting_for):
             yield None
             return
-        yield HeldLock(connection)
-        connection.execute(select(getattr(func, f"pg_advisory_unlock{mode}")(key)))
+        try:
+            yield HeldLock(connection)
+        except AnotherWriter:
+            # Not by the connection's end, which PostgreSQL notices a moment later: who gives way may come back at once.
+            with suppress(DBAPIError):
+                connection.execute(unlock)
+            raise
+        connection.execute(unlock)
 
 
 _OF_NAME = (

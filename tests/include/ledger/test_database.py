@@ -139,6 +139,19 @@ def test_refusal_leaves_no_transaction_open_when_a_long_lock_is_held(postgres: H
         assert again
 
 
+def test_lock_is_free_at_once_when_its_holder_gives_way(postgres: Home) -> None:
+    def give_way() -> None:
+        with held_lock("given") as held:
+            assert held
+            raise AnotherWriter("another one is at work")
+
+    for _ in range(50):
+        with pytest.raises(AnotherWriter):
+            give_way()
+        with held_lock("given") as again:
+            assert again
+
+
 LONG_HOLDER = """
 import time
 from include.housekeeping.run import holding_files
