@@ -145,11 +145,12 @@ def _in_other_pipelines(pipeline: Pipeline) -> list[str]:
 
 
 def _in_postgres(pipeline: Pipeline) -> list[str]:
-    """Return in words which registered values PostgreSQL serves that the next publication does not replace."""
+    """Return in words which registered values PostgreSQL still serves that are others than the ledger's."""
     told, unknown = "registered values in PostgreSQL", "whether they hold a key is not known"
     try:
-        # Following the ledger, as each publication does, is no remedy for these.
-        left = [f"{told}: {what}" for _, what, remedy in differences(pipeline) if remedy]
+        # Each publication follows the ledger. Where that is the remedy, it could not: a file of the view is gone.
+        mend = "./tidemark doctor --deep, run the intervals again that it names, then ./tidemark doctor --repair"
+        left = [f"{told}: {what}" + ("" if remedy else f": {mend}") for _, what, remedy in differences(pipeline)]
         # Of a view that other processes alone began to serve, nothing differs then.
         refused = refusal() if pipeline.views else ""
     except TidemarkError as error:

@@ -34,6 +34,7 @@ def up() -> None:
     driver_folders.sweep()
     gateway_file(current).unlink(missing_ok=True)
     folder = driver_folders.make(SERVICE)
+    # First: it takes out what the shell exports for other Sparks.
     own = spark_environment(current)
     environment = {
         **os.environ,

@@ -528,6 +528,19 @@ def test_nothing_is_changed_and_the_file_is_named_when_it_cannot_be_read(
     assert world.answers() == {("1", DAY): (1, "live")}
 
 
+def test_erasure_names_what_is_still_served_when_the_revision_in_its_place_cannot_be_read(world: World) -> None:
+    world.produce("1", DAY, DAY)
+    world.stream()
+    world.register(0)
+    assert not any("holds other registered values" in each for each in remaining(world.pipeline))
+    world.register(0, factor=2, follow=False)
+    location = lake.uri("tables", world.table, "interval=000", "r-2", "part-00000.zstd.parquet")
+    Path(lake.filesystem(location)[1]).unlink()
+    assert len(follow_ledger(world.pipeline)) == 1
+    (told,) = (each for each in remaining(world.pipeline) if "holds other registered values" in each)
+    assert "./tidemark doctor --deep, run the intervals again that it names" in told
+
+
 @pytest.mark.parametrize("schemas", ["live", "proved", "proved, live"])
 def test_doctor_makes_served_views_again_when_their_schemas_were_dropped(world: World, schemas: str) -> None:
     world.produce("1", DAY, DAY)
